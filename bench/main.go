@@ -95,30 +95,8 @@ func run() error {
 			return err
 		}
 	}
-	if runs("quicproxy") {
-		if report.QUICProxy, err = quicproxy.Measure(*rounds, os.Stderr); err != nil {
-			return err
-		}
-		quicproxy.Print(os.Stdout, report.QUICProxy)
-	}
-	if runs("tunnel") {
-		if report.Tunnel, err = tunnel.Measure(*rounds, os.Stderr); err != nil {
-			return err
-		}
-		tunnel.Print(os.Stdout, report.Tunnel)
-	}
-	if runs("ipvs") {
-		if report.IPVS, err = ipvs.Measure(".", *rounds, os.Stderr); err != nil {
-			return err
-		}
-		report.IPVS.Commit, report.IPVS.Date = report.Commit, report.Date
-		ipvs.Print(os.Stdout, report.IPVS)
-	}
-	if runs("compile") {
-		if report.Compile, err = compile.Measure(*rounds, os.Stderr); err != nil {
-			return err
-		}
-		compile.Print(os.Stdout, report.Compile)
+	if err := measureOthers(&report, runs); err != nil {
+		return err
 	}
 	if *out == "" {
 		return nil
@@ -128,6 +106,36 @@ func run() error {
 		return err
 	}
 	return os.WriteFile(*out, append(text, '\n'), 0o644)
+}
+
+// measureOthers measures the parts that take no options, as far as they run, and prints what came out.
+func measureOthers(report *results.Report, runs func(part string) bool) (err error) {
+	if runs("quicproxy") {
+		if report.QUICProxy, err = quicproxy.Measure(report.Rounds, os.Stderr); err != nil {
+			return err
+		}
+		quicproxy.Print(os.Stdout, report.QUICProxy)
+	}
+	if runs("tunnel") {
+		if report.Tunnel, err = tunnel.Measure(report.Rounds, os.Stderr); err != nil {
+			return err
+		}
+		tunnel.Print(os.Stdout, report.Tunnel)
+	}
+	if runs("ipvs") {
+		if report.IPVS, err = ipvs.Measure(".", report.Rounds, os.Stderr); err != nil {
+			return err
+		}
+		report.IPVS.Commit, report.IPVS.Date = report.Commit, report.Date
+		ipvs.Print(os.Stdout, report.IPVS)
+	}
+	if runs("compile") {
+		if report.Compile, err = compile.Measure(report.Rounds, os.Stderr); err != nil {
+			return err
+		}
+		compile.Print(os.Stdout, report.Compile)
+	}
+	return nil
 }
 
 // measureFanOut measures one-to-many relays, prints what came out and draws the curves.

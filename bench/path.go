@@ -49,27 +49,37 @@ func measurePath(rounds int, partial bool) ([]results.Comparison, error) {
 	var list []results.Comparison
 	for _, direction := range []string{"to_peer", "to_client"} {
 		for _, size := range []int{120, 1200} {
-			all := map[lab.Variant][]measure.Result{}
-			for range rounds {
-				for _, p := range paths {
-					fmt.Fprintf(os.Stderr, "\r%-40s", fmt.Sprintf("%s, %d bytes: %s", direction, size, p.Variant))
-					r, err := p.Measure(direction, size, busy)
-					for again := 0; err != nil && again < retries; again++ {
-						r, err = p.Measure(direction, size, busy)
-					}
-					if err != nil && !errors.Is(err, measure.ErrUnsteady) {
-						return nil, fmt.Errorf("%s, %s, %d bytes: %w", p.Variant, direction, size, err)
-					}
-					all[p.Variant] = append(all[p.Variant], r)
-				}
+			medians, err := comparePaths(paths, direction, size, rounds, busy)
+			if err != nil {
+				return nil, err
 			}
-			c := results.Comparison{Direction: direction, Size: size, Results: map[lab.Variant]measure.Result{}}
-			for v, list := range all {
-				c.Results[v] = measure.Medians(list)
-			}
-			list = append(list, c)
+			list = append(list, results.Comparison{Direction: direction, Size: size, Results: medians})
 		}
 	}
 	fmt.Fprintf(os.Stderr, "\r%-40s\r", "")
 	return list, nil
+}
+
+// comparePaths measures all paths in turn, for so many rounds, on one kind of traffic, and returns the medians.
+func comparePaths(paths []*lab.Path, direction string, size, rounds int, busy *measure.Busy) (
+	map[lab.Variant]measure.Result, error) {
+	all := map[lab.Variant][]measure.Result{}
+	for range rounds {
+		for _, p := range paths {
+			fmt.Fprintf(os.Stderr, "\r%-40s", fmt.Sprintf("%s, %d bytes: %s", direction, size, p.Variant))
+			r, err := p.Measure(direction, size, busy)
+			for again := 0; err != nil && again < retries; again++ {
+				r, err = p.Measure(direction, size, busy)
+			}
+			if err != nil && !errors.Is(err, measure.ErrUnsteady) {
+				return nil, fmt.Errorf("%s, %s, %d bytes: %w", p.Variant, direction, size, err)
+			}
+			all[p.Variant] = append(all[p.Variant], r)
+		}
+	}
+	medians := map[lab.Variant]measure.Result{}
+	for v, list := range all {
+		medians[v] = measure.Medians(list)
+	}
+	return medians, nil
 }

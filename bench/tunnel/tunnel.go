@@ -59,66 +59,79 @@ func Measure(rounds int, progress io.Writer) (list []Comparison, err error) {
 	}
 	defer busy.Close()
 	for _, outside := range versions {
-		var variants [2]*variant
-		for i := range variants {
-			v, err := newVariant(outside, i == 0)
-			if err != nil {
-				return nil, err
-			}
-			defer v.close()
-			variants[i] = v
+		of, err := compareVersion(outside, rounds, busy, progress)
+		if err != nil {
+			return nil, err
 		}
-		compare := func(traffic string, f figures) (medians [2]measure.Result, _ error) {
-			var results [2][]measure.Result
-			for range rounds {
-				for i, v := range variants {
-					fmt.Fprintf(progress, "\r%-50s", traffic)
-					r, err := f(v)
-					if err != nil {
-						return medians, fmt.Errorf("%s: %w", traffic, err)
-					}
-					results[i] = append(results[i], r)
-				}
-			}
-			return [2]measure.Result{measure.Medians(results[0]), measure.Medians(results[1])}, nil
-		}
-		for _, size := range []int{120, 1200} {
-			for _, d := range []struct {
-				name    string
-				packets figures
-			}{
-				{"into", func(v *variant) (measure.Result, error) { return v.into(size, busy) }},
-				{"out of", func(v *variant) (measure.Result, error) { return v.outOf(size, busy) }},
-			} {
-				name := fmt.Sprintf("%s a tunnel over IPv%d, %d bytes", d.name, outside, size)
-				medians, err := compare(name, d.packets)
-				if err != nil {
-					return nil, err
-				}
-				relay, device := medians[0], medians[1]
-				list = append(list,
-					Comparison{name, delivered, relay.Peak / 1e3, device.Peak / 1e3, relay.AtLeast || device.AtLeast},
-					Comparison{name, lossFree, relay.LossFree / 1e3, device.LossFree / 1e3, false},
-					Comparison{name, cost, relay.CPU, device.CPU, false})
-			}
-		}
-		for _, cut := range []bool{false, true} {
-			name := fmt.Sprintf("TCP through a tunnel over IPv%d", outside)
-			if cut {
-				name += ", no GSO packets"
-			}
-			medians, err := compare(name, func(v *variant) (measure.Result, error) {
-				peak, err := v.tcp(cut)
-				return measure.Result{Peak: peak}, err
-			})
-			if err != nil {
-				return nil, err
-			}
-			list = append(list, Comparison{name, rate, medians[0].Peak, medians[1].Peak, false})
-		}
+		list = append(list, of...)
 	}
 	fmt.Fprintf(progress, "\r%-50s\r", "")
 	return list, nil
+}
+
+// compareVersion compares relay and device with tunnels over one IP version.
+func compareVersion(outside, rounds int, busy *measure.Busy, progress io.Writer) (list []Comparison, err error) {
+	var variants [2]*variant
+	for i := range variants {
+		if variants[i], err = newVariant(outside, i == 0); err != nil {
+			return nil, err
+		}
+		defer variants[i].close()
+	}
+	compare := func(traffic string, f figures) (relay, device measure.Result, _ error) {
+		return alternate(variants, rounds, f, func() { fmt.Fprintf(progress, "\r%-50s", traffic) })
+	}
+	for _, size := range []int{120, 1200} {
+		for _, d := range []struct {
+			name    string
+			packets figures
+		}{
+			{"into", func(v *variant) (measure.Result, error) { return v.into(size, busy) }},
+			{"out of", func(v *variant) (measure.Result, error) { return v.outOf(size, busy) }},
+		} {
+			name := fmt.Sprintf("%s a tunnel over IPv%d, %d bytes", d.name, outside, size)
+			relay, device, err := compare(name, d.packets)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", name, err)
+			}
+			list = append(list,
+				Comparison{name, delivered, relay.Peak / 1e3, device.Peak / 1e3, relay.AtLeast || device.AtLeast},
+				Comparison{name, lossFree, relay.LossFree / 1e3, device.LossFree / 1e3, false},
+				Comparison{name, cost, relay.CPU, device.CPU, false})
+		}
+	}
+	for _, cut := range []bool{false, true} {
+		name := fmt.Sprintf("TCP through a tunnel over IPv%d", outside)
+		if cut {
+			name += ", no GSO packets"
+		}
+		relay, device, err := compare(name, func(v *variant) (measure.Result, error) {
+			peak, err := v.tcp(cut)
+			return measure.Result{Peak: peak}, err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		list = append(list, Comparison{name, rate, relay.Peak, device.Peak, false})
+	}
+	return list, nil
+}
+
+// alternate measures relay and device in turn, for so many rounds, and returns the medians. It calls begins before each
+// measurement.
+func alternate(variants [2]*variant, rounds int, f figures, begins func()) (relay, device measure.Result, _ error) {
+	var results [2][]measure.Result
+	for range rounds {
+		for i, v := range variants {
+			begins()
+			r, err := f(v)
+			if err != nil {
+				return relay, device, err
+			}
+			results[i] = append(results[i], r)
+		}
+	}
+	return measure.Medians(results[0]), measure.Medians(results[1]), nil
 }
 
 // versions are the IP versions outside.

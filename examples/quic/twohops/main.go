@@ -76,40 +76,14 @@ func (d demo) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	names := []string{"publisher"}
-	for i := range subscribers {
-		names = append(names, fmt.Sprintf("subscriber %d", i+1))
-	}
-	var hosts []*testnet.Host
-	var links []*testlink.Link
-	way := testlink.Direction{
-		Delay: 5 * time.Millisecond, Loss: d.loss / 2, Bursts: testlink.Bursts{Loss: d.loss / 2, Length: 3},
-		Reordering: testlink.Reordering{Share: 0.01, By: 2},
-	}
-	for i := range names {
-		host, err := network.Host(fmt.Sprint("host", i))
-		if err != nil {
+	ends := make([]*end, 1+subscribers)
+	for i := range ends {
+		if ends[i], err = d.join(network, relayHost, i); err != nil {
 			return err
 		}
-		link, err := testlink.Join(network, host, "eth0", relayHost, fmt.Sprint("eth", i),
-			testlink.Config{Seed: d.seed + uint64(i), FromA: way, FromB: way})
-		if err != nil {
-			return err
-		}
-		defer link.Close()
-		err = errors.Join(
-			link.A.AddAddr(fmt.Sprintf("10.0.%d.2/24", i)), link.B.AddAddr(fmt.Sprintf("10.0.%d.1/24", i)))
-		if err != nil {
-			return err
-		}
-		if d.large && i > 0 {
-			const mtu = 1350 // the library begins with packets of 1,280 bytes, and finds larger ones where it can
-			if err := errors.Join(link.A.SetMTU(mtu), link.B.SetMTU(mtu)); err != nil {
-				return err
-			}
-		}
-		hosts, links = append(hosts, host), append(links, link)
+		defer ends[i].link.Close()
 	}
+	way := d.way()
 	fmt.Fprintf(out, "%d objects; each link delays packets by %v, loses %.1f%% of them and reorders 1%%, each way\n",
 		d.objects, way.Delay, 100*d.loss)
 
@@ -118,17 +92,10 @@ func (d demo) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer r.close()
-	dial := func(i int) (*peer, error) {
-		p, err := connect(ctx, hosts[i], &net.UDPAddr{IP: net.IPv4(10, 0, byte(i), 1), Port: port}, d)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", names[i], err)
-		}
-		return p, nil
-	}
 	var readers sync.WaitGroup
 	got := make([]received, subscribers)
 	for i := range subscribers {
-		subscriber, err := dial(i + 1)
+		subscriber, err := ends[i+1].dial(ctx, d)
 		if err != nil {
 			return err
 		}
@@ -138,7 +105,7 @@ func (d demo) run(ctx context.Context, out io.Writer) error {
 		}
 		readers.Go(func() { got[i] = receive(ctx, subscriber.conn, d.objects+notes) })
 	}
-	publisher, err := dial(0)
+	publisher, err := ends[0].dial(ctx, d)
 	if err != nil {
 		return err
 	}
@@ -147,15 +114,10 @@ func (d demo) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 
-	began, bytes := time.Now(), 0
-	want := map[[sha256.Size]byte]int{}
-	for n := range d.objects {
-		data := d.objectData(n)
-		if err := send(ctx, publisher.conn, data); err != nil {
-			return fmt.Errorf("%s: %w", names[0], err)
-		}
-		want[sha256.Sum256(data)]++
-		bytes += len(data)
+	began := time.Now()
+	want, bytes, err := d.send(ctx, publisher)
+	if err != nil {
+		return fmt.Errorf("%s: %w", ends[0].name, err)
 	}
 	readers.Wait()
 	fmt.Fprintf(out, "publisher: sent %d streams, %d bytes; all subscribers had them after %v\n",
@@ -163,33 +125,112 @@ func (d demo) run(ctx context.Context, out io.Writer) error {
 
 	failed := 0
 	for i, g := range got {
-		whole := 0
-		for hash, n := range want {
-			whole += min(n, g.hashes[hash])
-		}
-		fmt.Fprintf(out, "%s: %d of %d streams are whole, and %d of %d that the relay's library sent\n",
-			names[i+1], whole, d.objects, g.notes, notes)
-		if g.err != nil {
-			fmt.Fprintf(out, "%s: %v\n", names[i+1], g.err)
-		}
-		if whole != d.objects || g.notes != notes {
+		if !d.whole(out, ends[i+1].name, g, want) {
 			failed++
 		}
 	}
 	r.report(out)
-	for i, link := range links {
-		if err := link.Close(); err != nil {
+	for _, e := range ends {
+		if err := e.report(out); err != nil {
 			return err
 		}
-		s, err := link.Stats()
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(out, "link of %s: %d of %d packets lost to the relay, %d of %d from it\n", names[i],
-			s.FromA.Lost+s.FromA.LostInBursts, s.FromA.Received, s.FromB.Lost+s.FromB.LostInBursts, s.FromB.Received)
 	}
 	if failed > 0 {
 		return fmt.Errorf("%d of %d subscribers didn't get everything", failed, subscribers)
 	}
 	return nil
+}
+
+// end is the publisher's host, or a subscriber's, and its link to the relay's.
+type end struct {
+	name  string
+	host  *testnet.Host
+	relay net.Addr // as the host reaches it
+	link  *testlink.Link
+}
+
+// way is what the links do with packets in each direction.
+func (d demo) way() testlink.Direction {
+	return testlink.Direction{
+		Delay: 5 * time.Millisecond, Loss: d.loss / 2, Bursts: testlink.Bursts{Loss: d.loss / 2, Length: 3},
+		Reordering: testlink.Reordering{Share: 0.01, By: 2},
+	}
+}
+
+// join makes the host of the publisher (0) or of a subscriber (from 1 on), with a link to the relay's.
+func (d demo) join(network *testnet.Net, relay *testnet.Host, i int) (_ *end, err error) {
+	e := &end{name: "publisher", relay: &net.UDPAddr{IP: net.IPv4(10, 0, byte(i), 1), Port: port}}
+	if i > 0 {
+		e.name = fmt.Sprintf("subscriber %d", i)
+	}
+	if e.host, err = network.Host(fmt.Sprint("host", i)); err != nil {
+		return nil, err
+	}
+	e.link, err = testlink.Join(network, e.host, "eth0", relay, fmt.Sprint("eth", i),
+		testlink.Config{Seed: d.seed + uint64(i), FromA: d.way(), FromB: d.way()})
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(
+		e.link.A.AddAddr(fmt.Sprintf("10.0.%d.2/24", i)), e.link.B.AddAddr(fmt.Sprintf("10.0.%d.1/24", i)))
+	if err == nil && d.large && i > 0 {
+		const mtu = 1350 // the library begins with packets of 1,280 bytes, and finds larger ones where it can
+		err = errors.Join(e.link.A.SetMTU(mtu), e.link.B.SetMTU(mtu))
+	}
+	if err != nil {
+		e.link.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// dial connects the host with the relay.
+func (e *end) dial(ctx context.Context, d demo) (*peer, error) {
+	p, err := connect(ctx, e.host, e.relay, d)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e.name, err)
+	}
+	return p, nil
+}
+
+// report ends the link, and prints what it did.
+func (e *end) report(out io.Writer) error {
+	if err := e.link.Close(); err != nil {
+		return err
+	}
+	s, err := e.link.Stats()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "link of %s: %d of %d packets lost to the relay, %d of %d from it\n", e.name,
+		s.FromA.Lost+s.FromA.LostInBursts, s.FromA.Received, s.FromB.Lost+s.FromB.LostInBursts, s.FromB.Received)
+	return nil
+}
+
+// send sends all objects. It returns how often each was sent, by its hash, and how many bytes they have.
+func (d demo) send(ctx context.Context, publisher *peer) (sent map[[sha256.Size]byte]int, bytes int, err error) {
+	sent = map[[sha256.Size]byte]int{}
+	for n := range d.objects {
+		data := d.objectData(n)
+		if err := send(ctx, publisher.conn, data); err != nil {
+			return nil, 0, err
+		}
+		sent[sha256.Sum256(data)]++
+		bytes += len(data)
+	}
+	return sent, bytes, nil
+}
+
+// whole prints what a subscriber received, and reports whether it is all that was sent.
+func (d demo) whole(out io.Writer, name string, g received, sent map[[sha256.Size]byte]int) bool {
+	whole := 0
+	for hash, n := range sent {
+		whole += min(n, g.hashes[hash])
+	}
+	fmt.Fprintf(out, "%s: %d of %d streams are whole, and %d of %d that the relay's library sent\n",
+		name, whole, d.objects, g.notes, notes)
+	if g.err != nil {
+		fmt.Fprintf(out, "%s: %v\n", name, g.err)
+	}
+	return whole == d.objects && g.notes == notes
 }
