@@ -304,15 +304,14 @@ func (r *Relay) adoptRow(row *tableRow, was []byte) error {
 	if len(row.hops) == 0 {
 		return nil
 	}
-	fresh := r.leaseTaken && r.hops.routes != nil
 	for i := range row.hops {
 		rh := &row.hops[i]
-		if h := getHop(was[rh.off:]); fresh && h.State != HopNone {
-			rh.got = &resolved{key: r.hops.narrow(rh.traffic), hop: h, epoch: r.hops.epoch}
+		if h := getHop(was[rh.off:]); r.leaseTaken && h.State != HopNone {
+			rh.got = &resolved{key: r.hops.routes.Narrow(rh.traffic), hop: h, epoch: r.hops.epoch}
 			r.hops.routes.Kick(true)
 		}
 	}
-	if !fresh {
+	if !r.leaseTaken {
 		r.hops.prepare([]*tableRow{row})
 	}
 	r.hops.use(row)

@@ -190,7 +190,7 @@ func TestAttach(t *testing.T) {
 // Sessions come and go while their packets flow: closed means that nothing more is forwarded.
 func TestCloseWhilePacketsFlow(t *testing.T) {
 	b := newBench(t)
-	r := b.load(t, Options{Routes: someHop})
+	r := b.load(t, Options{routes: someHop})
 	fwd := r.Program("fwd")
 	if err := fwd.Attach("in0"); err != nil {
 		t.Fatal(err)

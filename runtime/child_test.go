@@ -27,7 +27,7 @@ func child(mode string) int {
 		return 1
 	}
 	opt := quiet(Options{
-		PinPath: os.Getenv("PINS"), Routes: func(from, to netip.Addr) Hop {
+		PinPath: os.Getenv("PINS"), routes: func(from, to netip.Addr) Hop {
 			return Hop{State: HopNeighbour, Ifindex: 1, MTU: 1500}
 		},
 	})
@@ -90,7 +90,7 @@ func child(mode string) int {
 
 // changeForever changes a group until it is killed, always so that all receivers have one value.
 func changeForever(object []byte, opt Options) int {
-	opt.Routes = direct
+	opt.routes = direct
 	r, err := Load(groupsDesc(), object, opt)
 	if err == nil {
 		_, err = r.GroupKind("subs").Open(bg, 7)
@@ -139,7 +139,7 @@ func changeForever(object []byte, opt Options) int {
 func serveMany(object []byte, opt Options) int {
 	began := time.Now()
 	// Where none may be lost, a machine that stands still for seconds mustn't let the lease lapse.
-	opt.Routes, opt.Lease, opt.Linger = nil, time.Minute, time.Minute
+	opt.routes, opt.Lease, opt.Linger = nil, time.Minute, time.Minute
 	r, err := Load(manyDesc(), object, opt)
 	if err == nil {
 		err = r.Program("fwd").Attach(os.Getenv("DEV"))

@@ -21,21 +21,12 @@ func (row *tableRow) flow(hop *abi.Member) routes.Flow {
 	return routes.Flow{Proto: uint8(hop.Proto), FromPort: port(hop.From), ToPort: port(hop.To)}
 }
 
-// narrow returns the key of the hop for traffic.
-func (h *hops) narrow(t routes.Traffic) hopKey {
-	if h.routes == nil {
-		t.Flow = routes.Flow{}
-		return t
-	}
-	return h.routes.Narrow(t)
-}
-
 // regroup moves the rows of a hop that need another one, and returns the hops that are to be resolved: those that are
 // new, and the hop itself if rows are left.
 func (h *hops) regroup(e *hop) (lookups []*hop) {
 	h.relay.mu.Lock()
 	defer h.relay.mu.Unlock()
-	if h.byKey[e.key] != e || e.key.Flow == (routes.Flow{}) && (h.routes == nil || !h.routes.Asks(e.key)) {
+	if h.byKey[e.key] != e || e.key.Flow == (routes.Flow{}) && !h.routes.Asks(e.key) {
 		return []*hop{e}
 	}
 	for row := range e.rows {
@@ -45,7 +36,7 @@ func (h *hops) regroup(e *hop) (lookups []*hop) {
 			if rh.hop != e {
 				continue
 			}
-			key := h.narrow(rh.traffic)
+			key := h.routes.Narrow(rh.traffic)
 			if key == e.key {
 				stays = true
 				continue
@@ -76,9 +67,5 @@ func (h *hops) regroup(e *hop) (lookups []*hop) {
 
 // tellPrograms tells the programs that look routes up in the kernel what they don't see there.
 func (h *hops) tellPrograms() {
-	policy := uint64(0)
-	if h.routes != nil {
-		policy = h.routes.Policy()
-	}
-	h.relay.lease.Store64(0, abi.LeasePolicy, policy)
+	h.relay.lease.Store64(0, abi.LeasePolicy, h.routes.Policy())
 }

@@ -68,8 +68,8 @@ var direct = func(from, to netip.Addr) Hop { return Hop{State: HopDirect, Ifinde
 
 func loadGroups(t testing.TB, opt Options) *Relay {
 	t.Helper()
-	if opt.Routes == nil {
-		opt.Routes = direct
+	if opt.routes == nil {
+		opt.routes = direct
 	}
 	return mustLoad(t, groupsDesc(), buildFile(t, "fan"), opt)
 }
@@ -79,7 +79,7 @@ func loadRing(t testing.TB, size int) *Relay {
 	t.Helper()
 	desc := groupsDesc()
 	desc.Ring = size
-	return mustLoad(t, desc, buildFile(t, "fan", fmt.Sprintf("RING=%d", size)), Options{Routes: direct})
+	return mustLoad(t, desc, buildFile(t, "fan", fmt.Sprintf("RING=%d", size)), Options{routes: direct})
 }
 
 func openGroup(t testing.TB, r *Relay, key int) *AnyGroup {

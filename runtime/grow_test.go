@@ -28,7 +28,7 @@ func TestGrow(t *testing.T) {
 	for _, clsact := range []bool{false, true} {
 		b := newBench(t)
 		large := build(t, "FLOWS=16", "SOURCES=8")
-		opt := Options{PinPath: "/sys/fs/bpf/" + pinName(t), Linger: time.Minute, Clsact: clsact, Routes: someHop}
+		opt := Options{PinPath: "/sys/fs/bpf/" + pinName(t), Linger: time.Minute, Clsact: clsact, routes: someHop}
 		old := b.load(t, opt)
 		if err := old.Program("fwd").Attach("in0"); err != nil {
 			t.Fatal(err)
@@ -108,7 +108,7 @@ func TestGrow(t *testing.T) {
 // What can't grow is refused, and stays as it was.
 func TestGrowRefused(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
-	r := mustLoad(t, largeDesc(), build(t, "FLOWS=16", "SOURCES=8"), Options{PinPath: pins, Routes: someHop})
+	r := mustLoad(t, largeDesc(), build(t, "FLOWS=16", "SOURCES=8"), Options{PinPath: pins, routes: someHop})
 	open(t, r, 1)
 	if err := r.Leave(time.Minute); err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestGrowRefused(t *testing.T) {
 		t.Errorf("to grow smaller: %v", err)
 	}
 	next := mustLoad(t, largeDesc(), build(t, "FLOWS=16", "SOURCES=8"),
-		Options{PinPath: pins, Routes: someHop, Grow: true})
+		Options{PinPath: pins, routes: someHop, Grow: true})
 	if run(t, next, packet(1)) != forwarded {
 		t.Error("the session is gone")
 	}
@@ -156,7 +156,7 @@ func TestDiesWhileGrowing(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		next := mustLoad(t, largeDesc(), large, Options{PinPath: path, Routes: someHop, Grow: true})
+		next := mustLoad(t, largeDesc(), large, Options{PinPath: path, routes: someHop, Grow: true})
 		if next.OpenSessions("flow") != 1 || run(t, next, packet(1)) != forwarded {
 			t.Errorf("%06b: %d sessions", done, next.OpenSessions("flow"))
 		}

@@ -163,8 +163,8 @@ type hop struct {
 // and rewrites those.
 type hops struct {
 	relay  *Relay
-	routes *routes.Resolver // nil: Options.Routes
-	paths  *pathmtu.Paths   // nil: likewise
+	routes *routes.Resolver
+	paths  *pathmtu.Paths
 	byKey  map[hopKey]*hop
 	epoch  uint64 // counts changes of the host's network that were applied
 
@@ -181,42 +181,33 @@ type resolved struct {
 
 func newHops(r *Relay) (*hops, error) {
 	h := &hops{relay: r, byKey: map[hopKey]*hop{}, refreshing: ctxlock.New()}
-	if r.opt.Routes == nil {
-		var err error
-		if h.routes, err = routes.Open(r.log); err != nil {
-			return nil, &KernelError{Doing: "follow the routes of this host", Cause: "netlink can't be used", Err: err}
-		}
-		log := r.log.With("relay", r.desc.Name)
-		if h.paths, err = pathmtu.Open(h, h.routes, r.inNamespace, log); err != nil {
-			h.routes.Close()
-			return nil, &KernelError{
-				Doing: "follow the path MTUs of this host", Cause: "netlink can't be used", Err: err,
-			}
-		}
+	var err error
+	if h.routes, err = routes.Open(r.log); err != nil {
+		return nil, &KernelError{Doing: "follow the routes of this host", Cause: "netlink can't be used", Err: err}
+	}
+	log := r.log.With("relay", r.desc.Name)
+	if h.paths, err = pathmtu.Open(h, h.routes, r.inNamespace, log); err != nil {
+		h.routes.Close()
+		return nil, &KernelError{Doing: "follow the path MTUs of this host", Cause: "netlink can't be used", Err: err}
 	}
 	h.tellPrograms()
 	return h, nil
 }
 
 func (h *hops) start() {
-	if h.routes != nil {
-		h.relay.wg.Add(2)
-		go func() { defer h.relay.wg.Done(); h.routes.Listen() }()
-		go func() { defer h.relay.wg.Done(); h.follow() }()
-		h.paths.Start()
-	}
+	h.relay.wg.Go(h.routes.Listen)
+	h.relay.wg.Go(h.follow)
+	h.paths.Start()
 }
 
 func (h *hops) close() {
-	if h.routes != nil {
-		h.paths.Close()
-		h.routes.Close()
-	}
+	h.paths.Close()
+	h.routes.Close()
 }
 
 func (h *hops) resolve(key hopKey) (Hop, routes.Neighbour) {
-	if h.routes == nil {
-		return h.relay.opt.Routes(key.From, key.To), routes.Neighbour{}
+	if f := h.relay.opt.routes; f != nil {
+		return f(key.From, key.To), routes.Neighbour{}
 	}
 	hop, via := h.routes.Resolve(key)
 	return Hop(h.paths.Limit(key, hop, via)), via
@@ -228,19 +219,17 @@ func (h *hops) prepare(rows []*tableRow) {
 		for i := range row.hops {
 			rh := &row.hops[i]
 			h.relay.mu.Lock()
-			key, epoch := h.narrow(rh.traffic), h.epoch
+			key, epoch := h.routes.Narrow(rh.traffic), h.epoch
 			known := h.byKey[key] != nil
 			h.relay.mu.Unlock()
 			if known {
 				continue
 			}
 			hop, via := h.resolve(key)
-			if h.routes != nil {
-				if hop.State != HopDirect {
-					h.routes.Probe(via) // so that it is known soon
-				}
-				h.paths.Recheck(key.To, routes.Hop(hop))
+			if hop.State != HopDirect {
+				h.routes.Probe(via) // so that it is known soon
 			}
+			h.paths.Recheck(key.To, routes.Hop(hop))
 			rh.got = &resolved{key, hop, via, epoch}
 		}
 	}
@@ -258,7 +247,7 @@ func (h *hops) use(row *tableRow) {
 func (h *hops) enter(row *tableRow) {
 	for i := range row.hops {
 		rh := &row.hops[i]
-		key := h.narrow(rh.traffic)
+		key := h.routes.Narrow(rh.traffic)
 		e := h.byKey[key]
 		if e == nil {
 			got := rh.got
@@ -268,7 +257,7 @@ func (h *hops) enter(row *tableRow) {
 			}
 			e = &hop{key: key, now: got.hop, via: got.via, rows: map[*tableRow]struct{}{}}
 			h.byKey[key] = e
-			if h.routes != nil && got.epoch != h.epoch {
+			if got.epoch != h.epoch {
 				h.routes.Kick(true) // the network changed since: look again
 			}
 		}
@@ -398,7 +387,7 @@ func (h *hops) refresh(ctx context.Context, match func(*hop) bool) {
 		}
 		for _, e := range h.regroup(e) {
 			now, via := h.resolve(e.key)
-			if h.routes != nil && now.State != HopDirect && !asked[via] {
+			if now.State != HopDirect && !asked[via] {
 				asked[via] = true
 				h.routes.Probe(via)
 			}

@@ -156,7 +156,7 @@ func TestHopsFollowTheNetwork(t *testing.T) {
 func TestHopsRace(t *testing.T) {
 	state := make(chan HopState, 1)
 	state <- HopDirect
-	r := load(t, Options{Routes: func(from, to netip.Addr) Hop {
+	r := load(t, Options{routes: func(from, to netip.Addr) Hop {
 		s := <-state
 		state <- s
 		return Hop{State: s, Ifindex: 1, MTU: 1500}
@@ -194,7 +194,7 @@ func TestOlderAnswers(t *testing.T) {
 	asked := 0
 	var opened atomic.Bool
 	slow, blocked := make(chan struct{}), make(chan struct{})
-	r := load(t, Options{Routes: func(from, to netip.Addr) Hop {
+	r := load(t, Options{routes: func(from, to netip.Addr) Hop {
 		mu.Lock()
 		asked++
 		n := asked

@@ -66,7 +66,7 @@ func eachHow(t *testing.T, f func(t *testing.T, clsact bool)) {
 func TestInterfaceComesBack(t *testing.T) {
 	eachHow(t, func(t *testing.T, clsact bool) {
 		b, c := newBench(t), &reported{}
-		r := b.load(t, Options{Clsact: clsact, Routes: someHop, AttachmentChanged: c.change})
+		r := b.load(t, Options{Clsact: clsact, routes: someHop, AttachmentChanged: c.change})
 		fwd := r.Program("fwd")
 		for _, p := range []*AnyProgram{fwd, r.Program("out")} {
 			if err := p.Attach("in0"); err != nil {
@@ -174,7 +174,7 @@ func TestOrderComesBack(t *testing.T) {
 		b := newBench(t)
 		var r *Relay
 		if err := b.host.Do(func() (err error) {
-			r, err = Load(orderDesc(), build(t), quiet(Options{Clsact: clsact, Routes: someHop}))
+			r, err = Load(orderDesc(), build(t), quiet(Options{Clsact: clsact, routes: someHop}))
 			return err
 		}); err != nil {
 			t.Fatal(err)
@@ -230,7 +230,7 @@ func TestOrderComesBack(t *testing.T) {
 func TestInterfaceIsRenamedAndMoved(t *testing.T) {
 	eachHow(t, func(t *testing.T, clsact bool) {
 		b, c := newBench(t), &reported{}
-		r := b.load(t, Options{Clsact: clsact, Routes: someHop, AttachmentChanged: c.change})
+		r := b.load(t, Options{Clsact: clsact, routes: someHop, AttachmentChanged: c.change})
 		fwd := r.Program("fwd")
 		ip := func(args ...string) {
 			t.Helper()
@@ -311,7 +311,7 @@ func TestWhileInterfaceIsAway(t *testing.T) {
 	eachHow(t, func(t *testing.T, clsact bool) {
 		b, c := newBench(t), &reported{}
 		pins := "/sys/fs/bpf/" + pinName(t)
-		r := b.load(t, Options{Clsact: clsact, Routes: someHop, AttachmentChanged: c.change, PinPath: pins})
+		r := b.load(t, Options{Clsact: clsact, routes: someHop, AttachmentChanged: c.change, PinPath: pins})
 		fwd, out := r.Program("fwd"), r.Program("out")
 		ip := func(args ...string) {
 			t.Helper()
@@ -414,7 +414,7 @@ func TestHopsThroughInterface(t *testing.T) {
 // announcements were.
 func TestAnnouncements(t *testing.T) {
 	b, c := newBench(t), &reported{}
-	r := b.load(t, Options{Routes: someHop, AttachmentChanged: c.change})
+	r := b.load(t, Options{routes: someHop, AttachmentChanged: c.change})
 	if err := r.Program("fwd").Attach("in0"); err != nil {
 		t.Fatal(err)
 	}
@@ -453,7 +453,7 @@ func TestCloseWhenInterfaceGoes(t *testing.T) {
 	b, closed := newBench(t), make(chan error, 1)
 	var r *Relay
 	loaded := make(chan struct{})
-	r = b.load(t, Options{Routes: someHop, AttachmentChanged: func(_ string, now Attachment) {
+	r = b.load(t, Options{routes: someHop, AttachmentChanged: func(_ string, now Attachment) {
 		<-loaded
 		closed <- errors.Join(now.Lost, r.Close())
 	}})

@@ -65,7 +65,7 @@ func TestLog(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
 	opt := Options{
 		PinPath: pins, Linger: time.Minute, Lease: 2 * time.Second, Logger: log.logger(),
-		Routes: func(from, to netip.Addr) Hop {
+		routes: func(from, to netip.Addr) Hop {
 			if down.Load() {
 				return Hop{State: HopUnreachable}
 			}

@@ -138,8 +138,8 @@ func quiet(opt Options) Options {
 // load loads the relay of the tests; every address is behind device 1, unless opt says otherwise.
 func load(t testing.TB, opt Options) *Relay {
 	t.Helper()
-	if opt.Routes == nil {
-		opt.Routes = func(from, to netip.Addr) Hop { return Hop{State: HopNeighbour, Ifindex: 1, MTU: 1500} }
+	if opt.routes == nil {
+		opt.routes = func(from, to netip.Addr) Hop { return Hop{State: HopNeighbour, Ifindex: 1, MTU: 1500} }
 	}
 	return mustLoad(t, flowDesc(), build(t), opt)
 }

@@ -63,7 +63,7 @@ func TestAdopt(t *testing.T) {
 		t.Run(map[bool]string{false: "tcx", true: "clsact"}[clsact], func(t *testing.T) {
 			b := newBench(t)
 			opt := Options{
-				PinPath: "/sys/fs/bpf/" + pinName(t), Linger: 5 * time.Second, Clsact: clsact, Routes: someHop,
+				PinPath: "/sys/fs/bpf/" + pinName(t), Linger: 5 * time.Second, Clsact: clsact, routes: someHop,
 			}
 			old := b.load(t, opt)
 			if err := old.Program("fwd").Attach("in0"); err != nil {
@@ -222,7 +222,7 @@ func TestOtherLayout(t *testing.T) {
 	for _, tt := range tests {
 		d := flowDesc()
 		tt.change(d)
-		_, err := Load(d, build(t, tt.define), quiet(Options{PinPath: pins, Routes: someHop}))
+		_, err := Load(d, build(t, tt.define), quiet(Options{PinPath: pins, routes: someHop}))
 		var le *LayoutError
 		if !errors.As(err, &le) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), pins) {
 			t.Errorf("%s: %v", tt.name, err)
@@ -241,7 +241,7 @@ func TestSmallChanges(t *testing.T) {
 	old := flowDesc()
 	old.Tables = append(old.Tables[:4:4], old.Tables[5:]...) // without "things"
 	old.Programs[0].Reasons[4].Name = "strange"
-	r := mustLoad(t, old, build(t), Options{PinPath: pins, Linger: time.Second, Routes: someHop})
+	r := mustLoad(t, old, build(t), Options{PinPath: pins, Linger: time.Second, routes: someHop})
 	open(t, r, 1)
 	run(t, r, packet(1))
 	r.Close()
@@ -318,7 +318,7 @@ func TestKilledWhileAdopting(t *testing.T) {
 	for _, clsact := range []string{"", "1"} {
 		b := newBench(t)
 		pins := "/sys/fs/bpf/" + pinName(t)
-		opt := Options{PinPath: pins, Linger: time.Minute, Clsact: clsact != "", Routes: someHop}
+		opt := Options{PinPath: pins, Linger: time.Minute, Clsact: clsact != "", routes: someHop}
 		r := b.load(t, opt)
 		open(t, r, 1)
 		open(t, r, 2)
@@ -459,7 +459,7 @@ func TestAdoptEnds(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			desc := flowDesc()
 			desc.Sessions[0].Lifetime, desc.Sessions[0].Idle = tt.lifetime, tt.idle
-			opt := Options{PinPath: "/sys/fs/bpf/" + pinName(t), Linger: time.Minute, Routes: someHop}
+			opt := Options{PinPath: "/sys/fs/bpf/" + pinName(t), Linger: time.Minute, routes: someHop}
 			old := mustLoad(t, desc, build(t), opt)
 			was := open(t, old, 1)
 			if err := was.RefreshFor(tt.refresh); err != nil {
@@ -502,7 +502,7 @@ func TestRemove(t *testing.T) {
 		if _, err := remove(); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), path) {
 			t.Errorf("there is nothing: %v", err)
 		}
-		r := b.load(t, Options{PinPath: path, Linger: time.Minute, Clsact: clsact, Routes: someHop})
+		r := b.load(t, Options{PinPath: path, Linger: time.Minute, Clsact: clsact, routes: someHop})
 		if err := r.Program("fwd").Attach("in0"); err != nil {
 			t.Fatal(err)
 		}

@@ -109,7 +109,7 @@ func TestFoldersOfOthers(t *testing.T) {
 			}
 			defer os.RemoveAll(base)
 			pins := tt.make(t, base)
-			r, err := Load(flowDesc(), build(t), quiet(Options{PinPath: pins, Routes: someHop}))
+			r, err := Load(flowDesc(), build(t), quiet(Options{PinPath: pins, routes: someHop}))
 			if err == nil {
 				defer r.Close()
 			}
@@ -150,7 +150,7 @@ func TestNobodyRenamesLive(t *testing.T) {
 	}
 	asNobody(t, "mv", pins+"/live", pins+"/mine")
 	var fe *FolderError
-	if _, err := Load(flowDesc(), build(t), quiet(Options{PinPath: pins, Routes: someHop})); !errors.As(err, &fe) {
+	if _, err := Load(flowDesc(), build(t), quiet(Options{PinPath: pins, routes: someHop})); !errors.As(err, &fe) {
 		t.Fatalf("it began anew: %v", err)
 	}
 	asNobody(t, "mv", pins+"/mine", pins+"/live")
@@ -160,7 +160,7 @@ func TestNobodyRenamesLive(t *testing.T) {
 	if err := os.Chown(pins+"/live", nobody, nobody); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Load(flowDesc(), build(t), quiet(Options{PinPath: pins, Routes: someHop})); !errors.As(err, &fe) ||
+	if _, err := Load(flowDesc(), build(t), quiet(Options{PinPath: pins, routes: someHop})); !errors.As(err, &fe) ||
 		!strings.Contains(err.Error(), "/live belongs to user nobody") {
 		t.Fatalf("adopted: %v", err)
 	}

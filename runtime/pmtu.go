@@ -21,7 +21,7 @@ type PathMTUs struct {
 
 // PathMTUs returns how the MTUs of paths are followed; the zero value where the relay has no next hops to follow.
 func (r *Relay) PathMTUs() PathMTUs {
-	if r.hops == nil || r.hops.paths == nil {
+	if r.hops == nil {
 		return PathMTUs{}
 	}
 	p := r.hops.paths

@@ -42,9 +42,6 @@ type Options struct {
 	Algorithm string
 	// Clsact attaches by clsact filters, as on kernels before 6.6, even where the kernel has TCX.
 	Clsact bool
-	// Routes finds the next hop to an address instead of the kernel's tables; then nothing follows their changes but
-	// [Relay.RefreshRoutes]. from is invalid where packets have no source of their own. For tests.
-	Routes func(from, to netip.Addr) Hop
 	// AttachmentChanged is called when an interface goes away that a program is attached to (now.Lost says so), and
 	// when the program is attached again, because an interface of that name has appeared. Calls come one after the
 	// other, from a goroutine of the relay, and may close it: Close doesn't wait for the one that runs. nil: the change
@@ -56,6 +53,10 @@ type Options struct {
 	// renewed, routes that can't be followed. It is called while locks are held: it must not call the relay, or wait.
 	// nil: slog.Default.
 	Logger *slog.Logger
+
+	// routes, where a test sets it, finds next hops instead of the kernel. from is invalid where packets have no source
+	// of their own.
+	routes func(from, to netip.Addr) Hop
 }
 
 const defaultLease = time.Second

@@ -242,7 +242,7 @@ func TestSessionValues(t *testing.T) {
 func timed(t *testing.T, lifetime, idle time.Duration) *Relay {
 	desc := flowDesc()
 	desc.Sessions[0].Lifetime, desc.Sessions[0].Idle = lifetime, idle
-	return mustLoad(t, desc, build(t), Options{Routes: func(from, to netip.Addr) Hop { return Hop{} }})
+	return mustLoad(t, desc, build(t), Options{routes: func(from, to netip.Addr) Hop { return Hop{} }})
 }
 
 func TestLifetime(t *testing.T) {

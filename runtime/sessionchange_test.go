@@ -134,7 +134,7 @@ func TestSessionChangeFollowsNothing(t *testing.T) {
 	desc := flowDesc()
 	rows := &desc.Sessions[0].Rows
 	*rows = append(*rows, abi.Row{Table: 1, Key: []int{3, 4}, Value: []int{0, 1, 2}})
-	r := mustLoad(t, desc, build(t), Options{Routes: someHop})
+	r := mustLoad(t, desc, build(t), Options{routes: someHop})
 	s := open(t, r, 1)
 	broken, updates := errors.New("broken"), 0
 	r.fault = func(op, _ string) error {

@@ -353,7 +353,9 @@ func pinnedLease(t *testing.T, pins string) *mapmem.Array {
 // A successor renews the lease before it looks at what was registered, however much that is: packets flow meanwhile.
 func TestLeaseComesFirst(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
-	r := load(t, Options{PinPath: pins, Linger: 30 * time.Second})
+	// A next hop that isn't known is looked for when the session is read.
+	none := func(_, _ netip.Addr) Hop { return Hop{} }
+	r := load(t, Options{PinPath: pins, Linger: 30 * time.Second, routes: none})
 	open(t, r, 1)
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
@@ -361,7 +363,7 @@ func TestLeaseComesFirst(t *testing.T) {
 	lease := pinnedLease(t, pins)
 	was := lease.Load64(0, abi.LeaseDeadline)
 	var asked atomic.Int64
-	load(t, Options{PinPath: pins, Lease: time.Minute, Routes: func(from, to netip.Addr) Hop {
+	load(t, Options{PinPath: pins, Lease: time.Minute, routes: func(from, to netip.Addr) Hop {
 		if end := lease.Load64(0, abi.LeaseDeadline); asked.Add(1) == 1 && end <= was {
 			t.Errorf("a session was read, and the lease still ends at %d, as before, at %d", end, was)
 		}
@@ -386,7 +388,7 @@ func TestFailedAdoption(t *testing.T) {
 	if err := os.Mkdir(bad, 0o700); err != nil { // what isn't a link can't be adopted, and that comes last
 		t.Fatal(err)
 	}
-	opt := quiet(Options{PinPath: pins, Lease: time.Minute, Routes: someHop})
+	opt := quiet(Options{PinPath: pins, Lease: time.Minute, routes: someHop})
 	if _, err := Load(flowDesc(), build(t), opt); err == nil || !strings.Contains(err.Error(), "adopt "+pins) {
 		t.Fatalf("adopted: %v", err)
 	}
@@ -475,7 +477,7 @@ func TestAdoptedHops(t *testing.T) {
 
 // Tables read by thousands of rows are the same as read row by row.
 func TestScan(t *testing.T) {
-	r := mustLoad(t, manyDesc(), build(t, manyDefines...), Options{Routes: someHop})
+	r := mustLoad(t, manyDesc(), build(t, manyDefines...), Options{routes: someHop})
 	for n := range 3 * scanRows {
 		if _, err := r.Open("flow", manyFlow(n)...); err != nil {
 			t.Fatal(err)
@@ -510,7 +512,7 @@ func TestScan(t *testing.T) {
 }
 
 func BenchmarkScan(b *testing.B) {
-	r := mustLoad(b, manyDesc(), build(b, manyDefines...), Options{Routes: someHop})
+	r := mustLoad(b, manyDesc(), build(b, manyDefines...), Options{routes: someHop})
 	for n := range manyFlows {
 		if _, err := r.Open("flow", manyFlow(n)...); err != nil {
 			b.Fatal(err)

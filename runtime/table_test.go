@@ -8,12 +8,15 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 func TestTableValues(t *testing.T) {
@@ -199,7 +202,12 @@ func TestLostCounters(t *testing.T) {
 
 func TestPrefixesAndNextHops(t *testing.T) {
 	asked := map[string]int{}
-	r := load(t, Options{Routes: func(from, to netip.Addr) Hop {
+	needs.Root(t)
+	host, err := testnet.Start(t).Host("quiet") // where nothing changes, after which all would be asked for again
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := (&bench{host: host}).load(t, Options{routes: func(from, to netip.Addr) Hop {
 		if from.IsValid() {
 			t.Errorf("a next hop has source %v", from)
 		}
@@ -265,15 +273,18 @@ func TestPrefixesAndNextHops(t *testing.T) {
 
 // A row that has lost its next hop is followed no more: a change of the old one's doesn't bring the old row back.
 func TestNoNextHop(t *testing.T) {
-	device := 7
-	r := load(t, Options{Routes: func(_, _ netip.Addr) Hop { return Hop{State: HopDirect, Ifindex: device} }})
+	var device atomic.Int64
+	device.Store(7)
+	r := load(t, Options{routes: func(_, _ netip.Addr) Hop {
+		return Hop{State: HopDirect, Ifindex: int(device.Load())}
+	}})
 	routes, key := r.Table("routes"), []any{netip.MustParsePrefix("203.0.113.0/24")}
 	for _, via := range []string{"192.0.2.9", "::"} {
 		if err := routes.Put(key, []any{netip.MustParseAddr(via)}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	device = 8
+	device.Store(8)
 	if err := r.RefreshRoutes(bg); err != nil {
 		t.Fatal(err)
 	}

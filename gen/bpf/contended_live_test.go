@@ -14,12 +14,12 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
-	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 const contention = `
@@ -73,12 +73,11 @@ func TestContended(t *testing.T) {
 						fmt.Sprintf("if (i < %d) __sync_fetch_and_add(&c->spent, 1);\n%s", times, swap), 1)
 				})
 				desc := glue.Desc(u.plan)
-				r, err := runtime.Load(&desc, u.object, runtime.Options{
-					Lease: time.Minute, Routes: func(_, _ netip.Addr) runtime.Hop {
-						return runtime.Hop{State: ir.HopDirect, Ifindex: 1, MTU: 1500}
-					},
-				})
-				must(t, err)
+				var r *runtime.Relay
+				must(t, testnet.Stub(t).Host.Do(func() (err error) {
+					r, err = runtime.Load(&desc, u.object, runtime.Options{Lease: time.Minute})
+					return err
+				}))
 				defer r.Close()
 				client := netip.MustParseAddrPort("198.51.100.7:40001")
 				server := netip.MustParseAddrPort("192.0.2.1:7000")

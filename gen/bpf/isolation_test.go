@@ -5,8 +5,10 @@ package bpf_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"net/netip"
 	goruntime "runtime"
 	"slices"
@@ -23,6 +25,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 var isolationPackets = flag.Int("isolation-packets", 3_000_000,
@@ -90,13 +93,31 @@ type owner uint64
 
 const owners = 2
 
-func (o owner) addr() netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, byte(o)}) }
+// addr is where packets are sent to for the owner: its own address, or one that it has in common with others.
+func (o owner) addr(hosts int) netip.Addr { return host(1 + (int(o)-1)%hosts).addr() }
 
-func (o owner) route() runtime.Hop {
-	return runtime.Hop{
-		State: runtime.HopDirect, Ifindex: 1, MTU: 1500, Dst: [6]byte{2, 0, 0, 0, 0, byte(o)},
-		Src: [6]byte{2, 0, 0, 0, 1, byte(o)},
+// host is a neighbour that packets are sent to, by a device of its own. Its addresses end with its number, and so does
+// the link-layer address of the device.
+type host byte
+
+func (h host) addr() netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, byte(h)}) }
+
+func (h host) mac(version byte) net.HardwareAddr {
+	return net.HardwareAddr{2, 0, 0, 0, version, byte(h)}
+}
+
+func (h host) connect(net *testnet.Net, near, far *testnet.Host) (*testnet.Dev, error) {
+	dev, _, err := net.Join(near, fmt.Sprint("out", h), far, fmt.Sprint("in", h))
+	if err != nil {
+		return nil, err
 	}
+	return dev, errors.Join(near.Run("ip", "link", "set", dev.Name, "address", h.mac(0).String()),
+		near.Run("ip", "route", "add", h.addr().String(), "dev", dev.Name), h.move(dev, 0))
+}
+
+// move gives the host another link-layer address.
+func (h host) move(dev *testnet.Dev, version byte) error {
+	return dev.AddNeighbour(h.addr(), h.mac(version))
 }
 
 // value is a row's value.
@@ -118,39 +139,53 @@ func (o owner) frame() []byte {
 
 const tagAt = 42
 
-// mixed reports whether what left holds another number than the owner's; sent says that it has addresses as well.
-func mixed(frame []byte, sent bool) bool {
+// mixed reports whether what left holds another number than the owner's; hosts says how many it is sent to, 0: none.
+func mixed(frame []byte, hosts int) bool {
 	want := binary.BigEndian.Uint64(frame[tagAt:])
 	for at := tagAt + 8; at < tagAt+40; at += 8 {
 		if binary.BigEndian.Uint64(frame[at:]) != want {
 			return true
 		}
 	}
-	return sent && (uint64(frame[5]) != want || uint64(frame[11]) != want || uint64(frame[29]) != want ||
-		uint64(frame[33]) != want)
+	if hosts == 0 {
+		return false
+	}
+	to := owner(want).addr(hosts).As4()[3]
+	return frame[5] != to || frame[11] != to || frame[29] != to || frame[33] != to ||
+		uint64(frame[35]) != want || uint64(frame[37]) != want
 }
 
 // disturbance is what goes on while packets are looked at.
 type disturbance struct {
 	name, program string
-	turn          func(r *runtime.Relay, n int) error // once, the nth time
+	hosts         int                        // that owners send to; 0: they don't
+	turn          func(r relay, n int) error // once, the nth time
+}
+
+type relay struct {
+	*runtime.Relay
+	devs [owners]*testnet.Dev // to hosts
 }
 
 func disturbances() []disturbance {
-	open := func(r *runtime.Relay, o owner) (*runtime.AnySession, error) {
-		at := netip.AddrPortFrom(o.addr(), uint16(o))
-		return r.Open("pair", uint64(o), uint64(o), uint64(o), at, at, uint64(o), uint64(o))
+	open := func(r relay, key uint64, o owner, hosts int) (*runtime.AnySession, error) {
+		at := netip.AddrPortFrom(o.addr(hosts), uint16(o))
+		return r.Open("pair", key, uint64(o), uint64(o), at, at, uint64(o), uint64(o))
 	}
 	var last *runtime.AnySession
-	var held []*runtime.AnySession
 	return []disturbance{
-		{"sessions closed and opened", "session", func(r *runtime.Relay, n int) (err error) {
-			if last != nil {
+		{"sessions closed and opened", "session", owners, func(r relay, n int) (err error) {
+			if n < owners { // so that next hops are known, and opening one takes no longer than it has to
+				_, err := open(r, uint64(100+n), owner(1+n), owners)
+				return err
+			}
+			if n > owners {
 				if err := last.Close(); err != nil {
 					return err
 				}
 			}
-			if last, err = open(r, owner(1+n%owners)); err != nil {
+			o := owner(1 + n%owners)
+			if last, err = open(r, uint64(o), o, owners); err != nil {
 				return err
 			}
 			for range n % 8 { // it is open for a few system calls
@@ -158,17 +193,19 @@ func disturbances() []disturbance {
 			}
 			return nil
 		}},
-		{"routes that change", "session", func(r *runtime.Relay, n int) error {
-			for o := owner(1); len(held) < owners; o++ {
-				s, err := open(r, o)
-				if err != nil {
-					return err
-				}
-				held = append(held, s)
+		// One next hop, so that all rows are stored anew at once.
+		{"routes that change", "session", 1, func(r relay, n int) error {
+			if n < owners {
+				o := owner(1 + n)
+				_, err := open(r, uint64(o), o, 1)
+				return err
+			}
+			if err := host(1).move(r.devs[0], byte(n)); err != nil {
+				return err
 			}
 			return r.RefreshRoutes(context.Background())
 		}},
-		{"rows put and deleted", "table", func(r *runtime.Relay, n int) error {
+		{"rows put and deleted", "table", 0, func(r relay, n int) error {
 			if n > 0 {
 				if err := r.Table("plain").Delete([]any{uint64(1 + (n-1)%owners)}); err != nil {
 					return err
@@ -177,14 +214,14 @@ func disturbances() []disturbance {
 			o := owner(1 + n%owners)
 			return r.Table("plain").Put([]any{uint64(o)}, o.value())
 		}},
-		{"rows replaced", "table", func(r *runtime.Relay, n int) error {
+		{"rows replaced", "table", 0, func(r relay, n int) error {
 			o := owner(1 + n%owners)
 			return r.Table("plain").Put([]any{uint64(o)}, o.value())
 		}},
-		{"entries of an array stored", "array", func(r *runtime.Relay, n int) error {
+		{"entries of an array stored", "array", 0, func(r relay, n int) error {
 			return r.Table("numbered").Put([]any{uint64(0)}, owner(1+n%owners).value())
 		}},
-		{"rows learned", "taught", func(r *runtime.Relay, n int) error {
+		{"rows learned", "taught", 0, func(r relay, n int) error {
 			_, err := r.Program("teach").Kernel().Run(&ebpf.RunOptions{Data: owner(1 + n%owners).frame()})
 			return err
 		}},
@@ -209,17 +246,21 @@ func isolated(t *testing.T, d disturbance, packets int, stop bool, plant func(*b
 			plant(s)
 		}
 	})
-	var version atomic.Uint32
-	desc := glue.Desc(u.plan)
-	r, err := runtime.Load(&desc, u.object, runtime.Options{Lease: time.Minute,
-		Routes: func(_, to netip.Addr) runtime.Hop {
-			h := owner(to.As4()[3]).route()
-			h.Dst[4] = byte(version.Add(1)) // each time another one, so that rows follow
-			return h
-		}})
-	if err != nil {
-		t.Fatal(err)
+	net := testnet.Start(t)
+	near, err := net.Host("relay")
+	must(t, err)
+	far, err := net.Host("far")
+	must(t, err)
+	var r relay
+	for i := range r.devs {
+		r.devs[i], err = host(1+i).connect(net, near, far)
+		must(t, err)
 	}
+	desc := glue.Desc(u.plan)
+	must(t, near.Do(func() (err error) {
+		r.Relay, err = runtime.Load(&desc, u.object, runtime.Options{Lease: time.Minute})
+		return err
+	}))
 	defer r.Close()
 
 	var over atomic.Bool
@@ -249,7 +290,7 @@ func isolated(t *testing.T, d disturbance, packets int, stop bool, plant func(*b
 	go func() {
 		defer close(done)
 		stay(0)
-		prog, sent := r.Program(d.program).Kernel(), d.program == "session"
+		prog := r.Program(d.program).Kernel()
 		frames := [owners][]byte{owner(1).frame(), owner(2).frame()}
 		out := make([]byte, 256)
 		for ; looked < packets && !(stop && mixtures > 0) && len(failed) == 0; looked++ {
@@ -263,7 +304,7 @@ func isolated(t *testing.T, d disturbance, packets int, stop bool, plant func(*b
 				continue // there was no row
 			}
 			found++
-			if mixed(opts.DataOut, sent) {
+			if mixed(opts.DataOut, d.hosts) {
 				mixtures++
 				if mixtures == 1 {
 					t.Logf("packet %d: %x", looked, opts.DataOut)

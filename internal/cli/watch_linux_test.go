@@ -135,12 +135,7 @@ func TestWatch(t *testing.T) {
 	}
 	desc := glue.Desc(built.Plan)
 	socket := filepath.Join(t.TempDir(), "lab.sock")
-	relay, err := runtime.Load(&desc, built.Object(), runtime.Options{
-		Control: control.Socket(socket),
-		Routes: func(_, _ netip.Addr) runtime.Hop {
-			return runtime.Hop{State: runtime.HopDirect, Ifindex: 1, MTU: 1500}
-		},
-	})
+	relay, err := runtime.Load(&desc, built.Object(), runtime.Options{Control: control.Socket(socket)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,9 +67,7 @@ func TestHandler(t *testing.T) {
 		},
 		Counters: []string{"hits"},
 	}
-	r, err := runtime.Load(desc, object(t), runtime.Options{
-		Routes: func(from, to netip.Addr) runtime.Hop { return runtime.Hop{} },
-	})
+	r, err := runtime.Load(desc, object(t), runtime.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,13 +140,15 @@ func TestReceivers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := runtime.Load(desc, object, runtime.Options{Routes: func(from, to netip.Addr) runtime.Hop {
-		if to.Is6() {
-			return runtime.Hop{State: runtime.HopNeighbour}
-		}
-		return runtime.Hop{State: runtime.HopDirect, Ifindex: 1, MTU: 1500}
-	}})
-	if err != nil {
+	dev := testnet.Stub(t)
+	if err := dev.Host.Run("ip", "route", "add", "2001:db8:9::/64", "dev", "eth0"); err != nil {
+		t.Fatal(err)
+	}
+	var r *runtime.Relay
+	if err := dev.Host.Do(func() (err error) {
+		r, err = runtime.Load(desc, object, runtime.Options{})
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
@@ -156,13 +156,16 @@ func TestReceivers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, at := range []string{"192.0.2.1:1", "[2001:db8::1]:1"} {
+	for _, at := range []string{"203.0.113.9:1", "[2001:db8:9::1]:1"} {
 		if _, err := g.Add(t.Context(), netip.MustParseAddrPort(at), netip.MustParseAddrPort(at)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := r.Program("fan").Kernel().
-		Test(append(make([]byte, 14), append([]byte{7}, make([]byte, 45)...)...)); err != nil {
+	if err := dev.Host.Do(func() error { // the copy leaves by a device of the host
+		_, _, err := r.Program("fan").Kernel().
+			Test(append(make([]byte, 14), append([]byte{7}, make([]byte, 45)...)...))
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	var b strings.Builder

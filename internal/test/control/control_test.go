@@ -26,6 +26,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/control"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 var compiled = sync.OnceValues(func() (*build.Result, error) {
@@ -39,6 +40,7 @@ var compiled = sync.OnceValues(func() (*build.Result, error) {
 // lab is a relay with a control socket.
 type lab struct {
 	testing.TB
+	host   *testnet.Host
 	relay  *runtime.Relay
 	server *control.Server
 	path   string
@@ -56,30 +58,30 @@ func spec(t testing.TB) (*abi.Desc, []byte) {
 	return &desc, built.Object()
 }
 
-// load loads the relay of the tests. Every address is behind device 1, but for 203.0.113.99, which can't be reached.
+// load loads the relay of the tests.
 func load(t testing.TB, server *control.Server, opt runtime.Options) (*runtime.Relay, error) {
 	t.Helper()
 	desc, object := spec(t)
 	opt.Control = server
 	opt.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
-	opt.Routes = func(_, to netip.Addr) runtime.Hop {
-		if to == netip.MustParseAddr("203.0.113.99") {
-			return runtime.Hop{State: runtime.HopUnreachable}
-		}
-		return runtime.Hop{State: runtime.HopDirect, Ifindex: 1, MTU: 1500, Dst: [6]byte{2, 0, 0, 0, 0, 9}}
-	}
 	return runtime.Load(desc, object, opt)
 }
 
+// start loads the relay on a host of its own. Every address is behind its router, but for 203.0.113.99, which can't be
+// reached.
 func start(t testing.TB, set ...func(*control.Server)) *lab {
 	t.Helper()
-	l := &lab{TB: t, path: filepath.Join(t.TempDir(), "lab.sock")}
+	needs.Root(t)
+	l := &lab{TB: t, path: filepath.Join(t.TempDir(), "lab.sock"), host: testnet.Stub(t).Host}
 	l.server = control.Socket(l.path)
 	for _, f := range set {
 		f(l.server)
 	}
-	var err error
-	if l.relay, err = load(t, l.server, runtime.Options{}); err != nil {
+	err := l.host.Run("ip", "route", "add", "unreachable", "203.0.113.99")
+	if err == nil {
+		err = l.host.Do(func() (err error) { l.relay, err = load(t, l.server, runtime.Options{}); return err })
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

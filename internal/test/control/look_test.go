@@ -42,7 +42,7 @@ func TestSessions(t *testing.T) {
 	if words(s.Fields.Get("client"), s.Fields.Get("number")) != "198.51.100.7:40001 7" || s.Expires == nil {
 		t.Errorf("opened %+v", s)
 	}
-	if len(s.Hops) != 1 || s.Hops[0].State != "direct" || s.Hops[0].To != "203.0.113.9" || s.Hops[0].Interface != "lo" {
+	if len(s.Hops) != 1 || s.Hops[0].State != "direct" || s.Hops[0].To != "203.0.113.9" || s.Hops[0].Interface != "eth0" {
 		t.Errorf("its next hops: %+v", s.Hops)
 	}
 	n := 0

@@ -463,10 +463,18 @@ func TestMetrics(t *testing.T) {
 	}
 	free.Close()
 	l := start(t, func(s *control.Server) { s.Metrics = address })
-	dial := func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", l.path) }
-	socket := http.Client{Transport: &http.Transport{DialContext: dial}}
-	defer socket.CloseIdleConnections()
-	for name, from := range map[string]*http.Client{"socket": &socket, address: http.DefaultClient} {
+	dial := func(network, address string) *http.Client {
+		c := &http.Client{Transport: &http.Transport{
+			DialContext: func(context.Context, string, string) (c net.Conn, err error) {
+				err = l.host.Do(func() (err error) { c, err = net.Dial(network, address); return err })
+				return c, err
+			},
+		}}
+		t.Cleanup(c.CloseIdleConnections)
+		return c
+	}
+	port := dial("tcp", address)
+	for name, from := range map[string]*http.Client{"socket": dial("unix", l.path), address: port} {
 		res, err := from.Get("http://" + address + "/metrics")
 		if err != nil {
 			t.Fatal(err)
@@ -484,14 +492,14 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/v1", "/", "/v1/stop"} {
-		if res, err := http.Get("http://" + address + path); err != nil || res.StatusCode != http.StatusNotFound {
+		if res, err := port.Get("http://" + address + path); err != nil || res.StatusCode != http.StatusNotFound {
 			t.Errorf("%s: %v, %v", path, res, err)
 		}
 	}
 	if err := l.relay.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := http.Get("http://" + address + "/metrics"); !errors.Is(err, unix.ECONNREFUSED) {
+	if _, err := port.Get("http://" + address + "/metrics"); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("a relay that is closed: %v", err)
 	}
 }

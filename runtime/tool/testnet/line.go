@@ -120,3 +120,34 @@ func (d *Dev) addrs(a Addrs) error {
 func (d *Dev) routes(router Addrs) error {
 	return errors.Join(d.AddRoute("0.0.0.0/0", router.V4.String()), d.AddRoute("::/0", router.V6.String()))
 }
+
+// Stub makes a network for a test, of a host and its router, and returns the host's only device, eth0. Its default
+// routes lead to the router, whose link-layer address is known, so that each address has a next hop at once. The host
+// is 192.0.2.1 and 2001:db8::1, the router 192.0.2.254 and 2001:db8::fe. It answers nothing.
+func Stub(t TB) *Dev {
+	t.Helper()
+	n := Start(t)
+	dev, err := n.stub()
+	if err != nil {
+		t.Fatal("testnet: ", err)
+	}
+	return dev
+}
+
+func (n *Net) stub() (*Dev, error) {
+	host, err := n.Host("host")
+	if err != nil {
+		return nil, err
+	}
+	router, err := n.Host("router")
+	if err != nil {
+		return nil, err
+	}
+	dev, there, err := n.Join(host, "eth0", router, "eth0")
+	if err != nil {
+		return nil, err
+	}
+	gateway := addrs("192.0.2.254", "2001:db8::fe")
+	return dev, errors.Join(dev.addrs(addrs("192.0.2.1", "2001:db8::1")), dev.routes(gateway),
+		dev.AddNeighbour(gateway.V4, there.MAC), dev.AddNeighbour(gateway.V6, there.MAC))
+}
