@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -125,19 +126,25 @@ func (k *AnyGroups) find(b []byte) (*AnyGroup, error) {
 	return nil, fmt.Errorf("%v: %w", &AnyGroup{kind: k, key: b}, ErrNotFound)
 }
 
-// All iterates over the open groups, adopted ones included, in the order of their keys' bytes.
-func (k *AnyGroups) All() iter.Seq[*AnyGroup] {
+// All iterates over the open groups, adopted ones included, in the order of their keys' bytes. A group that is open all
+// the time comes once; one that is opened or closed meanwhile may come.
+func (k *AnyGroups) All() iter.Seq[*AnyGroup] { return k.after(nil) }
+
+// afterKey is All after a key.
+func (k *AnyGroups) afterKey(key []any) (iter.Seq[*AnyGroup], error) {
+	b, err := k.anyKey(key)
+	return k.after(b), err
+}
+
+func (k *AnyGroups) after(key []byte) iter.Seq[*AnyGroup] {
 	return func(yield func(*AnyGroup) bool) {
-		f := k.relay.lists
-		f.mu.Lock()
 		var all []*AnyGroup
-		for _, g := range k.open {
-			if g.isOpen() {
+		inParts(&k.relay.lists.mu, k.open, func(g *AnyGroup) {
+			if g.isOpen() && bytes.Compare(g.key, key) > 0 {
 				all = append(all, g)
 			}
-		}
-		f.mu.Unlock()
-		slices.SortFunc(all, func(a, b *AnyGroup) int { return strings.Compare(string(a.key), string(b.key)) })
+		})
+		slices.SortFunc(all, func(a, b *AnyGroup) int { return bytes.Compare(a.key, b.key) })
 		for _, g := range all {
 			if !yield(g) {
 				return

@@ -3,14 +3,17 @@ package runtime
 import (
 	"bytes"
 	"cmp"
+	"iter"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/nldump"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/seek"
 )
 
 // What an operator's tools look at. Nothing here holds a lock for longer than it takes to look at some thousand
@@ -18,6 +21,24 @@ import (
 
 // lookAtOnce is how many entries are looked at before others get their turn.
 const lookAtOnce = 1024
+
+func init() {
+	seek.Sessions, seek.Groups, seek.Rows = (*Relay).sessionsFrom, (*AnyGroups).afterKey, (*AnyTable).rowsAfter
+}
+
+// inParts visits the values of a map that mu guards. One that is there all the time is visited once.
+func inParts[K comparable, V any](mu sync.Locker, all map[K]V, visit func(V)) {
+	mu.Lock()
+	defer mu.Unlock()
+	n := 0
+	for _, v := range all {
+		visit(v)
+		if n++; n%lookAtOnce == 0 { // the map may change between two steps of the loop
+			mu.Unlock()
+			mu.Lock()
+		}
+	}
+}
 
 // Lease returns for how long the kernel goes on forwarding after the process has died, and how much of that is left
 // now. The relay renews it four times in that time.
@@ -60,25 +81,29 @@ func (r *Relay) Session(id uint64) *AnySession {
 	return nil
 }
 
-// SessionsAfter returns up to n open sessions of a kind, those after the one with an ID in the order of their slots; 0
-// is before all of them. So a long list is read in parts: a session that is open all the time is in one of them.
-func (r *Relay) SessionsAfter(kind string, id uint64, n int) []*AnySession {
-	var out []*AnySession
-	slot := uint32(id) + 1
-	if id == 0 {
-		slot = 0
-	}
-	for int(slot) < r.desc.Slots && len(out) < n {
-		r.mu.Lock()
-		for range lookAtOnce {
-			if s := r.sessions[slot]; s != nil && s.desc.Name == kind && len(out) < n {
-				out = append(out, s)
+// Sessions iterates over the open sessions, adopted ones included, in the order of their slots. A session that is open
+// all the time comes once; one that is opened or closed meanwhile may come.
+func (r *Relay) Sessions() iter.Seq[*AnySession] { return r.sessionsFrom(0) }
+
+// sessionsFrom is Sessions from a slot on.
+func (r *Relay) sessionsFrom(slot uint64) iter.Seq[*AnySession] {
+	return func(yield func(*AnySession) bool) {
+		for from := slot; from < uint64(r.desc.Slots); from += lookAtOnce {
+			var some []*AnySession
+			r.mu.Lock()
+			for slot := range uint64(lookAtOnce) {
+				if s := r.sessions[uint32(from+slot)]; s != nil {
+					some = append(some, s)
+				}
 			}
-			slot++
+			r.mu.Unlock()
+			for _, s := range some {
+				if !yield(s) {
+					return
+				}
+			}
 		}
-		r.mu.Unlock()
 	}
-	return out
 }
 
 // NextHop says how packets leave from one address to another, or why they don't.
@@ -157,15 +182,7 @@ func (r *Relay) NextHops() []NextHop {
 		return nil
 	}
 	var out []NextHop
-	r.mu.Lock()
-	for _, h := range r.hops.byKey {
-		out = append(out, h.public())
-		if len(out)%lookAtOnce == 0 { // the map may change between two steps of the loop
-			r.mu.Unlock()
-			r.mu.Lock()
-		}
-	}
-	r.mu.Unlock()
+	inParts(&r.mu, r.hops.byKey, func(h *hop) { out = append(out, h.public()) })
 	slices.SortFunc(out, NextHop.Compare)
 	return out
 }
@@ -194,28 +211,34 @@ func (h NextHop) Compare(other NextHop) int {
 // RowInfo is a row with all that belongs to it.
 type RowInfo struct {
 	AnyRow
-	Place   []byte      // of the row among the others, for [AnyTable.RowsAfter]
 	Session *AnySession // whose row it is; nil: of none
 	Hops    []NextHop   // as the kernel's programs have them
 }
 
-// RowsAfter returns up to n rows, those after a place in the order of the bytes of their keys; nil is before all of
-// them. So a long table is read in parts: a row that is there all the time is in one of them. It reads the whole table
-// each time, without a lock. Of an array, rows that are all zero are left out.
-func (t *AnyTable) RowsAfter(place []byte, n int) ([]RowInfo, error) {
+// rowsAfter iterates over the rows after a key, in the order of the bytes of their keys; nil is before all of them. A
+// row that is there all the time comes once. It reads the whole table first, without a lock. Of an array, rows that are
+// all zero are left out.
+func (t *AnyTable) rowsAfter(key []any) (iter.Seq[RowInfo], error) {
+	var after values
+	var err error
+	if key != nil {
+		if after, err = t.keyLayout().encodeAny(key); err != nil {
+			return nil, err
+		}
+	}
 	rows, err := t.scan()
 	if err != nil {
 		return nil, err
 	}
-	rows = slices.DeleteFunc(rows, func(row rowBytes) bool {
-		return place != nil && bytes.Compare(row.key, place) <= 0
-	})
+	rows = slices.DeleteFunc(rows, func(row rowBytes) bool { return bytes.Compare(row.key, after.data) <= 0 })
 	slices.SortFunc(rows, func(a, b rowBytes) int { return bytes.Compare(a.key, b.key) })
-	var out []RowInfo
-	for _, row := range rows[:min(len(rows), n)] {
-		out = append(out, t.info(row.key, row.value))
-	}
-	return out, nil
+	return func(yield func(RowInfo) bool) {
+		for _, row := range rows {
+			if !yield(t.info(row.key, row.value)) {
+				return
+			}
+		}
+	}, nil
 }
 
 // Row returns a row with all that belongs to it; an error that wraps [ErrNotFound] where there is none.
@@ -232,7 +255,7 @@ func (t *AnyTable) Row(key []any) (RowInfo, error) {
 }
 
 func (t *AnyTable) info(key, value []byte) RowInfo {
-	out := RowInfo{AnyRow: AnyRow{t.keyValues(key), t.anyValue(value)}, Place: key}
+	out := RowInfo{AnyRow: AnyRow{t.keyValues(key), t.anyValue(value)}}
 	if t.desc.Bound() {
 		t.relay.mu.Lock()
 		out.Session = t.relay.holder(t.slotOf(value))
@@ -243,14 +266,6 @@ func (t *AnyTable) info(key, value []byte) RowInfo {
 		out.Hops = row.nextHops()
 	}
 	return out
-}
-
-// ReceiversAfter returns up to n receivers of the group, those after an identity; 0 is before all of them. So a long
-// list is read in parts: a receiver that is there all the time is in one of them.
-func (g *AnyGroup) ReceiversAfter(id uint32, n int) []*AnyReceiver {
-	all := slices.DeleteFunc(g.Receivers(), func(v *AnyReceiver) bool { return v.id <= id })
-	slices.SortFunc(all, func(a, b *AnyReceiver) int { return int(a.id) - int(b.id) })
-	return all[:min(len(all), n)]
 }
 
 // PinPath returns where the relay is pinned; "": nowhere.
@@ -272,15 +287,4 @@ func (r *Relay) Interfaces() (names map[int]string, err error) {
 		})
 	})
 	return names, err
-}
-
-// After returns the open groups after a key, in the order of [AnyGroups.All].
-func (k *AnyGroups) After(key ...any) ([]*AnyGroup, error) {
-	b, err := k.anyKey(key)
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(slices.Collect(k.All()), func(g *AnyGroup) bool {
-		return bytes.Compare(g.key, b) <= 0
-	}), nil
 }

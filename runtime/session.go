@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"errors"
 	"fmt"
-	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -290,24 +289,6 @@ func (s *AnySession) eachUsage(visit func([]byte)) error {
 		visit(buf)
 	}
 	return nil
-}
-
-// Sessions returns the open sessions, adopted ones included, in a stable order.
-func (r *Relay) Sessions() iter.Seq[*AnySession] {
-	return func(yield func(*AnySession) bool) {
-		r.mu.Lock()
-		all := make([]*AnySession, 0, len(r.sessions))
-		for _, s := range r.sessions {
-			all = append(all, s)
-		}
-		r.mu.Unlock()
-		slices.SortFunc(all, func(a, b *AnySession) int { return int(a.slot) - int(b.slot) })
-		for _, s := range all {
-			if !yield(s) {
-				return
-			}
-		}
-	}
 }
 
 func formatValue(v any) any {

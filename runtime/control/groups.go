@@ -1,8 +1,10 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"net/http"
 	"slices"
 	"strconv"
@@ -10,6 +12,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/seek"
 )
 
 func (s *Server) groupKind(r *http.Request) (*runtime.AnyGroups, error) {
@@ -63,6 +66,8 @@ func object(members []abi.Member, values []any) api.Object {
 	return out
 }
 
+var groupsAfter = seek.Groups.(func(*runtime.AnyGroups, []any) (iter.Seq[*runtime.AnyGroup], error))
+
 func (s *Server) listGroups(r *http.Request) (any, error) {
 	k, err := s.groupKind(r)
 	if err != nil {
@@ -72,18 +77,17 @@ func (s *Server) listGroups(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := slices.Collect(k.All()) // by the bytes of their keys
+	groups := k.All() // by the bytes of their keys
 	if after != "" {
 		key, err := api.ParseKey(k.Desc().Key, after)
+		if err == nil {
+			groups, err = groupsAfter(k, key)
+		}
 		if err != nil {
 			return nil, badAfter(after)
 		}
-		if all, err = k.After(key...); err != nil {
-			return nil, badAfter(after)
-		}
 	}
-	all = all[:min(len(all), n+1)]
-	return part(all, n, groupID, func(g *runtime.AnyGroup) (api.Group, bool) { return group(g), true }), nil
+	return part(groups, n, groupID, func(g *runtime.AnyGroup) (api.Group, bool) { return group(g), true }), nil
 }
 
 func (s *Server) getGroup(r *http.Request) (any, error) {
@@ -308,10 +312,11 @@ func (s *Server) listReceivers(r *http.Request) (any, error) {
 			return nil, badAfter(after)
 		}
 	}
-	all := g.ReceiversAfter(uint32(id), n+1)
+	all := slices.DeleteFunc(g.Receivers(), func(v *runtime.AnyReceiver) bool { return uint64(v.ID()) <= id })
+	slices.SortFunc(all, func(a, b *runtime.AnyReceiver) int { return cmp.Compare(a.ID(), b.ID()) })
 	place := func(v *runtime.AnyReceiver) string { return fmt.Sprint(v.ID()) }
 	hops := s.hopView()
-	return part(all, n, place, func(v *runtime.AnyReceiver) (api.Receiver, bool) {
+	return part(slices.Values(all), n, place, func(v *runtime.AnyReceiver) (api.Receiver, bool) {
 		one, err := s.receiver(v, hops)
 		return one, err == nil // it was removed meanwhile
 	}), nil

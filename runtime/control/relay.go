@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -204,7 +205,7 @@ func (s *Server) nextHops(r *http.Request) (any, error) {
 		}
 	}
 	view := s.hopView()
-	return part(all, n, hopPlace, func(h runtime.NextHop) (api.NextHop, bool) { return view(h), true }), nil
+	return part(slices.Values(all), n, hopPlace, func(h runtime.NextHop) (api.NextHop, bool) { return view(h), true }), nil
 }
 
 // hopPlace is where a next hop is in the list of all.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"net"
 	"net/http"
@@ -478,14 +479,18 @@ func badAfter(after string) error {
 	return p
 }
 
-// part makes a page of a list that was asked for one item more than fits.
-func part[T, V any](all []T, n int, next func(T) string, view func(T) (V, bool)) api.Page[V] {
+// part makes a page of the first n items of a list. An item that has ended meanwhile has no view.
+func part[T, V any](all iter.Seq[T], n int, next func(T) string, view func(T) (V, bool)) api.Page[V] {
 	out := api.Page[V]{Items: []V{}}
-	if len(all) > n {
-		all = all[:n]
-		out.Next = next(all[n-1])
-	}
-	for _, one := range all {
+	var last T
+	taken := 0
+	for one := range all {
+		if taken == n {
+			out.Next = next(last)
+			break
+		}
+		last = one
+		taken++
 		if v, ok := view(one); ok {
 			out.Items = append(out.Items, v)
 		}

@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"iter"
 	"net/http"
 	"slices"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/seek"
 )
 
 func sessionID(s *runtime.AnySession) string { return fmt.Sprintf("%d-%d", uint32(s.ID()), s.ID()>>32) }
@@ -54,6 +56,8 @@ func (s *Server) pathSession(r *http.Request) (*runtime.AnySession, error) {
 	return s.findSession(kind, r.PathValue("id"))
 }
 
+var sessionsFrom = seek.Sessions.(func(*runtime.Relay, uint64) iter.Seq[*runtime.AnySession])
+
 func (s *Server) listSessions(r *http.Request) (any, error) {
 	kind, err := s.sessionKind(r)
 	if err != nil {
@@ -63,14 +67,21 @@ func (s *Server) listSessions(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	id := uint64(0)
+	from := uint64(0)
 	if after != "" {
-		var ok bool
-		if id, ok = parseSessionID(after); !ok {
+		id, ok := parseSessionID(after)
+		if !ok {
 			return nil, badAfter(after)
 		}
+		from = uint64(uint32(id)) + 1
 	}
-	all := s.relay.SessionsAfter(kind.Name, id, n+1)
+	all := func(yield func(*runtime.AnySession) bool) {
+		for one := range sessionsFrom(s.relay, from) {
+			if one.Kind() == kind.Name && !yield(one) {
+				return
+			}
+		}
+	}
 	hops := s.hopView()
 	return part(all, n, sessionID, func(one *runtime.AnySession) (api.Session, bool) {
 		v, err := s.session(one, hops)

@@ -1,14 +1,15 @@
 package control
 
 import (
-	"encoding/hex"
 	"fmt"
+	"iter"
 	"net/http"
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/seek"
 )
 
 // state shows what a row refers to: a number, a credit or a bucket, or a list of them.
@@ -130,6 +131,8 @@ func visible(members []abi.Member) []abi.Member {
 	return slices.DeleteFunc(slices.Clone(members), func(m abi.Member) bool { return m.Hidden })
 }
 
+var rowsAfter = seek.Rows.(func(*runtime.AnyTable, []any) (iter.Seq[runtime.RowInfo], error))
+
 func (s *Server) listRows(r *http.Request) (any, error) {
 	t, err := s.table(r)
 	if err != nil {
@@ -139,18 +142,18 @@ func (s *Server) listRows(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	var place []byte
+	var key []any
 	if after != "" {
-		if place, err = hex.DecodeString(after); err != nil || len(place) != t.Desc().KeySize {
+		if key, err = api.ParseKey(t.Desc().Key, after); err != nil {
 			return nil, badAfter(after)
 		}
 	}
-	all, err := t.RowsAfter(place, n+1)
+	rows, err := rowsAfter(t, key)
 	if err != nil {
 		return nil, err
 	}
 	hops := s.hopView()
-	return part(all, n, func(row runtime.RowInfo) string { return hex.EncodeToString(row.Place) },
+	return part(rows, n, func(row runtime.RowInfo) string { return api.KeyText(row.Key) },
 		func(row runtime.RowInfo) (api.Row, bool) { return s.row(t, row, hops), true }), nil
 }
 
