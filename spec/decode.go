@@ -82,7 +82,7 @@ func (l *loader) constraints(v cue.Value, f func(name Name, v cue.Value)) {
 }
 
 // text reads a string, and where it is.
-func (l *loader) text(v cue.Value) (string, textPos, bool) {
+func (l *loader) text(v cue.Value) (s string, at textPos, ok bool) {
 	s, err := v.String()
 	if err != nil {
 		return "", textPos{}, false

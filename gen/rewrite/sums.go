@@ -152,7 +152,7 @@ func swap(rw *ir.Rewrite, o *Header) ir.Expr {
 
 // tail returns where the bytes that the header covered after the payload ended, whether the payload's end was at an odd
 // position, and how many bytes of tail there may be. It returns nil where there are none.
-func (w *Packet) tail(o *Header, end ir.Expr) (*ir.Off, ir.Expr, int) {
+func (w *Packet) tail(o *Header, end ir.Expr) (at *ir.Off, odd ir.Expr, most int) {
 	limit := o.old.Inner
 	if v, e := fold.Var(limit), fold.Var(end); v == e && (v != nil || fold.IsFrame(limit) && fold.IsFrame(end)) {
 		return nil, nil, 0
@@ -179,7 +179,7 @@ func (w *Packet) tail(o *Header, end ir.Expr) (*ir.Off, ir.Expr, int) {
 	if v == nil {
 		v = w.Program.Let(&w.Guards, o.entry+"_limit", limit, 0xFFFF, w.pos)
 	}
-	odd := fold.Bin(ir.And, fold.Bin(ir.Sub, end, fold.Off(o.old.Off)), fold.Num(1))
+	odd = fold.Bin(ir.And, fold.Bin(ir.Sub, end, fold.Off(o.old.Off)), fold.Num(1))
 	return &ir.Off{Base: v}, fold.Bin(ir.Ne, odd, fold.Num(0)), slack
 }
 

@@ -116,7 +116,7 @@ func checkChoice(p *draft.Program) {
 
 // unfitToChoose returns a header that can't be tried, with the field because of which: what stops a packet inside of a
 // condition can't lead on to what comes after it, and who a packet is for is decided once.
-func unfitToChoose(hs []*spec.Header) (*spec.Header, *spec.Field, string) {
+func unfitToChoose(hs []*spec.Header) (unfit *spec.Header, because *spec.Field, why string) {
 	for _, h := range hs {
 		for _, f := range h.Fields {
 			switch {

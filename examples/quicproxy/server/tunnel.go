@@ -305,7 +305,7 @@ func (t *tunnel) readTarget(ended <-chan struct{}) {
 
 // forwarded returns what takes the place of the connection ID of a target's packet, the length of that, and the path;
 // nil if the packet has to be tunnelled.
-func (t *tunnel) forwarded(packet []byte) ([]byte, int, netip.AddrPort) {
+func (t *tunnel) forwarded(packet []byte) (id []byte, length int, path netip.AddrPort) {
 	if len(packet) == 0 || packet[0]&0x80 != 0 {
 		return nil, 0, netip.AddrPort{}
 	}

@@ -35,7 +35,7 @@ func (s *Server) Stats() Stats {
 }
 
 // Offloaded says whether the kernel forwards channel data, and if not, why.
-func (s *Server) Offloaded() (bool, string) { return s.offload.state() }
+func (s *Server) Offloaded() (forwards bool, why string) { return s.offload.state() }
 
 // Packets returns the number of packets of a program with a reason.
 func (s Stats) Packets(program, reason string) uint64 {

@@ -31,7 +31,7 @@ const AnyPort = -1
 // Listener receives the errors of one IP version.
 type Listener struct {
 	file  *os.File
-	parse func([]byte) (Quote, int, bool)
+	parse func([]byte) (q Quote, mtu int, ok bool)
 	buf   []byte
 }
 
@@ -40,7 +40,7 @@ type Listener struct {
 func Listen() (all []*Listener, err error) {
 	for _, family := range []struct {
 		open  func() (int, error)
-		parse func([]byte) (Quote, int, bool)
+		parse func([]byte) (q Quote, mtu int, ok bool)
 	}{{open4, tooBig4}, {open6, tooBig6}} {
 		fd, err := family.open()
 		switch {

@@ -20,7 +20,7 @@ type Dev struct {
 }
 
 // Join connects two hosts by a cable and returns its two ends, up and without addresses.
-func (n *Net) Join(a *Host, aName string, b *Host, bName string) (*Dev, *Dev, error) {
+func (n *Net) Join(a *Host, aName string, b *Host, bName string) (left, right *Dev, err error) {
 	pair := &netlink.Veth{
 		LinkAttrs:     netlink.LinkAttrs{Name: aName},
 		PeerName:      bName,
@@ -29,12 +29,10 @@ func (n *Net) Join(a *Host, aName string, b *Host, bName string) (*Dev, *Dev, er
 	if err := a.links.LinkAdd(pair); err != nil {
 		return nil, nil, fmt.Errorf("joining %s and %s: %w", a.Name, b.Name, err)
 	}
-	left, err := a.up(aName)
-	if err != nil {
+	if left, err = a.up(aName); err != nil {
 		return nil, nil, err
 	}
-	right, err := b.up(bName)
-	if err != nil {
+	if right, err = b.up(bName); err != nil {
 		return nil, nil, err
 	}
 	return left, right, errors.Join(left.Ready(), right.Ready(), n.noises(left, right))
