@@ -219,23 +219,23 @@ func TestDeleteMany(t *testing.T) {
 				t.Fatalf("round %d: %v", round, err)
 			}
 		}
-		row := must(sources.Get([]any{addr(1)}))
+		row := must(sources.Get(addr(1)))
 		var wrong *ValueError
-		if n, err := sources.DeleteMany([][]any{{addr(0)}, {"192.0.2.1"}}); n != 0 || !errors.As(err, &wrong) ||
+		if n, err := sources.DeleteMany([]any{addr(0)}, []any{"192.0.2.1"}); n != 0 || !errors.As(err, &wrong) ||
 			rows(r, "sources") != 4 {
 			t.Fatalf("with a wrong key: %d, %v", n, err)
 		}
-		n, err := sources.DeleteMany([][]any{{addr(0)}, {addr(9)}, {addr(1)}, {addr(1)}, {addr(2)}})
+		n, err := sources.DeleteMany([]any{addr(0)}, []any{addr(9)}, []any{addr(1)}, []any{addr(1)}, []any{addr(2)})
 		if n != 3 || err != nil || rows(r, "sources") != 1 {
 			t.Errorf("%d deleted, %v; %d remain", n, err, rows(r, "sources"))
 		}
 		if n := row[0].(*Counter).Load(); n != 0 {
 			t.Errorf("the counter of a row that is gone is %d", n)
 		}
-		if err := sources.Delete([]any{addr(1)}); !errors.Is(err, ErrNotFound) {
+		if err := sources.Delete(addr(1)); !errors.Is(err, ErrNotFound) {
 			t.Errorf("deleted twice: %v", err)
 		}
-		if err := sources.Delete([]any{addr(3)}); err != nil {
+		if err := sources.Delete(addr(3)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -249,7 +249,7 @@ func TestDeleteMany(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n, err := routes.DeleteMany(prefixes); n != 8 || err != nil || len(routes.rows) != 0 {
+	if n, err := routes.DeleteMany(prefixes...); n != 8 || err != nil || len(routes.rows) != 0 {
 		t.Errorf("routes: %d, %v, %d are followed", n, err, len(routes.rows))
 	}
 	loads, levels := r.Table("loads"), r.Table("levels")
@@ -259,17 +259,17 @@ func TestDeleteMany(t *testing.T) {
 		}
 	}
 	some := [][]any{{0}, {1}, {3}}
-	if n, err := loads.DeleteMany(some); n != 2 || err != nil || rows(r, "loads") != 1 {
+	if n, err := loads.DeleteMany(some...); n != 2 || err != nil || rows(r, "loads") != 1 {
 		t.Errorf("loads: %d, %v", n, err)
 	}
-	if n, err := levels.DeleteMany(some); n != 3 || err != nil || rows(r, "levels") != 1 {
+	if n, err := levels.DeleteMany(some...); n != 3 || err != nil || rows(r, "levels") != 1 {
 		t.Errorf("levels: %d, %v", n, err)
 	}
-	if n, err := r.Table("by_client").DeleteMany(nil); n != 0 || err == nil {
+	if n, err := r.Table("by_client").DeleteMany(); n != 0 || err == nil {
 		t.Errorf("rows of sessions: %d, %v", n, err)
 	}
 	r.Close()
-	if n, err := sources.DeleteMany([][]any{{addr(0)}}); n != 0 || !errors.Is(err, ErrClosed) {
+	if n, err := sources.DeleteMany([]any{addr(0)}); n != 0 || !errors.Is(err, ErrClosed) {
 		t.Errorf("of a closed relay: %d, %v", n, err)
 	}
 }
@@ -287,13 +287,13 @@ func TestDeleteManyAtOnce(t *testing.T) {
 	for g := range 3 {
 		wg.Go(func() {
 			for i := range 300 {
-				if _, err := sources.Get(all[i%4]); errors.Is(err, ErrNotFound) {
+				if _, err := sources.Get(all[i%4]...); errors.Is(err, ErrNotFound) {
 					if err := sources.Put(all[i%4], []any{1, nil}); err != nil {
 						t.Error(err)
 					}
 					put[g]++
 				}
-				n, err := sources.DeleteMany(all)
+				n, err := sources.DeleteMany(all...)
 				if err != nil {
 					t.Error(err)
 				}
@@ -405,13 +405,13 @@ func TestTranslationsOfMany(t *testing.T) {
 	if err := r.DeleteTranslations([]TranslationKey{
 		{ids(receivers[0]), 99}, {ids(receivers[0]), 14}, {ids(receivers[1]), 1}, {ids(receivers[0]), 98},
 		{ids(other), 1}, {ids(receivers[0]), 0}, {nil, 1},
-	}); err != nil {
+	}...); err != nil {
 		t.Error(err)
 	}
 	if all, err := ids(receivers[0]).All(); err != nil || len(all) != 13 || all[13] != 13 {
 		t.Errorf("%v, %v", all, err)
 	}
-	if _, ok, err := ids(other).Get(1); ok || err != nil {
+	if _, err := ids(other).Get(1); !errors.Is(err, ErrNotFound) {
 		t.Errorf("a translation that was deleted is there: %v", err)
 	}
 	for _, key := range []uint64{0, 14} {
@@ -430,16 +430,16 @@ func TestTranslationsOfMany(t *testing.T) {
 		if err := quota.Put(keys[id], []any{7, 8, Rate{1, 2}, nil}); err != nil {
 			t.Fatal(err)
 		}
-		row := must(quota.Get(keys[id]))
+		row := must(quota.Get(keys[id]...))
 		if _, _, err := row[3].(*Translation).Put(1, 2); err != nil {
 			t.Fatal(err)
 		}
 	}
-	row := must(quota.Get(keys[3]))
-	if n, err := quota.DeleteMany(keys); n != 4 || err != nil || rows(r, "quota") != 0 {
+	row := must(quota.Get(keys[3]...))
+	if n, err := quota.DeleteMany(keys...); n != 4 || err != nil || rows(r, "quota") != 0 {
 		t.Errorf("%d rows deleted, %v", n, err)
 	}
-	if _, _, err := row[3].(*Translation).Get(1); !errors.Is(err, ErrClosed) {
+	if _, err := row[3].(*Translation).Get(1); !errors.Is(err, ErrClosed) {
 		t.Errorf("a translation of a row that is gone: %v", err)
 	}
 	if limit := row[1].([]*Credit)[0].Limit(); limit != 0 {

@@ -81,7 +81,7 @@ func child(mode string) int {
 			}
 			r.Table("sources").Put([]any{netip.AddrFrom4([4]byte{10, 0, 0, byte(n % 3)})}, []any{n, nil})
 			if n%5 == 0 {
-				r.Table("sources").Delete([]any{netip.AddrFrom4([4]byte{10, 0, 0, byte(n % 3)})})
+				r.Table("sources").Delete(netip.AddrFrom4([4]byte{10, 0, 0, byte(n % 3)}))
 			}
 		}
 	}

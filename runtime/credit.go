@@ -196,10 +196,10 @@ func NewBucket(r Rate) *Bucket { return &Bucket{newBalance(first{rate: r})} }
 
 // SetRate sets how many units refill in a second, and how many may be spent at once after a pause. A packet that comes
 // while SetRate runs may see the one without the other.
-func (b *Bucket) SetRate(perSecond, burst uint64) {
+func (b *Bucket) SetRate(r Rate) {
 	if b != nil {
-		b.store(abi.CreditBurst, burst)
-		b.store(abi.CreditLimit, perSecond)
+		b.store(abi.CreditBurst, r.Burst)
+		b.store(abi.CreditLimit, r.PerSecond)
 	}
 }
 

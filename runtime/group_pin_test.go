@@ -28,7 +28,7 @@ func TestAdoptGroups(t *testing.T) {
 	if err := credits[1].Spend(40); err != nil {
 		t.Fatal(err)
 	}
-	anna.State(2).(*Bucket).SetRate(5, 6)
+	anna.State(2).(*Bucket).SetRate(Rate{PerSecond: 5, Burst: 6})
 	for v, to := range map[*AnyReceiver]uint64{anna: 11, gone: 12, bert: 13} {
 		if _, _, err := v.State(3).(*Translation).Put(1, to); err != nil {
 			t.Fatal(err)
@@ -66,11 +66,11 @@ func TestAdoptGroups(t *testing.T) {
 		t.Errorf("%v, %v; %v", anna2, bert2, anna2.Values())
 	}
 	c := anna2.State(1).([]*Credit)[1]
-	to, ok, err := anna2.State(3).(*Translation).Get(1)
+	to, err := anna2.State(3).(*Translation).Get(1)
 	if c.Limit() != 100 || c.Spent() != 40 || anna2.State(2).(*Bucket).Rate() != (Rate{5, 6}) ||
-		anna2.State(0).(*Counter).Load() != 2 || to != 11 || !ok || err != nil {
-		t.Errorf("credit %v, bucket %v, counter %v, translation %d %v %v", c, anna2.State(2), anna2.State(0), to,
-			ok, err)
+		anna2.State(0).(*Counter).Load() != 2 || to != 11 || err != nil {
+		t.Errorf("credit %v, bucket %v, counter %v, translation %d %v", c, anna2.State(2), anna2.State(0), to,
+			err)
 	}
 	if u := must(anna2.Usage()); u.Packets != 2 {
 		t.Errorf("usage %+v", u)
@@ -206,11 +206,11 @@ func TestKilledWhileChanging(t *testing.T) {
 		all := g.Receivers()
 		sizes[len(all)] = true
 		for _, v := range all {
-			to, ok, err := v.State(3).(*Translation).Get(1)
+			to, err := v.State(3).(*Translation).Get(1)
 			if v.Values()[2] != all[0].Values()[2] || v.State(0).(*Counter).Load() != uint64(v.ID()) ||
-				v.State(1).([]*Credit)[1].Limit() != uint64(v.ID()) || to != uint64(v.ID()) || !ok || err != nil {
-				t.Errorf("%v: %v of %v, counter %v, credit %v, translation %d %v %v", v, v.Values(), all[0].Values(),
-					v.State(0), v.State(1), to, ok, err)
+				v.State(1).([]*Credit)[1].Limit() != uint64(v.ID()) || to != uint64(v.ID()) || err != nil {
+				t.Errorf("%v: %v of %v, counter %v, credit %v, translation %d %v", v, v.Values(), all[0].Values(),
+					v.State(0), v.State(1), to, err)
 			}
 		}
 		runOn(t, r, "fan", groupPacket(7, 0), 1)

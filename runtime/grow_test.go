@@ -78,11 +78,11 @@ func TestGrow(t *testing.T) {
 		if s == nil || must(s.Counters())[0].Packets != count("sent") || now.OpenSessions("flow") != 2 {
 			t.Errorf("session %v of %d; %d packets are sent", s, now.OpenSessions("flow"), count("sent"))
 		}
-		row, err := now.Table("sources").Get(source)
+		row, err := now.Table("sources").Get(source...)
 		if err != nil || row[0].(*Counter).Load() != 41 {
 			t.Errorf("row %v, %v", row, err)
 		}
-		if row, err := now.Table("loads").Get(load); err != nil || row[1] != true {
+		if row, err := now.Table("loads").Get(load...); err != nil || row[1] != true {
 			t.Errorf("row of a table that doesn't grow: %v, %v", row, err)
 		}
 		for n := 3; n <= 16; n++ {

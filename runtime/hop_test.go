@@ -260,7 +260,7 @@ func TestRowsOfTablesFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, 3*time.Second, "there is no route", func() bool { return state() == HopNone })
-	if err := routes.Delete([]any{prefix}); err != nil {
+	if err := routes.Delete(prefix); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.host.Run("ip", "link", "set", "in0", "up"); err != nil {

@@ -245,7 +245,7 @@ func TestClosedRelay(t *testing.T) {
 	if err := sources.Put(key, []any{nil, nil}); err != nil {
 		t.Fatal(err)
 	}
-	row, err := sources.Get(key)
+	row, err := sources.Get(key...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +259,7 @@ func TestClosedRelay(t *testing.T) {
 	if err := sources.Put(key, []any{nil, nil}); !errors.Is(err, ErrClosed) {
 		t.Errorf("Put: %v", err)
 	}
-	if _, err := sources.Get(key); err == nil {
+	if _, err := sources.Get(key...); err == nil {
 		t.Error("Get has no error")
 	}
 	if err := r.Program("fwd").Attach("lo"); !errors.Is(err, ErrClosed) {
@@ -355,7 +355,7 @@ func TestCloseWhileReading(t *testing.T) {
 					}
 				}
 			},
-			func() { r.Table("by_peer").Get([]any{flow(1)[4], flow(1)[3]}) },
+			func() { r.Table("by_peer").Get(flow(1)[4], flow(1)[3]) },
 			func() { s.Counters(); s.LastUsed(); s.Expires() },
 			func() {
 				if s, err := r.Open("flow", flow(2)...); err == nil {

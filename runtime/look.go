@@ -3,6 +3,7 @@ package runtime
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"iter"
 	"net/netip"
 	"slices"
@@ -71,14 +72,14 @@ func (r *Relay) Settings() []any {
 // one slot). It is never 0. A session that was changed has another ID after an adoption.
 func (s *AnySession) ID() uint64 { return uint64(s.born)<<32 | uint64(s.slot) }
 
-// Session returns the open session with an ID; nil where there is none.
-func (r *Relay) Session(id uint64) *AnySession {
+// Session returns the open session with an ID; an error that wraps [ErrNotFound] where there is none.
+func (r *Relay) Session(id uint64) (*AnySession, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s := r.sessions[uint32(id)]; s != nil && s.ID() == id {
-		return s
+		return s, nil
 	}
-	return nil
+	return nil, fmt.Errorf("relay %q: session %#x: %w", r.desc.Name, id, ErrNotFound)
 }
 
 // Sessions iterates over the open sessions, adopted ones included, in the order of their slots. A session that is open
@@ -242,7 +243,7 @@ func (t *AnyTable) rowsAfter(key []any) (iter.Seq[RowInfo], error) {
 }
 
 // Row returns a row with all that belongs to it; an error that wraps [ErrNotFound] where there is none.
-func (t *AnyTable) Row(key []any) (RowInfo, error) {
+func (t *AnyTable) Row(key ...any) (RowInfo, error) {
 	k, err := t.anyKey(key)
 	if err != nil {
 		return RowInfo{}, err

@@ -116,7 +116,7 @@ func TestAdopt(t *testing.T) {
 			if err := now.Program("fwd").Attach("in0"); err != nil {
 				t.Errorf("attaching again: %v", err)
 			}
-			row, err := now.Table("sources").Get(key)
+			row, err := now.Table("sources").Get(key...)
 			if err != nil || row[0].(*Counter).Load() != 41 {
 				t.Errorf("row %v, %v", row, err)
 			}

@@ -70,14 +70,6 @@ func (p *AnyProgram) Count(reason string) (Count, error) {
 	return n, nil
 }
 
-// CountAt returns what the i-th of the description's Reasons counted.
-func (p *AnyProgram) CountAt(i int) (Count, error) {
-	if i < 0 || i >= len(p.desc.Reasons) {
-		return Count{}, fmt.Errorf("%v: reason %d: %w", p, i, ErrNotFound)
-	}
-	return p.count(i)
-}
-
 func (p *AnyProgram) count(i int) (c Count, err error) {
 	err = p.relay.eachCPU(abi.MapReasons, p.desc.Base+p.desc.Reasons[i].Number, func(b []byte) {
 		c.Packets += abi.Order.Uint64(b[abi.ReasonPackets:])

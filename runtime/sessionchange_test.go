@@ -36,14 +36,14 @@ func TestSessionChange(t *testing.T) {
 			t.Errorf("change %d: packets go by other values", i)
 		}
 		for v := range values {
-			if s.Values()[v] != r.Session(id).Values()[v] {
+			if s.Values()[v] != must(r.Session(id)).Values()[v] {
 				t.Errorf("change %d: the values are %v", i, s.Values())
 			}
 		}
 		if rows(r, "by_client") != 1 || rows(r, "by_peer") != 1 || r.OpenSessions("flow") != 1 {
 			t.Errorf("change %d: rows remain", i)
 		}
-		info := must(r.Table("by_client").Row([]any{values[0], values[1], values[2]}))
+		info := must(r.Table("by_client").Row(values[0], values[1], values[2]))
 		if info.Session != s {
 			t.Errorf("change %d: the row is that of %v", i, info.Session)
 		}

@@ -199,7 +199,7 @@ func (h handle) set(to *first) {
 	case h.credit != nil:
 		h.credit.SetLimit(to.n)
 	case h.bucket != nil:
-		h.bucket.SetRate(to.rate.PerSecond, to.rate.Burst)
+		h.bucket.SetRate(to.rate)
 	}
 }
 

@@ -125,7 +125,7 @@ func (t *AnyTable) put(k []byte, v values) error {
 }
 
 // Get returns the value of a row; an error that wraps [ErrNotFound] where there is none.
-func (t *AnyTable) Get(key []any) ([]any, error) {
+func (t *AnyTable) Get(key ...any) ([]any, error) {
 	k, err := t.anyKey(key)
 	if err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func (t *AnyTable) find(key []byte) (value []byte, err error) {
 }
 
 // GetPerCPU returns the value of a row on each processor, of a table per processor.
-func (t *AnyTable) GetPerCPU(key []any) ([][]any, error) {
+func (t *AnyTable) GetPerCPU(key ...any) ([][]any, error) {
 	k, err := t.anyKey(key)
 	if err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func (t *AnyTable) GetPerCPU(key []any) ([][]any, error) {
 // Delete removes a row and frees its counters, credits and translations; an error that wraps [ErrNotFound] where there
 // is none. In an array, the row becomes zero. Delete doesn't wait for programs that still have the row: for them its
 // translations stay in the kernel's table for a grace period of RCU, some milliseconds.
-func (t *AnyTable) Delete(key []any) error {
+func (t *AnyTable) Delete(key ...any) error {
 	if err := t.writable(); err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (t *AnyTable) deleteOne(key []byte) error {
 // DeleteMany removes rows as Delete does, thousands with one system call, and returns how many there were: it is no
 // error if a row isn't there. If a key is wrong, it removes none; if the kernel refuses one, those before it are
 // removed.
-func (t *AnyTable) DeleteMany(keys [][]any) (deleted int, err error) {
+func (t *AnyTable) DeleteMany(keys ...[]any) (deleted int, err error) {
 	if err := t.writable(); err != nil {
 		return 0, err
 	}

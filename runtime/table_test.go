@@ -29,7 +29,7 @@ func TestTableValues(t *testing.T) {
 	if err := things.Put([]any{7, 1}, value); err != nil {
 		t.Fatal(err)
 	}
-	got, err := things.Get([]any{uint32(7), uint8(1)})
+	got, err := things.Get(uint32(7), uint8(1))
 	if err != nil || !reflect.DeepEqual(got, value) {
 		t.Errorf("Get: %v, %v", got, err)
 	}
@@ -77,13 +77,13 @@ func TestTableValues(t *testing.T) {
 		full.What != `table "things"` || full.Size != 2 {
 		t.Errorf("a third row of two: %v", err)
 	}
-	if err := things.Delete([]any{8, 1}); err != nil {
+	if err := things.Delete(8, 1); err != nil {
 		t.Error(err)
 	}
-	if err := things.Delete([]any{8, 1}); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "id=0x8") {
+	if err := things.Delete(8, 1); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "id=0x8") {
 		t.Errorf("deleting again: %v", err)
 	}
-	if _, err := things.Get([]any{8, 1}); !errors.Is(err, ErrNotFound) {
+	if _, err := things.Get(8, 1); !errors.Is(err, ErrNotFound) {
 		t.Errorf("getting what was deleted: %v", err)
 	}
 }
@@ -93,11 +93,11 @@ func TestSessionTablesAreReadOnly(t *testing.T) {
 	open(t, r, 1)
 	by := r.Table("by_peer")
 	key := []any{flow(1)[4], flow(1)[3]}
-	got, err := by.Get(key)
+	got, err := by.Get(key...)
 	if err != nil || got[2] != uint64(0x4001) {
 		t.Errorf("Get: %v, %v", got, err)
 	}
-	for _, err := range []error{by.Put(key, got), by.Delete(key)} {
+	for _, err := range []error{by.Put(key, got), by.Delete(key...)} {
 		if err == nil || !strings.Contains(err.Error(), `sessions of kind "flow"`) {
 			t.Errorf("error %v", err)
 		}
@@ -113,7 +113,7 @@ func TestCounters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	row, err := sources.Get(key(3))
+	row, err := sources.Get(key(3)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestCounters(t *testing.T) {
 			t.Errorf("after %v: %v, %v", tt.v, connections, err)
 		}
 	}
-	other, _ := sources.Get(key(1))
+	other, _ := sources.Get(key(1)...)
 	if err := sources.Put(key(3), []any{other[0], nil}); err == nil || !strings.Contains(err.Error(),
 		"counter of another row") {
 		t.Errorf("the counter of another row: %v", err)
@@ -140,7 +140,7 @@ func TestCounters(t *testing.T) {
 		t.Errorf("a fifth row of four: %v", err)
 	}
 	// The row that didn't fit has taken no counters along.
-	if err := sources.Delete(key(3)); err != nil {
+	if err := sources.Delete(key(3)...); err != nil {
 		t.Fatal(err)
 	}
 	if connections.Add(1) != 0 {
@@ -149,7 +149,7 @@ func TestCounters(t *testing.T) {
 	if err := sources.Put(key(5), []any{nil, nil}); err != nil {
 		t.Fatal(err)
 	}
-	if row, _ := sources.Get(key(5)); row[0].(*Counter).Load() != 0 {
+	if row, _ := sources.Get(key(5)...); row[0].(*Counter).Load() != 0 {
 		t.Errorf("a new counter reads %v", row[0])
 	}
 
@@ -262,7 +262,7 @@ func TestPrefixesAndNextHops(t *testing.T) {
 		t.Errorf("one row too many: %v", err)
 	}
 	for row, err := range routes.All() {
-		if err := errors.Join(err, routes.Delete(row.Key)); err != nil {
+		if err := errors.Join(err, routes.Delete(row.Key...)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -288,7 +288,7 @@ func TestNoNextHop(t *testing.T) {
 	if err := r.RefreshRoutes(bg); err != nil {
 		t.Fatal(err)
 	}
-	if row, err := routes.Get(key); err != nil || row[0] != netip.IPv6Unspecified() {
+	if row, err := routes.Get(key...); err != nil || row[0] != netip.IPv6Unspecified() {
 		t.Errorf("the row is %v, %v", row, err)
 	}
 	if len(r.hops.byKey) != 0 || len(routes.rows) != 0 {
@@ -312,11 +312,11 @@ func TestPerCPU(t *testing.T) {
 		t.Fatal(err)
 	}
 	runOn(t, r, "out", make([]byte, 64), 2)
-	got, err := loads.Get([]any{0})
+	got, err := loads.Get(0)
 	if err != nil || got[0] != uint64(42) || got[1] != true {
 		t.Errorf("sum %v, %v", got, err)
 	}
-	each, err := loads.GetPerCPU([]any{0})
+	each, err := loads.GetPerCPU(0)
 	if err != nil || len(each) != ebpf.MustPossibleCPU() {
 		t.Fatalf("%v, %v", each, err)
 	}
@@ -348,10 +348,10 @@ func TestArray(t *testing.T) {
 			t.Errorf("row %v, %v", row, err)
 		}
 	}
-	if err := levels.Delete([]any{2}); err != nil {
+	if err := levels.Delete(2); err != nil {
 		t.Error(err)
 	}
-	if v, err := levels.Get([]any{2}); err != nil || v[0] != uint64(0) || n != 1 {
+	if v, err := levels.Get(2); err != nil || v[0] != uint64(0) || n != 1 {
 		t.Errorf("%d rows; after Delete: %v, %v", n, v, err)
 	}
 }
@@ -386,7 +386,7 @@ func TestNewState(t *testing.T) {
 			if own.bucket.Rate() != (Rate{10, 20}) || own.credits[0].Limit() != want || own.credits[1].Limit() != 0 {
 				t.Errorf("%d: %v", i, own)
 			}
-			own.bucket.SetRate(1, 1)
+			own.bucket.SetRate(Rate{PerSecond: 1, Burst: 1})
 			if err := quota.Put(1, own); err != nil || own.bucket.Rate() != (Rate{1, 1}) {
 				t.Errorf("its own, put again: %v, %v", own, err)
 			}
@@ -420,7 +420,7 @@ func TestTableState(t *testing.T) {
 	if err := quota.Put(key(1), []any{5, 100, Rate{10, 20}, nil}); err != nil {
 		t.Fatal(err)
 	}
-	row, err := quota.Get(key(1))
+	row, err := quota.Get(key(1)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -439,7 +439,7 @@ func TestTableState(t *testing.T) {
 	if err := quota.Put(key(2), []any{nil, nil, nil, nil}); err != nil {
 		t.Fatal(err)
 	}
-	other, _ := quota.Get(key(2))
+	other, _ := quota.Get(key(2)...)
 	for _, v := range [][]any{
 		{nil, nil, nil, nil}, row, {(*Counter)(nil), []*Credit(nil), (*Bucket)(nil), (*Translation)(nil)},
 	} {
@@ -470,13 +470,13 @@ func TestTableState(t *testing.T) {
 	if err := quota.Put(key(5), []any{nil, nil, nil, nil}); !errors.As(err, &full) {
 		t.Errorf("a fifth row of four: %v", err)
 	}
-	if err := quota.Delete(key(2)); err != nil {
+	if err := quota.Delete(key(2)...); err != nil {
 		t.Fatal(err)
 	}
 	if other[1].([]*Credit)[0].Spend(0) != ErrClosed || other[2].(*Bucket).Spend(0) != ErrClosed {
 		t.Error("credits outlive their row")
 	}
-	if _, _, err := other[3].(*Translation).Get(1); !errors.Is(err, ErrClosed) {
+	if _, err := other[3].(*Translation).Get(1); !errors.Is(err, ErrClosed) {
 		t.Errorf("a translation outlives its row: %v", err)
 	}
 	if err := quota.Put(key(5), []any{nil, 7, nil, nil}); err != nil {
@@ -487,20 +487,20 @@ func TestTableState(t *testing.T) {
 	next := loadGroups(t, Options{PinPath: pins})
 	quota = next.Table("quota")
 	for n, want := range map[int]uint64{1: 200, 3: 3, 4: 4, 5: 7} {
-		row, err := quota.Get(key(n))
+		row, err := quota.Get(key(n)...)
 		if err != nil || row[1].([]*Credit)[0].Limit() != want {
 			t.Errorf("row %d after the adoption: %v, %v", n, row, err)
 		}
 	}
-	row, _ = quota.Get(key(1))
-	if to, ok, err := row[3].(*Translation).Get(1); to != 2 || !ok || err != nil ||
+	row, _ = quota.Get(key(1)...)
+	if to, err := row[3].(*Translation).Get(1); to != 2 || err != nil ||
 		row[1].([]*Credit)[1].Spent() != 60 {
-		t.Errorf("%v, %d %v %v", row, to, ok, err)
+		t.Errorf("%v, %d %v", row, to, err)
 	}
 	if len(quota.credits.free) != 0 || len(next.counters.free) != 128 {
 		t.Errorf("%d blocks, %d counters are free", len(quota.credits.free), len(next.counters.free))
 	}
-	if err := quota.Delete(key(1)); err != nil {
+	if err := quota.Delete(key(1)...); err != nil {
 		t.Error(err)
 	}
 	until(t, time.Second, "its translations are removed", func() bool { return translations(t, next) == 0 })
@@ -512,7 +512,7 @@ func TestPutRefused(t *testing.T) {
 	if err := quota.Put([]any{1}, []any{5, 100, Rate{10, 20}, nil}); err != nil {
 		t.Fatal(err)
 	}
-	row := must(quota.Get([]any{1}))
+	row := must(quota.Get(1))
 	if err := quota.Map().Freeze(); err != nil { // from now on user space can't write it
 		t.Fatal(err)
 	}
@@ -542,10 +542,10 @@ func TestDeleteTwiceInArray(t *testing.T) {
 		if err := array.Put([]any{n}, []any{nil, n, Rate{1, 1}, nil}); err != nil {
 			t.Fatal(err)
 		}
-		return must(array.Get([]any{n}))[2].(*Bucket)
+		return must(array.Get(n))[2].(*Bucket)
 	}
 	put(1)
-	if _, err := array.DeleteMany([][]any{{1}, {1}}); err != nil {
+	if _, err := array.DeleteMany([]any{1}, []any{1}); err != nil {
 		t.Fatal(err)
 	}
 	seen := map[uint32]int{}
@@ -581,7 +581,7 @@ func TestDeleteDoesNotWait(t *testing.T) {
 		if err := quota.Put([]any{1}, []any{nil, nil, nil, nil}); err != nil {
 			t.Fatal(err)
 		}
-		row, err := quota.Get([]any{1})
+		row, err := quota.Get(1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -592,12 +592,12 @@ func TestDeleteDoesNotWait(t *testing.T) {
 		return ids
 	}
 	first := put()
-	if err := quota.Delete([]any{1}); err != nil {
+	if err := quota.Delete(1); err != nil {
 		t.Fatal(err)
 	}
 	receive(t, "the grace period begins", entered)
 	second := put()
-	if err := quota.Delete([]any{1}); err != nil {
+	if err := quota.Delete(1); err != nil {
 		t.Fatal(err)
 	}
 	put()
@@ -605,7 +605,7 @@ func TestDeleteDoesNotWait(t *testing.T) {
 	if n := translations(t, r); first.space == second.space || n != 3 {
 		t.Errorf("namespaces %d and %d; %d translations", first.space, second.space, n)
 	}
-	if _, _, err := first.Get(1); !errors.Is(err, ErrClosed) {
+	if _, err := first.Get(1); !errors.Is(err, ErrClosed) {
 		t.Errorf("a translation outlives its row: %v", err)
 	}
 	leave <- struct{}{}

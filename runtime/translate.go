@@ -23,11 +23,17 @@ type Translation struct {
 	gone   atomic.Bool
 }
 
-// Get returns the value of a key; ok is false where there is none, or where a program is making it at this moment.
-func (t *Translation) Get(key uint64) (value uint64, ok bool, err error) {
+// Get returns the value of a key; an error that wraps [ErrNotFound] where there is none, or where a program is making
+// it at this moment.
+func (t *Translation) Get(key uint64) (value uint64, err error) {
 	value, done, found, err := t.find(key)
-	return value, found && done, err
+	if err == nil && !(found && done) {
+		return 0, notTranslated(key)
+	}
+	return value, err
 }
+
+func notTranslated(key uint64) error { return fmt.Errorf("translation of %d: %w", key, ErrNotFound) }
 
 func (t *Translation) find(key uint64) (value uint64, done, found bool, err error) {
 	err = t.using(func() error {
@@ -76,7 +82,7 @@ func (t *Translation) Put(key, value uint64) (now uint64, stored bool, err error
 func (t *Translation) Delete(key uint64) error {
 	err := t.using(func() error { return t.spaces.m.Delete(t.key(key)) })
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("translation of %d: %w", key, ErrNotFound)
+		return notTranslated(key)
 	}
 	return err
 }
@@ -89,7 +95,7 @@ type TranslationKey struct {
 
 // DeleteTranslations removes keys of any of the relay's translations, many in a system call. Keys without a value, and
 // translations whose row or receiver was removed, are left out. What [Translation.Delete] asks for holds here as well.
-func (r *Relay) DeleteTranslations(keys []TranslationKey) error {
+func (r *Relay) DeleteTranslations(keys ...TranslationKey) error {
 	rows := make([][]byte, 0, len(keys))
 	for _, k := range keys {
 		if k.Translation != nil && !k.Translation.gone.Load() {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/sfurelay"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
@@ -61,7 +62,7 @@ func loadSFU(publisher, server netip.AddrPort, receivers []receiver) (_ *sfu, er
 			if err != nil {
 				return err
 			}
-			v.State.Rate.SetRate(unlimited, unlimitedBurst)
+			v.State.Rate.SetRate(runtime.Rate{PerSecond: unlimited, Burst: unlimitedBurst})
 		}
 		return nil
 	})

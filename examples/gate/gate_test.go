@@ -191,7 +191,7 @@ func TestNetworks(t *testing.T) {
 		if rate := row.New.Rate(); rate != (runtime.Rate{}) {
 			t.Errorf("%s begins with %v", text, rate)
 		}
-		row.New.SetRate(uint64(i+1), 1)
+		row.New.SetRate(runtime.Rate{PerSecond: uint64(i + 1), Burst: 1})
 	}
 	if _, err := relay.Networks.DeleteMany(netip.MustParsePrefix("192.0.2.0/24")); err != nil {
 		t.Fatal(err)

@@ -256,7 +256,7 @@ func TestDashboard(t *testing.T) {
 				case <-time.After(time.Millisecond):
 				}
 				packet := frame(number + byte(i%2)*200) // every second one is of nothing that is open
-				if err := host.Do(func() error { // copies leave by a device of the host
+				if err := host.Do(func() error {        // copies leave by a device of the host
 					_, err := bpftest.Run(relay.Program(program).Kernel(), ebpf.RunOptions{Data: packet})
 					return err
 				}); err != nil {

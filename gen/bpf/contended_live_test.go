@@ -82,7 +82,7 @@ func TestContended(t *testing.T) {
 				client := netip.MustParseAddrPort("198.51.100.7:40001")
 				server := netip.MustParseAddrPort("192.0.2.1:7000")
 				must(t, r.Table("sources").Put([]any{client.Addr()}, []any{nil, nil}))
-				row, err := r.Table("sources").Get([]any{client.Addr()})
+				row, err := r.Table("sources").Get(client.Addr())
 				must(t, err)
 				left, rate := row[0].(*runtime.Credit), row[1].(*runtime.Bucket)
 				group, err := r.GroupKind("taps").Open(t.Context(), 7000)
@@ -91,7 +91,7 @@ func TestContended(t *testing.T) {
 				must(t, err)
 				left.SetLimit(limit)
 				v.State(0).(*runtime.Credit).SetLimit(limit)
-				rate.SetRate(1, burst) // so slow that nothing refills while the test runs
+				rate.SetRate(runtime.Rate{PerSecond: 1, Burst: burst}) // nothing refills while the test runs
 				mac := make(net.HardwareAddr, 6)
 				frame, err := turnlab.UDPFrame(mac, mac, client, server, []byte("hello"))
 				must(t, err)

@@ -207,7 +207,7 @@ func disturbances() []disturbance {
 		}},
 		{"rows put and deleted", "table", 0, func(r relay, n int) error {
 			if n > 0 {
-				if err := r.Table("plain").Delete([]any{uint64(1 + (n-1)%owners)}); err != nil {
+				if err := r.Table("plain").Delete(uint64(1 + (n-1)%owners)); err != nil {
 					return err
 				}
 			}

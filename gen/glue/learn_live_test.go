@@ -54,7 +54,7 @@ func TestLearnedRows(t *testing.T) {
 
 	for what, err := range map[string]error{
 		"put":    r.Table("doors").Put([]any{uint64(1)}, []any{netip.MustParseAddrPort(client), uint64(3)}),
-		"delete": r.Table("doors").Delete([]any{uint64(26725)}),
+		"delete": r.Table("doors").Delete(uint64(26725)),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "close the session instead") {
 			t.Errorf("%s by hand: %v", what, err)

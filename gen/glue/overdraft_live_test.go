@@ -41,11 +41,11 @@ func TestOverdraft(t *testing.T) {
 	if err := flows.Put([]any{client}, []any{nil, nil, nil, nil, nil}); err != nil {
 		t.Fatal(err)
 	}
-	row := must(flows.Get([]any{client}))
+	row := must(flows.Get(client))
 	volume, rate, beyond := row[0].(*runtime.Credit), row[1].(*runtime.Bucket), row[2].(*runtime.Counter)
 	const limit, burst = 1000, 100
 	volume.SetLimit(limit)
-	rate.SetRate(1, burst) // so slow that hardly anything refills while the test runs
+	rate.SetRate(runtime.Rate{PerSecond: 1, Burst: burst}) // so slow that hardly anything refills while the test runs
 	mac := make(net.HardwareAddr, 6)
 	frame, err := turnlab.UDPFrame(mac, mac, client, server, []byte("hello"))
 	if err != nil {
@@ -128,7 +128,7 @@ func TestOverdraft(t *testing.T) {
 		t.Errorf("debt %d, %d available after the limit was raised", volume.Debt(), volume.Available())
 	}
 	// Time repays: a new row's bucket, whose debt is 50.
-	if err := flows.Delete([]any{client}); err != nil {
+	if err := flows.Delete(client); err != nil {
 		t.Fatal(err)
 	}
 	if volume.Charge(1) != runtime.ErrClosed || rate.Charge(1) != runtime.ErrClosed || volume.Debt()+rate.Debt() != 0 {
@@ -137,11 +137,11 @@ func TestOverdraft(t *testing.T) {
 	if err := flows.Put([]any{client}, []any{nil, nil, nil, nil, nil}); err != nil {
 		t.Fatal(err)
 	}
-	rate = must(flows.Get([]any{client}))[1].(*runtime.Bucket)
+	rate = must(flows.Get(client))[1].(*runtime.Bucket)
 	if err := rate.Charge(1); err != nil || rate.Debt() != 0 {
 		t.Errorf("a bucket without a rate: %v, debt %d", err, rate.Debt())
 	}
-	rate.SetRate(1000, 10)
+	rate.SetRate(runtime.Rate{PerSecond: 1000, Burst: 10})
 	began = time.Now()
 	if err := rate.Charge(60); err != nil {
 		t.Fatal(err)

@@ -205,7 +205,9 @@ func (s *Server) nextHops(r *http.Request) (any, error) {
 		}
 	}
 	view := s.hopView()
-	return part(slices.Values(all), n, hopPlace, func(h runtime.NextHop) (api.NextHop, bool) { return view(h), true }), nil
+	return part(slices.Values(all), n, hopPlace, func(h runtime.NextHop) (api.NextHop, bool) {
+		return view(h), true
+	}), nil
 }
 
 // hopPlace is where a next hop is in the list of all.

@@ -39,7 +39,7 @@ func (s *Server) sessionKind(r *http.Request) (*abi.Session, error) {
 
 func (s *Server) findSession(kind *abi.Session, text string) (*runtime.AnySession, error) {
 	if id, ok := parseSessionID(text); ok {
-		if one := s.relay.Session(id); one != nil && one.Kind() == kind.Name {
+		if one, err := s.relay.Session(id); err == nil && one.Kind() == kind.Name {
 			return one, nil
 		}
 	}

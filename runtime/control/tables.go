@@ -62,7 +62,7 @@ func setState(state, v any) {
 	case *runtime.Credit:
 		state.SetLimit(v.(uint64))
 	case *runtime.Bucket:
-		state.SetRate(v.(api.Rate).PerSecond, v.(api.Rate).Burst)
+		state.SetRate(runtime.Rate(v.(api.Rate)))
 	case []*runtime.Credit:
 		for i, c := range state {
 			setState(c, v.([]any)[i])
@@ -166,7 +166,7 @@ func (s *Server) getRow(r *http.Request) (any, error) {
 }
 
 func (s *Server) readRow(t *runtime.AnyTable, key []any) (any, error) {
-	info, err := t.Row(key)
+	info, err := t.Row(key...)
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +214,7 @@ func (s *Server) writeRow(r *http.Request, replace bool) (any, error) {
 		row, states = append(row, v), append(states, nil)
 	}
 	if !replace {
-		was, err := t.Get(key)
+		was, err := t.Get(key...)
 		if err != nil {
 			return nil, err
 		}
@@ -229,7 +229,7 @@ func (s *Server) writeRow(r *http.Request, replace bool) (any, error) {
 			return nil, err
 		}
 	}
-	now, err := t.Get(key)
+	now, err := t.Get(key...)
 	if err != nil {
 		return nil, err
 	}
@@ -244,5 +244,5 @@ func (s *Server) deleteRow(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nil, t.Delete(key)
+	return nil, t.Delete(key...)
 }

@@ -70,8 +70,6 @@ func network(a netip.Addr) netip.Prefix {
 	return p
 }
 
-func set(b *runtime.Bucket, r runtime.Rate) { b.SetRate(r.PerSecond, r.Burst) }
-
 // rows makes the rows that there always are, and finds those of a predecessor.
 func (g *Gate) rows() (err error) {
 	g.sources, g.nets = map[netip.Addr]*source{}, map[netip.Prefix]*runtime.Bucket{}
@@ -136,15 +134,15 @@ func (g *Gate) SetQuotas(q Quotas) {
 }
 
 func (g *Gate) setQuotas(q Quotas) {
-	set(g.total.Regulars, q.Regulars)
-	set(g.total.Newcomers, q.Newcomers)
-	set(g.total.Strays, q.Strays)
-	set(g.total.Moves, q.Moves)
+	g.total.Regulars.SetRate(q.Regulars)
+	g.total.Newcomers.SetRate(q.Newcomers)
+	g.total.Strays.SetRate(q.Strays)
+	g.total.Moves.SetRate(q.Moves)
 	for p, b := range g.nets {
 		if p.Bits() == 0 {
-			set(b, q.Elsewhere)
+			b.SetRate(q.Elsewhere)
 		} else {
-			set(b, q.Network)
+			b.SetRate(q.Network)
 		}
 	}
 	for _, s := range g.sources {
@@ -153,7 +151,7 @@ func (g *Gate) setQuotas(q Quotas) {
 }
 
 // rate sets a source's limit to what it deserves.
-func (g *Gate) rate(s *source) { set(s.bucket, g.deserved(s)) }
+func (g *Gate) rate(s *source) { s.bucket.SetRate(g.deserved(s)) }
 
 func (g *Gate) deserved(s *source) runtime.Rate {
 	switch q := g.config.Quotas; {

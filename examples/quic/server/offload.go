@@ -126,8 +126,8 @@ func (r *receiver) takeID(end quic.StreamID) (quic.StreamID, bool) {
 }
 
 func (r *receiver) name(number uint64) (id quic.StreamID, ok bool) {
-	n, ok, err := r.v.State.Streams.Get(number)
-	return quic.StreamID(n), ok && err == nil
+	n, err := r.v.State.Streams.Get(number)
+	return quic.StreamID(n), err == nil
 }
 
 func (r *receiver) setName(number uint64, id quic.StreamID) (now quic.StreamID, ok bool) {

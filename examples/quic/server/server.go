@@ -413,7 +413,7 @@ func (s *Server) tick(ctx context.Context) {
 		}
 		s.kernelOnly.Store(only && some)
 		if len(s.freed) > 0 {
-			if err := s.relay.Runtime().DeleteTranslations(s.freed); err != nil && ctx.Err() == nil {
+			if err := s.relay.Runtime().DeleteTranslations(s.freed...); err != nil && ctx.Err() == nil {
 				s.log.Warn("stream IDs of streams that are over take up room", "error", err)
 			}
 			s.freed = s.freed[:0]

@@ -318,11 +318,11 @@ const unlimited, unlimitedBurst = 1 << 40, 1 << 32
 
 func (k *kernelReceiver) limit(bandwidth int) {
 	if bandwidth == 0 {
-		k.v.State.Rate.SetRate(unlimited, unlimitedBurst)
+		k.v.State.Rate.SetRate(runtime.Rate{PerSecond: unlimited, Burst: unlimitedBurst})
 		return
 	}
 	rate, burst := allowance(bandwidth)
-	k.v.State.Rate.SetRate(uint64(rate), uint64(burst))
+	k.v.State.Rate.SetRate(runtime.Rate{PerSecond: uint64(rate), Burst: uint64(burst)})
 }
 
 func (k *kernelReceiver) spend(bytes int) bool { return k.v.State.Rate.Spend(uint64(bytes)) == nil }

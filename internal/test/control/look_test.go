@@ -42,7 +42,8 @@ func TestSessions(t *testing.T) {
 	if words(s.Fields.Get("client"), s.Fields.Get("number")) != "198.51.100.7:40001 7" || s.Expires == nil {
 		t.Errorf("opened %+v", s)
 	}
-	if len(s.Hops) != 1 || s.Hops[0].State != "direct" || s.Hops[0].To != "203.0.113.9" || s.Hops[0].Interface != "eth0" {
+	if len(s.Hops) != 1 || s.Hops[0].State != "direct" || s.Hops[0].To != "203.0.113.9" ||
+		s.Hops[0].Interface != "eth0" {
 		t.Errorf("its next hops: %+v", s.Hops)
 	}
 	n := 0
@@ -198,8 +199,13 @@ func TestPages(t *testing.T) {
 		}
 		pages++
 		if pages == 2 { // those of the last page, and of one to come
-			l.relay.Session(uint64(1)<<32 | 119).Close()
-			l.relay.Session(uint64(1)<<32 | 200).Close()
+			for _, slot := range []uint64{119, 200} {
+				s, err := l.relay.Session(1<<32 | slot)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.Close()
+			}
 		}
 		if after = p.Next; after == "" {
 			break

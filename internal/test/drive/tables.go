@@ -42,7 +42,7 @@ func (d *driver) refers(what string, v reflect.Value, m abi.Member, index uint32
 		d.must(what, v.Charge(b))
 		at = d.at32(abi.MapCredits, index)
 	case *runtime.Bucket:
-		v.SetRate(a, b)
+		v.SetRate(runtime.Rate{PerSecond: a, Burst: b})
 		off[16] = b
 		at = d.at32(abi.MapCredits, index)
 	case *runtime.Translation:
