@@ -64,10 +64,10 @@ func Render(p *ir.Plan, opt Options) (*Source, error) {
 		return err
 	}
 	err := text("head", data)
-	file.Tops(r.counted())
-	for _, prog := range data.Programs {
+	file.Tops(append(r.counted(), r.made.shared...))
+	for i, prog := range data.Programs {
 		err = errors.Join(err, text("program", prog))
-		file.Tops(prog.functions)
+		file.Tops(r.made.sections[i])
 	}
 	if data.Congestion != nil {
 		err = errors.Join(err, text("congestion", data.Congestion))
@@ -112,14 +112,20 @@ type renderer struct {
 	tallies    *ir.Tallies
 	reasons    []c.Ident               // by number
 	bases      map[*ir.Program]c.Ident // where programs count; none: at the beginning, and nothing else does
+	of         map[*c.Local]any        // what variables in C are of
+	apart      map[*c.Func]bool        // functions that aren't given what is known of a packet (context.go)
+	made       *unit
 	err        error
 }
 
 func newRenderer(p *ir.Plan, opt Options) *renderer {
-	return &renderer{
+	r := &renderer{
 		plan: p, opt: opt, names: map[string]bool{}, keys: map[*ir.Table]string{}, vals: map[*ir.Table]string{},
 		needs: map[string]string{}, checks: map[c.Key]string{}, tallies: p.Tallies(), bases: map[*ir.Program]c.Ident{},
+		of: map[*c.Local]any{}, apart: map[*c.Func]bool{},
 	}
+	r.made = &unit{renderer: r}
+	return r
 }
 
 func (r *renderer) fail(format string, args ...any) {
@@ -181,7 +187,6 @@ type mapData struct {
 type programData struct {
 	Name, Hook string
 	Paths      []string
-	functions  []c.Top
 }
 
 func (r *renderer) file() *fileData {
@@ -211,6 +216,7 @@ func (r *renderer) file() *fileData {
 	for _, prog := range p.Programs {
 		d.Programs = append(d.Programs, r.program(prog))
 	}
+	r.made.passes()
 	d.Congestion = congestion(p)
 	d.Defines = append(d.Defines, fmt.Sprintf("FR_REASONS %d", max(r.tallies.Len(), 1)))
 	if rows > 0 {

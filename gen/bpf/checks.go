@@ -122,7 +122,7 @@ func (f *function) checkFunction(g *function, part *ir.HeaderPart, free []*c.Loc
 	if f.checks[key] == "" {
 		made.Name = f.prog.unique("check_" + ident(part.Header))
 		f.checks[key] = made.Name
-		f.prog.functions, f.prog.apart[made] = append(f.prog.functions, made), true
+		f.prog.functions, f.apart[made] = append(f.prog.functions, made), true
 	}
 	return f.checks[key]
 }
@@ -157,7 +157,7 @@ func (f *function) callCheck(g *function, name string, free []*c.Local, end *ir.
 
 // isNotGiven reports whether a variable is none of those that functions which check are given.
 func (p *program) isNotGiven(x *c.Local) bool {
-	_, ok := p.of[x].(*ir.Var)
+	_, ok := p.renderer.of[x].(*ir.Var)
 	return !ok && x != data && x != dataEnd
 }
 

@@ -2,13 +2,14 @@ package bpf
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// What a program's functions know of a packet stands in a structure, struct P_packet, which each is given a pointer to.
+// What functions know of a packet stands in a structure, struct packet, which each is given a pointer to.
 // Since all is inlined, clang keeps its members in registers.
 //
 // This pass finds the variables that functions are given, and has all functions of the program use a member for each.
@@ -17,32 +18,37 @@ import (
 // pkt is the pointer to the structure; in the function that the kernel calls it is the structure.
 const pkt = c.Ident("pkt")
 
-// context is a program's structure.
+// context is the structure.
 type context struct {
-	*program
-	functions []*c.Func            // the last one is called by the kernel
+	*unit
+	functions []*c.Func
 	params    map[string][]c.Param // of functions, before the pass
 	member    map[*c.Local]string
 	list      []c.Param
 }
 
-// inContext has functions use members of the structure. It returns the structure, or nil: nothing is given.
-func (p *program) inContext(functions []*c.Func) *c.Struct {
-	x := &context{program: p, functions: functions, params: map[string][]c.Param{}, member: map[*c.Local]string{}}
+func (u *unit) context(functions []*c.Func) *context {
+	x := &context{unit: u, functions: functions, params: map[string][]c.Param{}, member: map[*c.Local]string{}}
 	for _, f := range functions {
 		x.params[f.Name] = f.Params
 	}
+	return x
+}
+
+// inContext has functions use members of the structure. It returns the structure, or nil: nothing is given.
+func (u *unit) inContext(functions []*c.Func) *c.Struct {
+	x := u.context(functions)
 	x.members()
 	if len(x.list) == 0 {
 		return nil
 	}
-	for i, f := range functions {
-		x.rewrite(f, i == len(functions)-1)
+	for _, f := range functions {
+		x.rewrite(f, u.entries[f])
 	}
-	return &c.Struct{Doc: "What is known of a packet.", Name: x.typ(), Members: x.list}
+	return &c.Struct{Doc: "What is known of a packet.", Name: packetType, Members: x.list}
 }
 
-func (x *context) typ() string { return x.short + "_packet" }
+const packetType = "packet"
 
 // isMember reports whether a variable is a member.
 func (x *context) isMember(name c.Name) bool {
@@ -52,14 +58,14 @@ func (x *context) isMember(name c.Name) bool {
 
 // canBeMember reports whether a variable can be one: a structure or a string of bytes on the stack can't, since it is
 // given to functions of the kernel.
-func (p *program) canBeMember(x *c.Local) bool {
-	switch of := p.of[x].(type) {
+func (r *renderer) canBeMember(x *c.Local) bool {
+	switch of := r.of[x].(type) {
 	case *ir.Var:
 		return !of.Type.IsBytes()
 	case *ir.Row, pointerTo:
 		return true
 	}
-	return x == data || x == dataEnd || x == lease || x == now
+	return x == data || x == dataEnd || x == lease || x == now || x == base
 }
 
 // members gives the variables that functions are given members.
@@ -142,27 +148,46 @@ func (x *context) groups() (out [][]*c.Local) {
 	return out
 }
 
-// meet are the pairs of variables that a function has both of.
+// meet are the pairs of variables that a function has both of on one way through it.
 func (x *context) meet() map[[2]*c.Local]bool {
 	out := map[[2]*c.Local]bool{}
 	for _, f := range x.functions {
 		has := map[*c.Local]bool{}
-		see := func(name c.Expr) {
-			if local, ok := name.(*c.Local); ok {
+		for _, p := range f.Params {
+			if local, ok := p.Name.(*c.Local); ok {
 				has[local] = true
 			}
 		}
-		for _, p := range f.Params {
-			see(p.Name)
-		}
-		c.Exprs(f.Body, see)
-		for one := range has {
-			for other := range has {
-				out[[2]*c.Local{one, other}] = one != other
+		ways(f.Body, has, func(has map[*c.Local]bool) {
+			for one := range has {
+				for other := range has {
+					out[[2]*c.Local{one, other}] = one != other
+				}
 			}
-		}
+		})
 	}
 	return out
+}
+
+// ways calls end with the variables that each way through statements mentions, those of has included. A branch that
+// returns is a way of its own.
+func ways(body []c.Stmt, has map[*c.Local]bool, end func(map[*c.Local]bool)) {
+	mention := func(x c.Expr) {
+		if local, ok := x.(*c.Local); ok {
+			has[local] = true
+		}
+	}
+	for _, s := range body {
+		if branch, ok := s.(*c.If); ok && len(branch.Else) == 0 && c.Returns(branch.Then) {
+			for x := range c.All(branch.Cond) {
+				mention(x)
+			}
+			ways(branch.Then, maps.Clone(has), end)
+		} else {
+			c.Exprs([]c.Stmt{s}, mention)
+		}
+	}
+	end(has)
 }
 
 // rewrite has a function use members.
@@ -170,11 +195,11 @@ func (x *context) rewrite(f *c.Func, entry bool) {
 	f.Body = c.Rewrite(f.Body, x.assigned)
 	c.ReplaceIn(f.Body, func(y c.Expr) c.Expr { return x.replaced(y, entry) })
 	if entry {
-		f.Body = slices.Insert(f.Body, 0, variable("struct "+x.typ(), pkt))
+		f.Body = slices.Insert(f.Body, 0, variable("struct "+packetType, pkt))
 		return
 	}
 	f.Params = slices.DeleteFunc(slices.Clone(f.Params), func(p c.Param) bool { return x.isMember(p.Name) })
-	f.Params = slices.Insert(f.Params, min(1, len(f.Params)), c.Param{Type: "struct " + x.typ() + " *", Name: pkt})
+	f.Params = slices.Insert(f.Params, min(1, len(f.Params)), c.Param{Type: "struct " + packetType + " *", Name: pkt})
 }
 
 // assigned is what declares a variable, where it is a member: a value is assigned.

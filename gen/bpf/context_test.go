@@ -10,9 +10,8 @@ import (
 // What functions are given becomes members, those that a function has at the same time different ones; what only one
 // function has stays a variable of its own.
 func TestInContext(t *testing.T) {
-	p := &program{
-		renderer: &renderer{}, ir: &ir.Program{}, short: "p", locals: map[any]*c.Local{}, of: map[*c.Local]any{},
-	}
+	r := &renderer{of: map[*c.Local]any{}}
+	p := &program{renderer: r, ir: &ir.Program{}, short: "p", locals: map[any]*c.Local{}}
 	variables := map[string]*c.Local{}
 	for _, name := range []string{"end", "end_2", "both_ends"} {
 		v := &ir.Var{Name: name, Type: ir.UintType(64)}
@@ -30,7 +29,8 @@ func TestInContext(t *testing.T) {
 		define(end.Type, end, c.Dec(14)), variable(other.Type, other),
 		&c.Assign{To: other, Op: "=", X: c.Dec(34)}, &c.Return{X: c.Do("p_both", skb, end, other)},
 	}}
-	packet := p.inContext([]*c.Func{both, entry})
+	u := &unit{renderer: r, programs: []*program{p}, entries: map[*c.Func]bool{entry: true}}
+	packet := u.inContext([]*c.Func{both, entry})
 	if packet == nil {
 		t.Fatal("nothing is given")
 	}
@@ -40,12 +40,12 @@ func TestInContext(t *testing.T) {
 	file.Tops([]c.Top{packet, both, entry})
 	const want = `
 /* What is known of a packet. */
-struct p_packet {
+struct packet {
 	__u64 end;
 	__u64 end_2;
 };
 
-static int p_both(struct __sk_buff *skb, struct p_packet *pkt)
+static int p_both(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 both_ends = pkt->end + pkt->end_2;
 
@@ -54,7 +54,7 @@ static int p_both(struct __sk_buff *skb, struct p_packet *pkt)
 
 SEC("tc") int prog_p(struct __sk_buff *skb)
 {
-	struct p_packet pkt;
+	struct packet pkt;
 
 	pkt.end = 14;
 	pkt.end_2 = 34;

@@ -37,10 +37,11 @@
 // # Trees
 //
 // Functions are trees of package c until the end. A variable in them is an object without a name; what a function has
-// to be given is what it mentions and doesn't declare (c.Free). When all functions of a program are there, a pass has
-// what is known of a packet stand in one structure (context.go), another one names the variables of each function
-// (c.Func.NameLocals), and package c prints them in the kernel's style. Nothing looks at C as text: what is the same is
-// found in the trees.
+// to be given is what it mentions and doesn't declare (c.Free). When the functions of all programs are there, passes
+// over them (passes.go) give each where its program counts, have fan-outs share their structures, join functions that
+// are alike (meet.go), and have what is known of a packet stand in one structure (context.go). Then the variables of
+// each function get their names (c.Func.NameLocals), and package c prints them in the kernel's style: first what
+// several programs use, then each program. Nothing looks at C as text: what is the same is found in the trees.
 //
 // Each statement has its line of the spec in Source.Lines; clang reads a copy with #line directives (internal/clang),
 // which it keeps in BTF, so that the verifier's log shows the spec.

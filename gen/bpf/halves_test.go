@@ -13,7 +13,8 @@ import (
 
 // Packets of both families leave as either one: what writes a kind of packet stands once, and is called for both kinds
 // that come. What both ways know of the packet that came is computed once, and whether it can leave is checked where it
-// is written. Where there is one kind only, one function does all. What is checked in several places stands once, too.
+// is written. Where there is one kind only, one function does all. What is checked in several places stands once, too;
+// and functions that are alike are one (meet.go), which is why there are no others for IPv6.
 func TestHalves(t *testing.T) {
 	for _, test := range []struct {
 		file string
@@ -21,11 +22,11 @@ func TestHalves(t *testing.T) {
 	}{
 		{"../../examples/turn/spec.cue", []string{
 			"check_channel_data 2", "check_eth 2", "check_ipv4 2", "check_ipv6 2", "check_udp 4", "fr_csum 4",
-			"fr_fits 4", "to_client_send_ipv4 2", "to_client_send_ipv6 2", "to_peer_send_ipv4 2", "to_peer_send_ipv6 2",
+			"fr_fits 2", "to_client_send_ip 4", "to_peer_send_ip 4",
 		}},
 		{"../../golden/checksum/spec.cue", []string{
-			"check_eth 1", "check_ipv4 1", "check_ipv6 1", "check_udp 2", "fr_csum 2",
-			"prog_hop_ipv4_send 1", "prog_hop_ipv6_send 1",
+			"check_eth 1", "check_ipv4 1", "check_ipv6 1", "check_udp 2", "fr_csum 1",
+			"prog_hop_ip_send 1",
 		}},
 	} {
 		text, err := os.ReadFile(test.file)

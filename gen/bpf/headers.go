@@ -198,9 +198,9 @@ func (f *function) text() []c.Stmt {
 	return f.body
 }
 
-// headerPointers declares pointers to parts of a packet; set: where they begin is known there.
+// headerPointers declares pointers to parts of a packet, in the packet's order; set: where they begin is known there.
 func (f *function) headerPointers(packet int, set func(*ir.HeaderPart) bool) (out []c.Stmt) {
-	for _, key := range f.headersUsed {
+	for _, key := range slices.SortedStableFunc(slices.Values(f.headersUsed), inPacket) {
 		if key.packet != packet {
 			continue
 		}
@@ -225,4 +225,18 @@ func (f *function) headerPointers(packet int, set func(*ir.HeaderPart) bool) (ou
 		out = append(out, &c.Declare{Type: "struct " + f.header(key.part).name + " *", Vars: []c.Var{v}})
 	}
 	return out
+}
+
+// inPacket orders parts of a packet: those at fixed offsets come first.
+func inPacket(x, y pointer) int {
+	if fixed(x.part) && fixed(y.part) {
+		return x.part.At.Const - y.part.At.Const
+	}
+	switch {
+	case fixed(x.part) == fixed(y.part):
+		return 0
+	case fixed(x.part):
+		return -1
+	}
+	return 1
 }

@@ -80,7 +80,7 @@ type (
 func (p *program) localOf(of any, name func() *c.Local) *c.Local {
 	if p.locals[of] == nil {
 		x := name()
-		p.locals[of], p.of[x] = x, of
+		p.locals[of], p.renderer.of[x] = x, of
 	}
 	return p.locals[of]
 }

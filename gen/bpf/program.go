@@ -21,7 +21,6 @@ type program struct {
 	vars      map[*ir.Var]bool
 	rows      map[*ir.Row]bool
 	locals    map[any]*c.Local     // what functions have a variable in C for
-	of        map[*c.Local]any     // and the reverse
 	partials  map[*ir.Var]bool     // variables that say where a checksum is left to a device
 	read      readers              // variables that something reads
 	functions []c.Top              // those that others call
@@ -29,7 +28,6 @@ type program struct {
 	flow      bool                 // it runs on a record of a socket instead of a packet
 	halves    map[*ir.Forward]*halves
 	fits      map[*ir.Forward]*ir.CheckHop // what makes sure that a packet can leave
-	apart     map[*c.Func]bool             // functions that aren't given what is known of a packet (context.go)
 	lookups   int                          // of a packet, at most, each with a key on the stack
 	fans      int                          // functions that fan out
 	copies    int                          // functions that make copies
@@ -112,8 +110,7 @@ func (r *renderer) program(p *ir.Program) programData {
 		renderer: r, ir: p, name: abi.ProgramPrefix + ident(p.Name), short: shortName(p.Name),
 		flow: p.Hook == ir.Congestion,
 		vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}, read: readersOf(p.Body),
-		locals: map[any]*c.Local{}, of: map[*c.Local]any{}, hops: map[string]*lookedUp{}, apart: map[*c.Func]bool{},
-		partials: map[*ir.Var]bool{},
+		locals: map[any]*c.Local{}, hops: map[string]*lookedUp{}, partials: map[*ir.Var]bool{},
 	}
 	d := programData{Name: prog.name, Hook: p.Hook}
 	for _, s := range p.Paths {
@@ -131,32 +128,18 @@ func (r *renderer) program(p *ir.Program) programData {
 	f.name, f.path, f.last = prog.name, prog.short, true
 	f.reason = max(0, slices.IndexFunc(p.Reasons, func(r *ir.Reason) bool { return r.Kind == ir.Punted }))
 	f.statements(p.Body)
-	d.functions = append(prog.functions, f.entry())
+	entry := f.entry()
+	list := append(prog.functions, entry)
 	if prog.flow {
-		d.functions = append(d.functions, prog.forTests())
-	}
-	d.functions = prog.passes(d.functions)
-	return d
-}
-
-// passes are what is done with the functions when all are there.
-func (p *program) passes(list []c.Top) []c.Top {
-	var all, given []*c.Func
-	for _, top := range list {
-		if f, ok := top.(*c.Func); ok {
-			all = append(all, f)
-			if !p.apart[f] && !p.flow {
-				given = append(given, f)
+		list = append(list, prog.forTests())
+		for _, top := range list {
+			if g, ok := top.(*c.Func); ok {
+				r.apart[g] = true
 			}
 		}
 	}
-	if packet := p.inContext(given); packet != nil {
-		list = slices.Insert(list, 0, c.Top(packet))
-	}
-	for _, f := range all {
-		f.NameLocals()
-	}
-	return list
+	r.made.add(prog, entry, list)
+	return d
 }
 
 // lookups is how many a packet has on its way at most.

@@ -124,13 +124,13 @@ func copyMember(t ir.Type, off int) (out []string) {
 	size := t.Size
 	switch t.Kind {
 	case ir.Endpoint:
-		return []string{fmt.Sprintf("\tFR_COPY_ENDPOINT(%d);", off)}
+		return []string{fmt.Sprintf("\tall |= fr_copy_endpoint(to + %d, from + %d);", off, off)}
 	case ir.Hop, ir.NextHop:
-		out = append(out, fmt.Sprintf("\tFR_COPY_HOP(%d);", off))
+		out = append(out, fmt.Sprintf("\tall |= fr_copy_hop(to + %d, from + %d);", off, off))
 		off, size = off+abi.HopSize, size-abi.HopSize
 	}
 	for _, n := range pieces(0, size) {
-		out = append(out, fmt.Sprintf("\tFR_COPY(%d, %d);", 8*n, off))
+		out = append(out, fmt.Sprintf("\tall |= fr_copy%d(to + %d, from + %d);", 8*n, off, off))
 		off += n
 	}
 	return out

@@ -102,13 +102,7 @@ func (p *program) arguments(variables []*c.Local) (out []c.Expr) {
 
 // inOrder puts variables in the order that parameters have: what all programs have, then as the plan has them.
 func (p *program) inOrder(list []*c.Local) []*c.Local {
-	order := []*c.Local{data, dataEnd, front, lease, now}
-	for _, v := range p.ir.Vars {
-		order = append(order, p.locals[v], p.locals[pointerTo{v}], p.locals[savedAt{v}])
-	}
-	for _, r := range p.ir.Rows {
-		order = append(order, p.locals[r])
-	}
+	order := p.order()
 	rank := func(x *c.Local) int {
 		if i := slices.Index(order, x); i >= 0 {
 			return i
@@ -117,6 +111,18 @@ func (p *program) inOrder(list []*c.Local) []*c.Local {
 	}
 	slices.SortStableFunc(list, func(x, y *c.Local) int { return rank(x) - rank(y) })
 	return list
+}
+
+// order are the variables that functions may be given.
+func (p *program) order() []*c.Local {
+	out := []*c.Local{data, dataEnd, front, lease, now, base}
+	for _, v := range p.ir.Vars {
+		out = append(out, p.locals[v], p.locals[pointerTo{v}], p.locals[savedAt{v}])
+	}
+	for _, r := range p.ir.Rows {
+		out = append(out, p.locals[r])
+	}
+	return out
 }
 
 // paramType is the type of a variable that is a parameter.

@@ -219,6 +219,8 @@ func LikenessOf(x Expr) Key {
 type encoder struct {
 	strings.Builder
 	local func(*Local) string
+	// constant, if there is one: numbers, and names of numbers, make no difference.
+	constant func(Ident) bool
 }
 
 func (e *encoder) expr(x Expr) {
@@ -227,10 +229,18 @@ func (e *encoder) expr(x Expr) {
 		e.WriteString("nil")
 		return
 	case Ident:
+		if e.constant != nil && e.constant(x) {
+			e.WriteString("k")
+			break
+		}
 		fmt.Fprintf(e, "i%q", string(x))
 	case *Local:
 		e.WriteString(e.local(x))
 	case Number:
+		if e.constant != nil {
+			fmt.Fprint(e, "n", x.Form == Wide)
+			break
+		}
 		fmt.Fprintf(e, "n%d", x.V)
 	case Call:
 		fmt.Fprintf(e, "c%q", x.Name)

@@ -2,6 +2,8 @@ package c
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
@@ -244,4 +246,80 @@ func Rewrite(body []Stmt, f func(Stmt) []Stmt) (out []Stmt) {
 		}
 	}
 	return out
+}
+
+// Returns reports whether the last one of statements ends the function.
+func Returns(body []Stmt) bool {
+	if len(body) == 0 {
+		return false
+	}
+	_, ok := body[len(body)-1].(*Return)
+	return ok
+}
+
+// Statements is how many statements there are, those in blocks included.
+func Statements(body []Stmt) (n int) {
+	Each(body, func(s Stmt) {
+		switch s.(type) {
+		case *Note, Gap, *List, *Block:
+		default:
+			n++
+		}
+	})
+	return n
+}
+
+// copied are statements that can be changed without changing others.
+func copied(body []Stmt) (out []Stmt) {
+	for _, s := range body {
+		switch t := s.(type) {
+		case *Declare:
+			d := *t
+			d.Vars = slices.Clone(t.Vars)
+			s = &d
+		case *Assign:
+			d := *t
+			s = &d
+		case *Eval:
+			d := *t
+			s = &d
+		case *Return:
+			d := *t
+			s = &d
+		case *If:
+			d := *t
+			d.Then, d.Else = copied(t.Then), copied(t.Else)
+			s = &d
+		case *Block:
+			s = &Block{copied(t.Body)}
+		case *List:
+			s = &List{copied(t.Body)}
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// Retype has a function use a type in the place of another one, and pointers to it.
+func (f *Func) Retype(was, is string) {
+	change := func(t string) string {
+		if rest, ok := strings.CutPrefix(t, was); ok && (rest == "" || rest == " *") {
+			return is + rest
+		}
+		return t
+	}
+	for i := range f.Params {
+		f.Params[i].Type = change(f.Params[i].Type)
+	}
+	Each(f.Body, func(s Stmt) {
+		if d, ok := s.(*Declare); ok {
+			d.Type = change(d.Type)
+		}
+	})
+	ReplaceIn(f.Body, func(x Expr) Expr {
+		if cast, ok := x.(Cast); ok && change(cast.Type) != cast.Type {
+			return Cast{change(cast.Type), cast.X}
+		}
+		return nil
+	})
 }

@@ -140,9 +140,9 @@ static __always_inline __u64 copy_sources(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(32, 0);
-	FR_COPY(32, 4);
-	FR_COPY(32, 8);
+	all |= fr_copy32(to + 0, from + 0);
+	all |= fr_copy32(to + 4, from + 4);
+	all |= fr_copy32(to + 8, from + 8);
 	return all;
 }
 
@@ -165,7 +165,7 @@ static __always_inline __u64 copy_seen(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(16, 0);
+	all |= fr_copy16(to + 0, from + 0);
 	return all;
 }
 
@@ -245,19 +245,33 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_GATE = 0, PROG_ROUTE = 65, PROG_TAP = 130 };
 
-/*
- * prog_gate: tc/ingress
- *	eth ipv4 udp
- *	eth ipv6 udp
- */
-
 /* What is known of a packet. */
-struct gate_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
+	__u32 prog;
 	__u64 udp_end;
 	struct val_sources *s;
+	__u64 ip_end;
+	struct val_routes *r;
+};
+
+/* What is the same for all receivers. */
+struct same {
+	__u64 clock;
+	__u32 kind0;
+	__u64 rest0;
+	__u64 rest1;
+	__u64 ip_end;
+	__s64 csum;
+	__u64 copies0;
+};
+
+struct fan {
+	struct __sk_buff *skb;
+	struct list_taps *list;
+	void *front;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -275,6 +289,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -314,50 +375,47 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
+/*
+ * prog_gate: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline int gate_ipv4_send(struct __sk_buff *skb, struct gate_packet *pkt)
+static __always_inline int gate_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(PROG_GATE + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int gate_ipv4_send_2(struct __sk_buff *skb, struct gate_packet *pkt)
+static __always_inline int gate_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int gate_ip_send_2(struct __sk_buff *skb, struct packet *pkt,
+					  const int to_v6)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "s.left", cost: "len(udp.payload)"}}, */
 	__u32 credit0 = fr_credit(pkt->s->left, 0);
-	__u64 spent0 = pkt->udp_end - 42;
+	__u64 spent0 = pkt->udp_end - (to_v6 ? 62 : 42);
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_up(skb, PROG_GATE + reason_refused_left);
+		return fr_up(skb, pkt->prog + reason_refused_left);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_up(skb, PROG_GATE + reason_contended);
+		return fr_up(skb, pkt->prog + reason_contended);
 
 	/* {admit: {credit: "s.rate", cost: 1, count: "s.refused", else: drop: "over_rate"}}, */
 	__u32 credit1 = fr_credit(pkt->s->rate, 0);
@@ -367,204 +425,95 @@ static __always_inline int gate_ipv4_send_2(struct __sk_buff *skb, struct gate_p
 		fr_refused(credit1, 0);
 		fr_shared_add(pkt->s->refused, 1);
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, PROG_GATE + reason_over_rate);
+		return fr_drop(skb->len, pkt->prog + reason_over_rate);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, PROG_GATE + reason_over_rate);
+		return fr_drop(skb->len, pkt->prog + reason_over_rate);
 	}
 
 	/* {learn: seen: {key: ["ip.src"], value: ["udp.length"]}}, // only of what is admitted */
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr, ld32(ipv4->src));
+		if (to_v6) {
+			fr_put_v6(key.addr, ipv6->src, 0);
+		} else {
+			fr_put_v4(key.addr, ld32(ipv4->src));
+		}
 		val.size = be16(&udp->length);
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) {
 			fr_refund(credit0, spent0);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
-			return fr_up(skb, PROG_GATE + reason_full_seen);
+			return fr_up(skb, pkt->prog + reason_full_seen);
 		}
 	}
 
-	fr_count(PROG_GATE + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int gate_ipv4(struct __sk_buff *skb, struct gate_packet *pkt)
+static __always_inline int gate_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u64 ip_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, PROG_GATE + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: {s: sources: ["ip.src"], "old?": seen: ["ip.src"]} */
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr, ld32(ipv4->src));
+		if (v6) {
+			fr_put_v6(key.addr, ipv6->src, 0);
+		} else {
+			fr_put_v4(key.addr, ld32(ipv4->src));
+		}
 		enum fr_found found = find_sources(&key, pkt->lease, 0, &pkt->s);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_GATE + reason_no_sources,
-					 PROG_GATE + reason_changing);
+			return fr_missed(skb, found, pkt->prog + reason_no_sources,
+					 pkt->prog + reason_changing);
 	}
 	struct val_seen *old;
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr, ld32(ipv4->src));
+		if (v6) {
+			fr_put_v6(key.addr, ipv6->src, 0);
+		} else {
+			fr_put_v4(key.addr, ld32(ipv4->src));
+		}
 		enum fr_found found = find_seen(&key, pkt->lease, 16, &old);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_GATE + reason_changing);
+			return fr_up(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			old = NULL;
 	}
 
 	/* rules: [{when: "old && old.size > 1000", do: ["pass"]}, {do: [ */
-	if (fr_has(old) && old->size > 0x3e8)
+	if (fr_has(old) && old->size > 0x3e8) {
+		if (v6)
+			return gate_ipv6_send(skb, pkt);
 		return gate_ipv4_send(skb, pkt);
+	}
 
 	/* "pass", */
-	return gate_ipv4_send_2(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int gate_ipv6_send(struct __sk_buff *skb, struct gate_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_GATE + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int gate_ipv6_send_2(struct __sk_buff *skb, struct gate_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-
-	/* {admit: {credit: "s.left", cost: "len(udp.payload)"}}, */
-	__u32 credit0 = fr_credit(pkt->s->left, 0);
-	__u64 spent0 = pkt->udp_end - 62;
-	int admitted0 = fr_admit(credit0, spent0, 0);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_up(skb, PROG_GATE + reason_refused_left);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_up(skb, PROG_GATE + reason_contended);
-
-	/* {admit: {credit: "s.rate", cost: 1, count: "s.refused", else: drop: "over_rate"}}, */
-	__u32 credit1 = fr_credit(pkt->s->rate, 0);
-	__u64 spent1 = 1;
-	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
-	if (admitted1 == FR_REFUSED) {
-		fr_refused(credit1, 0);
-		fr_shared_add(pkt->s->refused, 1);
-		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, PROG_GATE + reason_over_rate);
-	}
-	if (unlikely(admitted1 == FR_CONTENDED)) {
-		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, PROG_GATE + reason_over_rate);
-	}
-
-	/* {learn: seen: {key: ["ip.src"], value: ["udp.length"]}}, // only of what is admitted */
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-		struct val_seen val __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.addr, ipv6->src, 0);
-		val.size = be16(&udp->length);
-		fr_learning(0);
-		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) {
-			fr_refund(credit0, spent0);
-			fr_refund(credit1, admitted1 - FR_ADMITTED);
-			return fr_up(skb, PROG_GATE + reason_full_seen);
-		}
-	}
-
-	fr_count(PROG_GATE + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int gate_ipv6(struct __sk_buff *skb, struct gate_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u64 ip_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_GATE + why);
-
-	/* lookup: {s: sources: ["ip.src"], "old?": seen: ["ip.src"]} */
-	{
-		struct key_sources key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.addr, ipv6->src, 0);
-		enum fr_found found = find_sources(&key, pkt->lease, 0, &pkt->s);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_GATE + reason_no_sources,
-					 PROG_GATE + reason_changing);
-	}
-	struct val_seen *old;
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.addr, ipv6->src, 0);
-		enum fr_found found = find_seen(&key, pkt->lease, 16, &old);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_GATE + reason_changing);
-		if (found == FR_MISSING)
-			old = NULL;
-	}
-
-	/* rules: [{when: "old && old.size > 1000", do: ["pass"]}, {do: [ */
-	if (fr_has(old) && old->size > 0x3e8)
-		return gate_ipv6_send(skb, pkt);
-
-	/* "pass", */
-	return gate_ipv6_send_2(skb, pkt);
+	return gate_ip_send_2(skb, pkt, v6);
 }
 
 SEC("tc") int prog_gate(struct __sk_buff *skb)
 {
-	struct gate_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_GATE;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -584,9 +533,9 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return gate_ipv4(skb, &pkt);
+		return gate_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return gate_ipv6(skb, &pkt);
+		return gate_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_GATE + reason_not_ip);
 }
 
@@ -596,111 +545,9 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What is known of a packet. */
-struct route_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 ip_end;
-	struct val_sources *s;
-	struct val_routes *r;
-};
-
-static __always_inline int route_ipv4_send(struct __sk_buff *skb, struct route_packet *pkt)
+static __always_inline int route_ip_send(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-
-	/* do: [{admit: {credit: "s.left", cost: "skb.len", floor: 100, else: drop: "over_quot... */
-	__u32 credit0 = fr_credit(pkt->s->left, 0);
-	__u64 spent0 = len;
-	int admitted0 = fr_admit(credit0, spent0, 100);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_ROUTE + reason_over_quota);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_ROUTE + reason_over_quota);
-	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
-					 ipv4_ttl_protocol);
-	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
-			fr_refund(credit0, spent0);
-			return fr_up(skb, PROG_ROUTE + reason_no_memory);
-		}
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end)) {
-			fr_refund(credit0, spent0);
-			return fr_drop(len, PROG_ROUTE + reason_fault);
-		}
-	}
-
-	__s64 csum = fr_complete_begin(skb, 22, 4);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop.hop);
-
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, 22, 4);
-
-	fr_count(PROG_ROUTE + reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
-}
-
-static __always_inline int route_ipv4(struct __sk_buff *skb, struct route_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_ROUTE + why);
-
-	/* lookup: {s: sources: ["ip.src"], r: routes: ["ip.dst"]} */
-	{
-		struct key_sources key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr, ld32(ipv4->src));
-		enum fr_found found = find_sources(&key, pkt->lease, 0, &pkt->s);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_ROUTE + reason_no_sources,
-					 PROG_ROUTE + reason_changing);
-	}
-	{
-		struct key_routes key __attribute__((aligned(8))) = {};
-
-		key.dst.len = 128;
-		fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-		pkt->r = find_routes(&key);
-	}
-	if (!pkt->r)
-		return fr_up(skb, PROG_ROUTE + reason_no_routes);
-
-	/* do: [{admit: {credit: "s.left", cost: "skb.len", floor: 100, else: drop: "over_quot... */
-	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, PROG_ROUTE + reason_hop_limit);
-	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_ROUTE + reason_gso_packet);
-	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_ROUTE + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + 28 :
-			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->r->hop.hop, PROG_ROUTE + reason_too_big);
-	return route_ipv4_send(skb, pkt);
-}
-
-static __always_inline int route_ipv6_send(struct __sk_buff *skb, struct route_packet *pkt)
-{
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 
@@ -710,88 +557,123 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, struct route_p
 	int admitted0 = fr_admit(credit0, spent0, 100);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_ROUTE + reason_over_quota);
+		return fr_drop(skb->len, pkt->prog + reason_over_quota);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_ROUTE + reason_over_quota);
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
+		return fr_drop(skb->len, pkt->prog + reason_over_quota);
+	__be16 ipv4_ttl_protocol = 0;
+	__be16 ip_checksum = 0;
+	__be16 ipv6_next_header_hop_limit = 0;
+	if (v6) {
+		ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						       (be8(&ipv6->hop_limit) - 1));
+	} else {
+		ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
+		/* ip.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
+					  ipv4_ttl_protocol);
+	}
 	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 			fr_refund(credit0, spent0);
-			return fr_up(skb, PROG_ROUTE + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 		}
 
 		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end)) {
+		if (unlikely(pkt->data + (v6 ? 22 : 26) > (void *)(long)skb->data_end)) {
 			fr_refund(credit0, spent0);
-			return fr_drop(len, PROG_ROUTE + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 		}
 	}
 
-	__s64 csum = fr_complete_begin(skb, 20, 2);
+	__s64 csum = fr_complete_begin(skb, v6 ? 20 : 22, v6 ? 2 : 4);
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
 		fr_link(pkt->data, &pkt->r->hop.hop);
+	if (v6) {
+		st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	} else {
+		st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+		st16(&new_ipv4->checksum, ip_checksum);
+	}
+	fr_complete_end(skb, csum, v6 ? 20 : 22, v6 ? 2 : 4);
 
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, 20, 2);
-
-	fr_count(PROG_ROUTE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
+	if (v6)
+		return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
 }
 
-static __always_inline int route_ipv6(struct __sk_buff *skb, struct route_packet *pkt)
+static __always_inline int route_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_ROUTE + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: {s: sources: ["ip.src"], r: routes: ["ip.dst"]} */
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.addr, ipv6->src, 0);
+		if (v6) {
+			fr_put_v6(key.addr, ipv6->src, 0);
+		} else {
+			fr_put_v4(key.addr, ld32(ipv4->src));
+		}
 		enum fr_found found = find_sources(&key, pkt->lease, 0, &pkt->s);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_ROUTE + reason_no_sources,
-					 PROG_ROUTE + reason_changing);
+			return fr_missed(skb, found, pkt->prog + reason_no_sources,
+					 pkt->prog + reason_changing);
 	}
 	{
 		struct key_routes key __attribute__((aligned(8))) = {};
 
 		key.dst.len = 128;
-		fr_put_v6(key.dst.addr, ipv6->dst, 4);
+		if (v6)
+			fr_put_v6(key.dst.addr, ipv6->dst, 4);
+		else
+			fr_put_v4(key.dst.addr, ld32(ipv4->dst));
 		pkt->r = find_routes(&key);
 	}
 	if (!pkt->r)
-		return fr_up(skb, PROG_ROUTE + reason_no_routes);
-
-	/* do: [{admit: {credit: "s.left", cost: "skb.len", floor: 100, else: drop: "over_quot... */
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, PROG_ROUTE + reason_hop_limit);
+		return fr_up(skb, pkt->prog + reason_no_routes);
+	if (v6) {
+		/* do: [{admit: {credit: "s.left", cost: "skb.len", floor: 100, else: drop: "o... */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, pkt->prog + reason_hop_limit);
+	} else {
+		/* do: [{admit: {credit: "s.left", cost: "skb.len", floor: 100, else: drop: "o... */
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, pkt->prog + reason_hop_limit);
+	}
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_ROUTE + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_ROUTE + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + 48 :
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
 			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->r->hop.hop, PROG_ROUTE + reason_too_big);
-	return route_ipv6_send(skb, pkt);
+		return fr_unfit(skb, &pkt->r->hop.hop, pkt->prog + reason_too_big);
+	return route_ip_send(skb, pkt, v6);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)
 {
-	struct route_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_ROUTE;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -811,9 +693,9 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return route_ipv4(skb, &pkt);
+		return route_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return route_ipv6(skb, &pkt);
+		return route_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_ROUTE + reason_not_ip);
 }
 
@@ -823,273 +705,8 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What is known of a packet. */
-struct tap_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 ip_end;
-	struct val_sources *s;
-};
-
-/* What is the same for all receivers. */
-struct tap_same1 {
-	__u64 clock;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u64 ip_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct tap_fan1 {
-	struct __sk_buff *skb;
-	struct list_taps *list;
-	void *front;
-};
-
-static __always_inline int tap_write1(struct __sk_buff *skb, void *front, struct receiver_taps *r,
-				      struct tap_same1 *same)
-{
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return 1;
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 24);
-	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
-}
-
-static __always_inline long tap_copy1(struct __sk_buff *skb, void *front, struct receiver_taps *r,
-				      struct tap_same1 *same)
-{
-	/* {admit: {credit: "r.left", cost: 1}}, */
-	__u32 credit0 = fr_credit(r->left, 0);
-	__u64 spent0 = 1;
-	int admitted0 = fr_admit(credit0, spent0, 0);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_refused_left_2);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_contended_2);
-
-	/* {admit: {credit: "r.rate", cost: 1, else: drop: "slow"}}, */
-	__u32 credit1 = fr_credit(r->rate, 0);
-	__u64 spent1 = 1;
-	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, same->clock);
-	if (admitted1 == FR_REFUSED) {
-		fr_refused(credit1, 0);
-		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_slow);
-	}
-	if (unlikely(admitted1 == FR_CONTENDED)) {
-		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_slow);
-	}
-
-	if (unlikely(tap_write1(skb, front, r, same))) {
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, PROG_TAP + reason_refused_by_device);
-	}
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct tap_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	struct receiver_taps *r = receiver_of_taps(fan->list, i);
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_address_family);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_TAP + reason_no_route_2));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_too_big_2);
-	return tap_copy1(skb, front, r, same);
-}
-
-static __always_inline int tap_fan1(struct __sk_buff *skb, struct tap_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-
-	/* {fan_out: { */
-	struct group_taps key __attribute__((aligned(8))) = {};
-	struct list_taps *list;
-
-	key.port = be16(&udp->dst_port);
-	list = list_of_taps(&key);
-	if (!list)
-		return fr_up(skb, PROG_TAP + reason_no_taps);
-
-	/* {admit: {credit: "s.rate", cost: 1, else: drop: "over_rate"}}, */
-	__u32 credit0 = fr_credit(pkt->s->rate, 0);
-	__u64 spent0 = 1;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_TAP + reason_over_rate);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_TAP + reason_over_rate);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_up(skb, PROG_TAP + reason_no_memory);
-	}
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 42);
-	if (!front) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_up(skb, PROG_TAP + reason_no_memory);
-	}
-	struct tap_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	same->clock = 0;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_up(skb, PROG_TAP + reason_no_memory);
-	}
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ip_end = pkt->ip_end;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, 18, 24);
-
-	same->copies0 = 0;
-	struct tap_fan1 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, tap_turn1, &fan, 0);
-
-	if (bpf_skb_store_bytes(skb, 0, front, 42, 0))
-		return fr_drop(len, PROG_TAP + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 24);
-
-	fr_count_copies(PROG_TAP + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_TAP + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int tap_ipv4(struct __sk_buff *skb, struct tap_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_TAP + why);
-
-	/* lookup: s: sources: ["ip.src"] */
-	struct key_sources key __attribute__((aligned(8))) = {};
-
-	fr_put_v4(key.addr, ld32(ipv4->src));
-	enum fr_found found = find_sources(&key, pkt->lease, 0, &pkt->s);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_TAP + reason_no_sources,
-				 PROG_TAP + reason_changing);
-
-	/* {fan_out: { */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_TAP + reason_gso_packet);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_TAP + reason_partial_checksum);
-	return tap_fan1(skb, pkt);
-}
-
-/* What is the same for all receivers. */
-struct tap_same2 {
-	__u64 clock;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 ip_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct tap_fan2 {
-	struct __sk_buff *skb;
-	struct list_taps *list;
-	void *front;
-};
-
 static __always_inline int tap_write2(struct __sk_buff *skb, void *front, struct receiver_taps *r,
-				      struct tap_same2 *same)
+				      struct same *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
@@ -1131,8 +748,51 @@ static __always_inline int tap_write2(struct __sk_buff *skb, void *front, struct
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long tap_copy2(struct __sk_buff *skb, void *front, struct receiver_taps *r,
-				      struct tap_same2 *same)
+static __always_inline int tap_write1(struct __sk_buff *skb, void *front, struct receiver_taps *r,
+				      struct same *same)
+{
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	void *data;
+
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port));
+	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 42 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	fr_link(data, &r->hop_remote);
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, 18, 24);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long tap_copy(struct __sk_buff *skb, void *front, struct receiver_taps *r,
+				     struct same *same, const __u32 prog, const int second)
 {
 	/* {admit: {credit: "r.left", cost: 1}}, */
 	__u32 credit0 = fr_credit(r->left, 0);
@@ -1140,10 +800,10 @@ static __always_inline long tap_copy2(struct __sk_buff *skb, void *front, struct
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_refused_left_2);
+		return fr_decline(r->receiver, skb->len, prog + reason_refused_left_2);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_contended_2);
+		return fr_decline(r->receiver, skb->len, prog + reason_contended_2);
 
 	/* {admit: {credit: "r.rate", cost: 1, else: drop: "slow"}}, */
 	__u32 credit1 = fr_credit(r->rate, 0);
@@ -1152,28 +812,36 @@ static __always_inline long tap_copy2(struct __sk_buff *skb, void *front, struct
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_slow);
+		return fr_decline(r->receiver, skb->len, prog + reason_slow);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_slow);
+		return fr_decline(r->receiver, skb->len, prog + reason_slow);
 	}
-
-	if (unlikely(tap_write2(skb, front, r, same))) {
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, PROG_TAP + reason_refused_by_device);
+	if (second) {
+		if (unlikely(tap_write2(skb, front, r, same))) {
+			fr_refund(credit0, spent0);
+			fr_refund(credit1, admitted1 - FR_ADMITTED);
+			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+		}
+	} else {
+		if (unlikely(tap_write1(skb, front, r, same))) {
+			fr_refund(credit0, spent0);
+			fr_refund(credit1, admitted1 - FR_ADMITTED);
+			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+		}
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
+static __always_inline long tap_turn(__u32 i, struct fan *fan, const int second)
 {
+	__u32 prog = PROG_TAP;
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct tap_same2 *same = front + FR_NEEDS_FRONT;
+	struct same *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	struct receiver_taps *r = receiver_of_taps(fan->list, i);
 	struct hdr_udp *saved_udp = front + 54;
@@ -1182,24 +850,40 @@ static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
 		return 1;
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_address_family);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_udp_checksum);
+	if (second) {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum);
+	} else {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+	}
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_TAP + reason_no_route_2));
+				  fr_indirect(&r->hop_remote, prog + reason_no_route_2));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_too_big_2);
-	return tap_copy2(skb, front, r, same);
+		return fr_decline(r->receiver, skb->len, prog + reason_too_big_2);
+	return tap_copy(skb, front, r, same, prog, second);
 }
 
-static __always_inline int tap_fan2(struct __sk_buff *skb, struct tap_packet *pkt)
+static __noinline long tap_turn2(__u32 i, struct fan *fan)
+{
+	return tap_turn(i, fan, 1);
+}
+
+static __noinline long tap_turn1(__u32 i, struct fan *fan)
+{
+	return tap_turn(i, fan, 0);
+}
+
+static __always_inline int tap_fan(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u32 len = skb->len;
 
 	/* {fan_out: { */
@@ -1209,7 +893,7 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, struct tap_packet *pk
 	key.port = be16(&udp->dst_port);
 	list = list_of_taps(&key);
 	if (!list)
-		return fr_up(skb, PROG_TAP + reason_no_taps);
+		return fr_up(skb, pkt->prog + reason_no_taps);
 
 	/* {admit: {credit: "s.rate", cost: 1, else: drop: "over_rate"}}, */
 	__u32 credit0 = fr_credit(pkt->s->rate, 0);
@@ -1217,45 +901,70 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, struct tap_packet *pk
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_TAP + reason_over_rate);
+		return fr_drop(skb->len, pkt->prog + reason_over_rate);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_TAP + reason_over_rate);
+		return fr_drop(skb->len, pkt->prog + reason_over_rate);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_up(skb, PROG_TAP + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	}
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 62);
+	void *front = fr_save_front(skb, v6 ? 62 : 42);
 	if (!front) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_up(skb, PROG_TAP + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	}
-	struct tap_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 54;
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_udp *saved_udp = front + (v6 ? 54 : 34);
 	same->clock = 0;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
-				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
-					  fr_add64(ld64(saved_ipv6->src + 8)) +
-					  fr_add64(ld64(saved_ipv6->dst)) +
-					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
+	if (v6) {
+		/* udp.checksum, without what depends on the receiver */
+		same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+					  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+						  fr_add64(ld64(saved_ipv6->src + 8)) +
+						  fr_add64(ld64(saved_ipv6->dst)) +
+						  fr_add64(ld64(saved_ipv6->dst + 8)) +
+						  ld16(&saved_udp->length) +
+						  bpf_htons(IPPROTO_UDP)));
+	} else {
+		/* udp.checksum, without what depends on the receiver */
+		same->kind0 = ld16(&saved_udp->checksum) ?
+			fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+				    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+					    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+					    FR_SUM_ABSENT;
+	}
 	if (same->kind0 == FR_SUM_FAULT) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_up(skb, PROG_TAP + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	}
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
-		 fr_sum_of(ld16(&saved_udp->checksum)) -
-		 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
-		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
-		  fr_add64(ld64(saved_ipv6->dst + 8)));
+	if (v6) {
+		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+			((__u64)fr_add64(ld64(saved_ipv6->src)) +
+			 fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+			 fr_add64(ld64(saved_ipv6->dst + 8))) :
+			 fr_sum_of(ld16(&saved_udp->checksum)) -
+			 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
+			  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+			  fr_add64(ld64(saved_ipv6->dst + 8)));
+	} else {
+		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+			((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+			fr_sum_of(ld16(&saved_udp->checksum)) -
+			((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) +
+			 ld32(saved_ipv4->dst));
+
+		/* ip.checksum, without what depends on the receiver */
+		same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+			((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) +
+			 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
+			 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+	}
 	same->ip_end = pkt->ip_end;
 
 	/*
@@ -1264,59 +973,73 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, struct tap_packet *pk
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
+		same->csum = fr_complete_without(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 48 : 24);
 
 	same->copies0 = 0;
-	struct tap_fan2 fan = {
+	struct fan fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, tap_turn2, &fan, 0);
+	if (v6)
+		bpf_loop(list->count, tap_turn2, &fan, 0);
+	else
+		bpf_loop(list->count, tap_turn1, &fan, 0);
 
-	if (bpf_skb_store_bytes(skb, 0, front, 62, 0))
-		return fr_drop(len, PROG_TAP + reason_fault);
+	if (bpf_skb_store_bytes(skb, 0, front, v6 ? 62 : 42, 0))
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 48);
+		fr_complete(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 48 : 24);
 
-	fr_count_copies(PROG_TAP + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_TAP + reason_pass, len);
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tap_ipv6(struct __sk_buff *skb, struct tap_packet *pkt)
+static __always_inline int tap_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_TAP + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: s: sources: ["ip.src"] */
 	struct key_sources key __attribute__((aligned(8))) = {};
-
-	fr_put_v6(key.addr, ipv6->src, 0);
+	if (v6) {
+		fr_put_v6(key.addr, ipv6->src, 0);
+	} else {
+		fr_put_v4(key.addr, ld32(ipv4->src));
+	}
 	enum fr_found found = find_sources(&key, pkt->lease, 0, &pkt->s);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_TAP + reason_no_sources,
-				 PROG_TAP + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_sources,
+				 pkt->prog + reason_changing);
 
 	/* {fan_out: { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_TAP + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      (partial >> 16) >= (v6 ? 62 : 42)) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_TAP + reason_partial_checksum);
-	return tap_fan2(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	return tap_fan(skb, pkt, v6);
 }
 
 SEC("tc") int prog_tap(struct __sk_buff *skb)
 {
-	struct tap_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_TAP;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -1336,8 +1059,8 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return tap_ipv4(skb, &pkt);
+		return tap_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return tap_ipv6(skb, &pkt);
+		return tap_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_TAP + reason_not_ip);
 }

@@ -93,22 +93,17 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_NAKS = 0, PROG_CALLS = 53, PROG_STAMPED = 106 };
 
-/*
- * prog_naks: tc/ingress
- *	eth ipv4 udp short
- *	eth ipv4 udp long
- *	eth ipv6 udp short
- *	eth ipv6 udp long
- */
-
 /* What is known of a packet. */
-struct naks_packet {
+struct packet {
 	void *data;
 	void *data_end;
+	__u32 prog;
 	__u64 ip_end;
 	__u64 partial;
-	__u64 partial_2;
 	__u64 udp_end;
+	__u64 partial_2;
+	__u64 partial_3;
+	__u64 ip_end_2;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -184,27 +179,14 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 udp_end, const __u32 at)
-{
-	struct hdr_short *v_short = data + at;
-
-	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end)
-		return reason_truncated;
-	if ((be8(v_short->range_sequence) >> 7) != 0)
-		return reason_short_range;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-	if (at + sizeof(*v_short) != udp_end)
-		return reason_short_trailing;
-	return 0;
-}
-
-static __always_inline int naks_ipv4_send(struct __sk_buff *skb, struct naks_packet *pkt,
-					  struct fr_hop *hop, struct bpf_fib_lookup *fib)
+static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet *pkt,
+					    struct fr_hop *hop, struct bpf_fib_lookup *fib,
+					    const int second)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_reply *reply = pkt->data + 42;
+	struct hdr_request *request = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -212,15 +194,36 @@ static __always_inline int naks_ipv4_send(struct __sk_buff *skb, struct naks_pac
 	__be32 ipv4_dst = ld32(ipv4->src);
 	__be16 udp_src_port = ld16(&udp->dst_port);
 	__be16 udp_dst_port = ld16(&udp->src_port);
+	__be32 reply_number = 0;
+
+	if (pkt->prog == PROG_CALLS) {
+		if (second)
+			reply_number = bpf_htonl((be32(&request->number) + 1) & 0xffffffffULL);
+		else
+			reply_number = bpf_htonl((be32(&reply->number) + 100) & 0xffffffffULL);
+	}
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, 0);
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_CALLS) {
+		if (second)
+			udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo, ld32(&request->number));
+		else
+			udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo, ld32(&reply->number));
+	} else {
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo, 0);
+	}
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
+	if (pkt->prog == PROG_CALLS)
+		fr_csum_set_not_0(&udp_csum, udp_new_pseudo, reply_number);
+	else
+		fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -230,16 +233,19 @@ static __always_inline int naks_ipv4_send(struct __sk_buff *skb, struct naks_pac
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_NAKS + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_NAKS + reason_fault);
+		if (unlikely(pkt->data +
+			     (pkt->prog == PROG_CALLS ? 46 : 42) > (void *)(long)skb->data_end))
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 18, 24);
+	__s64 csum = fr_complete_begin(skb, 18, pkt->prog == PROG_CALLS ? 28 : 24);
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_reply *new_reply = pkt->data + 42;
+	struct hdr_request *new_request = pkt->data + 42;
 	if (direct)
 		fr_link(pkt->data, hop);
 
@@ -249,13 +255,19 @@ static __always_inline int naks_ipv4_send(struct __sk_buff *skb, struct naks_pac
 	st32(new_ipv4->dst, ipv4_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
+	if (pkt->prog == PROG_CALLS) {
+		if (second)
+			st32(&new_request->number, reply_number);
+		else
+			st32(&new_reply->number, reply_number);
+	}
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_NAKS + reason_fault);
-	fr_complete_end(skb, csum, 18, 24);
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, 18, pkt->prog == PROG_CALLS ? 28 : 24);
 
-	fr_count(PROG_NAKS + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(hop->ifindex, 0);
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
@@ -277,142 +289,6 @@ static __always_inline __u32 check_long(struct __sk_buff *skb, void *data, void 
 	if (at + sizeof(*v_long) != udp_end)
 		return reason_long_trailing;
 	return 0;
-}
-
-static __always_inline int naks_ipv4_send_2(struct __sk_buff *skb, struct naks_packet *pkt,
-					    struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(ipv4->dst);
-	__be32 ipv4_dst = ld32(ipv4->src);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = ld16(&udp->src_port);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, 0);
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
-					 ipv4_ttl_protocol + 64);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_NAKS + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_NAKS + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_NAKS + reason_fault);
-	fr_complete_end(skb, csum, 18, 24);
-
-	fr_count(PROG_NAKS + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int naks_ipv4(struct __sk_buff *skb, struct naks_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_NAKS + why);
-
-	/* stack: ["eth", "ip", "udp", {nak: ["short", "long"]}] */
-	if (pkt->data + 43 > pkt->data_end)
-		return fr_up(skb, PROG_NAKS + reason_truncated);
-	if ((be8(pkt->data + 42) >> 7) == 0) { /* short */
-		/* short: {fields: [{name: "range", bits: 1, is: 0}, {name: "sequence", bits: ... */
-		why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42);
-		if (why)
-			return fr_up(skb, PROG_NAKS + why);
-
-		/* do: [{send: {from: "udp.dst", to: "udp.src"}}] */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= 46) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_NAKS + reason_partial_checksum);
-		__builtin_memset(fib, 0, sizeof(*fib));
-		fib->family = AF_INET;
-		fib->src[0] = ld32(ipv4->dst);
-		fib->dst[0] = ld32(ipv4->src);
-		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-			return fr_up(skb, PROG_NAKS + reason_too_big);
-		if (unlikely(!fr_usable(hop)))
-			return fr_up(skb,
-				     fr_unrouted(hop, PROG_NAKS + reason_not_forwarded,
-						 PROG_NAKS + reason_unreachable));
-		return naks_ipv4_send(skb, pkt, hop, fib);
-	}
-	if (47ULL <= udp_end) { /* long */
-		if (pkt->data + 47 > pkt->data_end)
-			return fr_up(skb, PROG_NAKS + reason_truncated);
-		if ((be8(pkt->data + 42) >> 7) == 1 && (be8(pkt->data + 46) >> 7) == 0) { /* long */
-			/* long: {fields: [{name: "range", bits: 1, is: 1}, {name: "first", bi... */
-			why = check_long(skb, pkt->data, pkt->data_end, udp_end, 42);
-			if (why)
-				return fr_up(skb, PROG_NAKS + why);
-			pkt->partial_2 = fr_partial(skb);
-			if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-			      (pkt->partial_2 >> 16) >= 50) ||
-			    !(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, PROG_NAKS + reason_partial_checksum);
-			__builtin_memset(fib, 0, sizeof(*fib));
-			fib->family = AF_INET;
-			fib->src[0] = ld32(ipv4->dst);
-			fib->dst[0] = ld32(ipv4->src);
-			fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-			if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-				return fr_up(skb, PROG_NAKS + reason_too_big);
-			if (unlikely(!fr_usable(hop)))
-				return fr_up(skb,
-					     fr_unrouted(hop, PROG_NAKS + reason_not_forwarded,
-							 PROG_NAKS + reason_unreachable));
-			return naks_ipv4_send_2(skb, pkt, hop, fib);
-		}
-	}
-	if (47ULL > udp_end)
-		return fr_up(skb, PROG_NAKS + reason_truncated);
-	return fr_up(skb, PROG_NAKS + reason_not_nak);
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -443,15 +319,18 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int naks_ipv6_send(struct __sk_buff *skb, struct naks_packet *pkt,
-					  struct fr_hop *hop, struct bpf_fib_lookup *fib)
+static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet *pkt,
+					    struct fr_hop *hop, struct bpf_fib_lookup *fib,
+					    const int second)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+		bpf_htonl((second ? 0x62800000ULL : pkt->prog == PROG_STAMPED ? 0x6b800000ULL :
+			   0x60000000ULL |
+			   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22)) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 	__be128 ipv6_src = ld128(ipv6->dst);
@@ -463,8 +342,12 @@ static __always_inline int naks_ipv6_send(struct __sk_buff *skb, struct naks_pac
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(second ? pkt->partial_2 :
+					  pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
+	if (second)
+		udp_csum.partial = udp_csum.partial ||
+			fr_is_segmented(skb, pkt->partial_2, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
@@ -472,11 +355,11 @@ static __always_inline int naks_ipv6_send(struct __sk_buff *skb, struct naks_pac
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_NAKS + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_NAKS + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
@@ -493,20 +376,39 @@ static __always_inline int naks_ipv6_send(struct __sk_buff *skb, struct naks_pac
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_NAKS + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(PROG_NAKS + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(hop->ifindex, 0);
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int naks_ipv6_long_send(struct __sk_buff *skb, struct naks_packet *pkt,
-					       struct fr_hop *hop, struct bpf_fib_lookup *fib)
+static __always_inline __u32 check_reply(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, const __u32 at)
+{
+	struct hdr_reply *reply = data + at;
+
+	if ((void *)(reply + 1) > data_end || at + sizeof(*reply) > udp_end)
+		return reason_truncated;
+	if (be8(&reply->status) != 0)
+		return reason_reply_status;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	if (at + sizeof(*reply) != udp_end)
+		return reason_reply_trailing;
+	return 0;
+}
+
+static __always_inline int calls_ipv6_send(struct __sk_buff *skb, struct packet *pkt,
+					   struct fr_hop *hop, struct bpf_fib_lookup *fib,
+					   const int second)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_reply *reply = pkt->data + 62;
+	struct hdr_request *request = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -517,30 +419,43 @@ static __always_inline int naks_ipv6_long_send(struct __sk_buff *skb, struct nak
 	__be128 ipv6_dst = ld128(ipv6->src);
 	__be16 udp_src_port = ld16(&udp->dst_port);
 	__be16 udp_dst_port = ld16(&udp->src_port);
+	__be32 reply_number;
+
+	if (second)
+		reply_number = bpf_htonl((be32(&request->number) + 1) & 0xffffffffULL);
+	else
+		reply_number = bpf_htonl((be32(&reply->number) + 100) & 0xffffffffULL);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, 0);
+	struct fr_csum udp_csum;
+	if (second)
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo, ld32(&request->number));
+	else
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo, ld32(&reply->number));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, reply_number);
 	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_NAKS + reason_no_memory);
+	if (unlikely(len > pkt->ip_end_2)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end_2, 0))
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_NAKS + reason_fault);
+		if (unlikely(pkt->data + 66 > (void *)(long)skb->data_end))
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 52);
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_reply *new_reply = pkt->data + 62;
+	struct hdr_request *new_request = pkt->data + 62;
 	if (direct)
 		fr_link(pkt->data, hop);
 
@@ -550,38 +465,120 @@ static __always_inline int naks_ipv6_long_send(struct __sk_buff *skb, struct nak
 	st128(new_ipv6->dst, ipv6_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
+	if (second)
+		st32(&new_request->number, reply_number);
+	else
+		st32(&new_reply->number, reply_number);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_NAKS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 48);
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, 52);
 
-	fr_count(PROG_NAKS + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(hop->ifindex, 0);
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int naks_ipv6_long(struct __sk_buff *skb, struct naks_packet *pkt)
+static __always_inline __u32 check_request(struct __sk_buff *skb, void *data, void *data_end,
+					   __u64 udp_end, const __u32 at)
+{
+	struct hdr_request *request = data + at;
+
+	if ((void *)(request + 1) > data_end || at + sizeof(*request) > udp_end)
+		return reason_truncated;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	if (at + sizeof(*request) != udp_end)
+		return reason_request_trailing;
+	return 0;
+}
+
+static __always_inline int shared_ipv6_long(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
-	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 why;
 
-	/* long: {fields: [{name: "range", bits: 1, is: 1}, {name: "first", bits: 31}, {name: ... */
-	__u32 why = check_long(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
+	pkt->ip_end_2 = 0;
+	__u64 udp_end = 0;
+	if (pkt->prog == PROG_CALLS) {
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end_2) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end_2, 54, &udp_end);
+	} else {
+		/* long: {fields: [{name: "range", bits: 1, is: 1}, {name: "first", bits: 31},... */
+		why = check_long(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
+	}
 	if (why)
-		return fr_up(skb, PROG_NAKS + why);
+		return fr_up(skb, pkt->prog + why);
+	if (pkt->prog == PROG_CALLS) {
+		/* stack: ["eth", "ip", "udp", {call: ["reply", "request"]}] */
+		if (67ULL <= udp_end) { /* reply */
+			if (pkt->data + 67 > pkt->data_end)
+				return fr_up(skb, pkt->prog + reason_truncated);
+			if (be8(pkt->data + 66) == 0) { /* reply */
+				/* reply: {fields: [{name: "number", bits: 32}, {name: "status... */
+				why = check_reply(skb, pkt->data, pkt->data_end, udp_end, 62);
+				if (why)
+					return fr_up(skb, pkt->prog + why);
+
+				/* do: [{set: "call.number": "low(call.number + pick(reply, 10... */
+				pkt->partial_2 = fr_partial(skb);
+				if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+				      (pkt->partial_2 >> 16) >= 70))
+					return fr_up(skb, pkt->prog + reason_partial_checksum);
+				if (be16(&udp->checksum) == 0)
+					return fr_up(skb, pkt->prog + reason_udp_checksum);
+				if (!(skb->len <= pkt->ip_end_2 ||
+				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end_2 - 1))
+					return fr_up(skb, pkt->prog + reason_partial_checksum);
+				__builtin_memset(fib, 0, sizeof(*fib));
+				fib->family = AF_INET6;
+				fib->src[0] = ld32(ipv6->dst);
+				fib->src[1] = ld32(ipv6->dst + 4);
+				fib->src[2] = ld32(ipv6->dst + 8);
+				fib->src[3] = ld32(ipv6->dst + 12);
+				fib->dst[0] = ld32(ipv6->src);
+				fib->dst[1] = ld32(ipv6->src + 4);
+				fib->dst[2] = ld32(ipv6->src + 8);
+				fib->dst[3] = ld32(ipv6->src + 12);
+				fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port),
+					be16(&udp->src_port));
+				if (fr_route(skb, fib, pkt->ip_end_2 - 14, hop))
+					return fr_up(skb, pkt->prog + reason_too_big);
+				if (unlikely(!fr_usable(hop)))
+					return fr_up(skb,
+						     fr_unrouted(hop,
+						     pkt->prog + reason_not_forwarded,
+						     pkt->prog + reason_unreachable));
+				return calls_ipv6_send(skb, pkt, hop, fib, 0);
+			}
+		}
+
+		/* request: {fields: [{name: "number", bits: 32}], closed: true} */
+		why = check_request(skb, pkt->data, pkt->data_end, udp_end, 62);
+		if (why)
+			return fr_up(skb, pkt->prog + why);
+	}
 
 	/* do: [{send: {from: "udp.dst", to: "udp.src"}}] */
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-	      (pkt->partial >> 16) >= 70))
-		return fr_up(skb, PROG_NAKS + reason_partial_checksum);
+	      (pkt->partial >> 16) >= (pkt->prog == PROG_CALLS ? 66 : 70)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_NAKS + reason_udp_checksum);
-	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_NAKS + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
+	if (pkt->prog == PROG_CALLS) {
+		if (!(skb->len <= pkt->ip_end_2 ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end_2 - 1))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+	} else {
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+	}
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET6;
 	fib->src[0] = ld32(ipv6->dst);
@@ -593,46 +590,152 @@ static __always_inline int naks_ipv6_long(struct __sk_buff *skb, struct naks_pac
 	fib->dst[2] = ld32(ipv6->src + 8);
 	fib->dst[3] = ld32(ipv6->src + 12);
 	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-	if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-		return fr_up(skb, PROG_NAKS + reason_too_big);
+	if (pkt->prog == PROG_CALLS) {
+		if (fr_route(skb, fib, pkt->ip_end_2 - 14, hop))
+			return fr_up(skb, pkt->prog + reason_too_big);
+	} else {
+		if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+			return fr_up(skb, pkt->prog + reason_too_big);
+	}
 	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(hop, PROG_NAKS + reason_not_forwarded,
-					 PROG_NAKS + reason_unreachable));
-	return naks_ipv6_long_send(skb, pkt, hop, fib);
+			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					 pkt->prog + reason_unreachable));
+	if (pkt->prog == PROG_CALLS)
+		return calls_ipv6_send(skb, pkt, hop, fib, 1);
+	return shared_ipv6_send(skb, pkt, hop, fib, 0);
 }
 
-static __always_inline int naks_ipv6(struct __sk_buff *skb, struct naks_packet *pkt)
+/*
+ * prog_naks: tc/ingress
+ *	eth ipv4 udp short
+ *	eth ipv4 udp long
+ *	eth ipv6 udp short
+ *	eth ipv6 udp long
+ */
+
+static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, const __u32 at)
+{
+	struct hdr_short *v_short = data + at;
+
+	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end)
+		return reason_truncated;
+	if ((be8(v_short->range_sequence) >> 7) != 0)
+		return reason_short_range;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	if (at + sizeof(*v_short) != udp_end)
+		return reason_short_trailing;
+	return 0;
+}
+
+static __always_inline int naks_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
+
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+
+	/* stack: ["eth", "ip", "udp", {nak: ["short", "long"]}] */
+	if (pkt->data + 43 > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if ((be8(pkt->data + 42) >> 7) == 0) { /* short */
+		/* short: {fields: [{name: "range", bits: 1, is: 0}, {name: "sequence", bits: ... */
+		why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42);
+		if (why)
+			return fr_up(skb, pkt->prog + why);
+
+		/* do: [{send: {from: "udp.dst", to: "udp.src"}}] */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 46) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		__builtin_memset(fib, 0, sizeof(*fib));
+		fib->family = AF_INET;
+		fib->src[0] = ld32(ipv4->dst);
+		fib->dst[0] = ld32(ipv4->src);
+		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+		if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+			return fr_up(skb, pkt->prog + reason_too_big);
+		if (unlikely(!fr_usable(hop)))
+			return fr_up(skb,
+				     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+						 pkt->prog + reason_unreachable));
+		return shared_ipv4_send(skb, pkt, hop, fib, 0);
+	}
+	if (47ULL <= udp_end) { /* long */
+		if (pkt->data + 47 > pkt->data_end)
+			return fr_up(skb, pkt->prog + reason_truncated);
+		if ((be8(pkt->data + 42) >> 7) == 1 && (be8(pkt->data + 46) >> 7) == 0) { /* long */
+			/* long: {fields: [{name: "range", bits: 1, is: 1}, {name: "first", bi... */
+			why = check_long(skb, pkt->data, pkt->data_end, udp_end, 42);
+			if (why)
+				return fr_up(skb, pkt->prog + why);
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 50) ||
+			    !(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			__builtin_memset(fib, 0, sizeof(*fib));
+			fib->family = AF_INET;
+			fib->src[0] = ld32(ipv4->dst);
+			fib->dst[0] = ld32(ipv4->src);
+			fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+			if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+				return fr_up(skb, pkt->prog + reason_too_big);
+			if (unlikely(!fr_usable(hop)))
+				return fr_up(skb,
+					     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+							 pkt->prog + reason_unreachable));
+			return shared_ipv4_send(skb, pkt, hop, fib, 0);
+		}
+	}
+	if (47ULL > udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	return fr_up(skb, pkt->prog + reason_not_nak);
+}
+
+static __always_inline int naks_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_NAKS + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* stack: ["eth", "ip", "udp", {nak: ["short", "long"]}] */
 	if (pkt->data + 63 > pkt->data_end)
-		return fr_up(skb, PROG_NAKS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if ((be8(pkt->data + 62) >> 7) == 0) { /* short */
 		/* short: {fields: [{name: "range", bits: 1, is: 0}, {name: "sequence", bits: ... */
 		why = check_short(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
 		if (why)
-			return fr_up(skb, PROG_NAKS + why);
+			return fr_up(skb, pkt->prog + why);
 
 		/* do: [{send: {from: "udp.dst", to: "udp.src"}}] */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      (pkt->partial >> 16) >= 66))
-			return fr_up(skb, PROG_NAKS + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_NAKS + reason_udp_checksum);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_NAKS + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		__builtin_memset(fib, 0, sizeof(*fib));
 		fib->family = AF_INET6;
 		fib->src[0] = ld32(ipv6->dst);
@@ -645,27 +748,29 @@ static __always_inline int naks_ipv6(struct __sk_buff *skb, struct naks_packet *
 		fib->dst[3] = ld32(ipv6->src + 12);
 		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
 		if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-			return fr_up(skb, PROG_NAKS + reason_too_big);
+			return fr_up(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_usable(hop)))
 			return fr_up(skb,
-				     fr_unrouted(hop, PROG_NAKS + reason_not_forwarded,
-						 PROG_NAKS + reason_unreachable));
-		return naks_ipv6_send(skb, pkt, hop, fib);
+				     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+						 pkt->prog + reason_unreachable));
+		return shared_ipv6_send(skb, pkt, hop, fib, 0);
 	}
 	if (67ULL <= pkt->udp_end) { /* long */
 		if (pkt->data + 67 > pkt->data_end)
-			return fr_up(skb, PROG_NAKS + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 		if ((be8(pkt->data + 62) >> 7) == 1 && (be8(pkt->data + 66) >> 7) == 0)
-			return naks_ipv6_long(skb, pkt);
+			return shared_ipv6_long(skb, pkt);
 	}
 	if (67ULL > pkt->udp_end)
-		return fr_up(skb, PROG_NAKS + reason_truncated);
-	return fr_up(skb, PROG_NAKS + reason_not_nak);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	return fr_up(skb, pkt->prog + reason_not_nak);
 }
 
 SEC("tc") int prog_naks(struct __sk_buff *skb)
 {
-	struct naks_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_NAKS;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -699,176 +804,7 @@ SEC("tc") int prog_naks(struct __sk_buff *skb)
  *	eth ipv6 udp request
  */
 
-/* What is known of a packet. */
-struct calls_packet {
-	void *data;
-	void *data_end;
-	__u64 ip_end;
-	__u64 partial;
-	__u64 partial_2;
-};
-
-static __always_inline __u32 check_reply(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 udp_end, const __u32 at)
-{
-	struct hdr_reply *reply = data + at;
-
-	if ((void *)(reply + 1) > data_end || at + sizeof(*reply) > udp_end)
-		return reason_truncated;
-	if (be8(&reply->status) != 0)
-		return reason_reply_status;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-	if (at + sizeof(*reply) != udp_end)
-		return reason_reply_trailing;
-	return 0;
-}
-
-static __always_inline int calls_ipv4_send(struct __sk_buff *skb, struct calls_packet *pkt,
-					   struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_reply *reply = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(ipv4->dst);
-	__be32 ipv4_dst = ld32(ipv4->src);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = ld16(&udp->src_port);
-	__be32 reply_number = bpf_htonl((be32(&reply->number) + 100) & 0xffffffffULL);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld32(&reply->number));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, reply_number);
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
-					 ipv4_ttl_protocol + 64);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_CALLS + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 46 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_CALLS + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 18, 28);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_reply *new_reply = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st32(&new_reply->number, reply_number);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_CALLS + reason_fault);
-	fr_complete_end(skb, csum, 18, 28);
-
-	fr_count(PROG_CALLS + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline __u32 check_request(struct __sk_buff *skb, void *data, void *data_end,
-					   __u64 udp_end, const __u32 at)
-{
-	struct hdr_request *request = data + at;
-
-	if ((void *)(request + 1) > data_end || at + sizeof(*request) > udp_end)
-		return reason_truncated;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-	if (at + sizeof(*request) != udp_end)
-		return reason_request_trailing;
-	return 0;
-}
-
-static __always_inline int calls_ipv4_send_2(struct __sk_buff *skb, struct calls_packet *pkt,
-					     struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_request *request = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(ipv4->dst);
-	__be32 ipv4_dst = ld32(ipv4->src);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = ld16(&udp->src_port);
-	__be32 request_number = bpf_htonl((be32(&request->number) + 1) & 0xffffffffULL);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld32(&request->number));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, request_number);
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
-					 ipv4_ttl_protocol + 64);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_CALLS + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 46 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_CALLS + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 18, 28);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_request *new_request = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st32(&new_request->number, request_number);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_CALLS + reason_fault);
-	fr_complete_end(skb, csum, 18, 28);
-
-	fr_count(PROG_CALLS + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int calls_ipv4(struct __sk_buff *skb, struct calls_packet *pkt)
+static __always_inline int calls_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
@@ -879,278 +815,68 @@ static __always_inline int calls_ipv4(struct __sk_buff *skb, struct calls_packet
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_CALLS + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* stack: ["eth", "ip", "udp", {call: ["reply", "request"]}] */
 	if (47ULL <= udp_end) { /* reply */
 		if (pkt->data + 47 > pkt->data_end)
-			return fr_up(skb, PROG_CALLS + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 		if (be8(pkt->data + 46) == 0) { /* reply */
 			/* reply: {fields: [{name: "number", bits: 32}, {name: "status", bits:... */
 			why = check_reply(skb, pkt->data, pkt->data_end, udp_end, 42);
 			if (why)
-				return fr_up(skb, PROG_CALLS + why);
+				return fr_up(skb, pkt->prog + why);
 
 			/* do: [{set: "call.number": "low(call.number + pick(reply, 100, 1), 3... */
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      (pkt->partial >> 16) >= 50) ||
+			pkt->partial_2 = fr_partial(skb);
+			if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+			      (pkt->partial_2 >> 16) >= 50) ||
 			    !(skb->len <= pkt->ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, PROG_CALLS + reason_partial_checksum);
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
 			__builtin_memset(fib, 0, sizeof(*fib));
 			fib->family = AF_INET;
 			fib->src[0] = ld32(ipv4->dst);
 			fib->dst[0] = ld32(ipv4->src);
 			fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
 			if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-				return fr_up(skb, PROG_CALLS + reason_too_big);
+				return fr_up(skb, pkt->prog + reason_too_big);
 			if (unlikely(!fr_usable(hop)))
 				return fr_up(skb,
-					     fr_unrouted(hop, PROG_CALLS + reason_not_forwarded,
-							 PROG_CALLS + reason_unreachable));
-			return calls_ipv4_send(skb, pkt, hop, fib);
+					     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+							 pkt->prog + reason_unreachable));
+			return shared_ipv4_send(skb, pkt, hop, fib, 0);
 		}
 	}
 
 	/* request: {fields: [{name: "number", bits: 32}], closed: true} */
 	why = check_request(skb, pkt->data, pkt->data_end, udp_end, 42);
 	if (why)
-		return fr_up(skb, PROG_CALLS + why);
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      (pkt->partial_2 >> 16) >= 46) ||
+		return fr_up(skb, pkt->prog + why);
+	pkt->partial_3 = fr_partial(skb);
+	if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40) ||
+	      (pkt->partial_3 >> 16) >= 46) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_CALLS + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET;
 	fib->src[0] = ld32(ipv4->dst);
 	fib->dst[0] = ld32(ipv4->src);
 	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
 	if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-		return fr_up(skb, PROG_CALLS + reason_too_big);
+		return fr_up(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(hop, PROG_CALLS + reason_not_forwarded,
-					 PROG_CALLS + reason_unreachable));
-	return calls_ipv4_send_2(skb, pkt, hop, fib);
-}
-
-static __always_inline int calls_ipv6_send(struct __sk_buff *skb, struct calls_packet *pkt,
-					   struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_reply *reply = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(ipv6->dst);
-	__be128 ipv6_dst = ld128(ipv6->src);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = ld16(&udp->src_port);
-	__be32 reply_number = bpf_htonl((be32(&reply->number) + 100) & 0xffffffffULL);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld32(&reply->number));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, reply_number);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_CALLS + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 66 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_CALLS + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 52);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_reply *new_reply = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st32(&new_reply->number, reply_number);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_CALLS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 52);
-
-	fr_count(PROG_CALLS + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int calls_ipv6_send_2(struct __sk_buff *skb, struct calls_packet *pkt,
-					     struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_request *request = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(ipv6->dst);
-	__be128 ipv6_dst = ld128(ipv6->src);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = ld16(&udp->src_port);
-	__be32 request_number = bpf_htonl((be32(&request->number) + 1) & 0xffffffffULL);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld32(&request->number));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, request_number);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_CALLS + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 66 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_CALLS + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 52);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_request *new_request = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st32(&new_request->number, request_number);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_CALLS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 52);
-
-	fr_count(PROG_CALLS + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int calls_ipv6(struct __sk_buff *skb, struct calls_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_CALLS + why);
-
-	/* stack: ["eth", "ip", "udp", {call: ["reply", "request"]}] */
-	if (67ULL <= udp_end) { /* reply */
-		if (pkt->data + 67 > pkt->data_end)
-			return fr_up(skb, PROG_CALLS + reason_truncated);
-		if (be8(pkt->data + 66) == 0) { /* reply */
-			/* reply: {fields: [{name: "number", bits: 32}, {name: "status", bits:... */
-			why = check_reply(skb, pkt->data, pkt->data_end, udp_end, 62);
-			if (why)
-				return fr_up(skb, PROG_CALLS + why);
-
-			/* do: [{set: "call.number": "low(call.number + pick(reply, 100, 1), 3... */
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-			      (pkt->partial >> 16) >= 70))
-				return fr_up(skb, PROG_CALLS + reason_partial_checksum);
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, PROG_CALLS + reason_udp_checksum);
-			if (!(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, PROG_CALLS + reason_partial_checksum);
-			__builtin_memset(fib, 0, sizeof(*fib));
-			fib->family = AF_INET6;
-			fib->src[0] = ld32(ipv6->dst);
-			fib->src[1] = ld32(ipv6->dst + 4);
-			fib->src[2] = ld32(ipv6->dst + 8);
-			fib->src[3] = ld32(ipv6->dst + 12);
-			fib->dst[0] = ld32(ipv6->src);
-			fib->dst[1] = ld32(ipv6->src + 4);
-			fib->dst[2] = ld32(ipv6->src + 8);
-			fib->dst[3] = ld32(ipv6->src + 12);
-			fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-			if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-				return fr_up(skb, PROG_CALLS + reason_too_big);
-			if (unlikely(!fr_usable(hop)))
-				return fr_up(skb,
-					     fr_unrouted(hop, PROG_CALLS + reason_not_forwarded,
-							 PROG_CALLS + reason_unreachable));
-			return calls_ipv6_send(skb, pkt, hop, fib);
-		}
-	}
-
-	/* request: {fields: [{name: "number", bits: 32}], closed: true} */
-	why = check_request(skb, pkt->data, pkt->data_end, udp_end, 62);
-	if (why)
-		return fr_up(skb, PROG_CALLS + why);
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      (pkt->partial_2 >> 16) >= 66))
-		return fr_up(skb, PROG_CALLS + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_CALLS + reason_udp_checksum);
-	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_CALLS + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET6;
-	fib->src[0] = ld32(ipv6->dst);
-	fib->src[1] = ld32(ipv6->dst + 4);
-	fib->src[2] = ld32(ipv6->dst + 8);
-	fib->src[3] = ld32(ipv6->dst + 12);
-	fib->dst[0] = ld32(ipv6->src);
-	fib->dst[1] = ld32(ipv6->src + 4);
-	fib->dst[2] = ld32(ipv6->src + 8);
-	fib->dst[3] = ld32(ipv6->src + 12);
-	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-	if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-		return fr_up(skb, PROG_CALLS + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_CALLS + reason_not_forwarded,
-					 PROG_CALLS + reason_unreachable));
-	return calls_ipv6_send_2(skb, pkt, hop, fib);
+			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					 pkt->prog + reason_unreachable));
+	return shared_ipv4_send(skb, pkt, hop, fib, 1);
 }
 
 SEC("tc") int prog_calls(struct __sk_buff *skb)
 {
-	struct calls_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_CALLS;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -1172,7 +898,7 @@ SEC("tc") int prog_calls(struct __sk_buff *skb)
 	if (be16(&eth->type) == ETH_P_IP)
 		return calls_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return calls_ipv6(skb, &pkt);
+		return shared_ipv6_long(skb, &pkt);
 	return fr_up(skb, PROG_CALLS + reason_not_ip);
 }
 
@@ -1183,15 +909,6 @@ SEC("tc") int prog_calls(struct __sk_buff *skb)
  *	eth ipv6 udp stamp
  *	eth ipv6 udp
  */
-
-/* What is known of a packet. */
-struct stamped_packet {
-	void *data;
-	void *data_end;
-	__u64 ip_end;
-	__u64 partial;
-	__u64 partial_2;
-};
 
 static __always_inline __u32 check_stamp(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 udp_end, const __u32 at)
@@ -1209,14 +926,16 @@ static __always_inline __u32 check_stamp(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-static __always_inline int stamped_ipv4_send(struct __sk_buff *skb, struct stamped_packet *pkt,
-					     struct fr_hop *hop, struct bpf_fib_lookup *fib)
+static __always_inline int stamped_ipv4_send(struct __sk_buff *skb, struct packet *pkt,
+					     struct fr_hop *hop, struct bpf_fib_lookup *fib,
+					     const int second)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x45b8ULL | (be8(&ipv4->dscp_ecn) & 3));
+	__be16 ipv4_version_to_ecn = bpf_htons((second ? 0x4528ULL : 0x45b8ULL) |
+					       (be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
 	__be32 ipv4_dst = ld32(ipv4->src);
@@ -1226,8 +945,12 @@ static __always_inline int stamped_ipv4_send(struct __sk_buff *skb, struct stamp
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(second ? pkt->partial_2 :
+					  pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
+	if (second)
+		udp_csum.partial = udp_csum.partial ||
+			(udp_csum.old && fr_is_segmented(skb, pkt->partial_2, udp_checksum_at));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
@@ -1241,11 +964,11 @@ static __always_inline int stamped_ipv4_send(struct __sk_buff *skb, struct stamp
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_STAMPED + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_STAMPED + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 28);
@@ -1264,353 +987,134 @@ static __always_inline int stamped_ipv4_send(struct __sk_buff *skb, struct stamp
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_STAMPED + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 28);
 
-	fr_count(PROG_STAMPED + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(hop->ifindex, 0);
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int stamped_ipv4_send_2(struct __sk_buff *skb, struct stamped_packet *pkt,
-					       struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4528ULL | (be8(&ipv4->dscp_ecn) & 3));
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(ipv4->dst);
-	__be32 ipv4_dst = ld32(ipv4->src);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = ld16(&udp->src_port);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, 0);
-	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, pkt->partial_2, udp_checksum_at));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld16(&ipv4->version_ihl) + ld32(&ipv4->id) +
-					  ld16(&ipv4->ttl)) + ipv4_version_to_ecn +
-					 ipv4_ttl_protocol + 64);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_STAMPED + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_STAMPED + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 28);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_STAMPED + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 28);
-
-	fr_count(PROG_STAMPED + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int stamped_ipv4(struct __sk_buff *skb, struct stamped_packet *pkt)
+static __always_inline int stamped_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_STAMPED + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* stack: ["eth", "ip", "udp", "stamp?"] */
-	if (44ULL <= udp_end) { /* stamp */
-		if (pkt->data + 44 > pkt->data_end)
-			return fr_up(skb, PROG_STAMPED + reason_truncated);
-		if (be16(pkt->data + 42) == 0x5354) { /* stamp */
+	if ((v6 ? 64ULL : 44ULL) <= udp_end) { /* stamp */
+		if (pkt->data + (v6 ? 64 : 44) > pkt->data_end)
+			return fr_up(skb, pkt->prog + reason_truncated);
+		if (be16(pkt->data + (v6 ? 62 : 42)) == 0x5354) { /* stamp */
 			/* stamp: {fields: [{name: "magic", bits: 16, is: 0x5354}, {name: "tim... */
-			why = check_stamp(skb, pkt->data, pkt->data_end, udp_end, 42);
+			why = check_stamp(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42);
 			if (why)
-				return fr_up(skb, PROG_STAMPED + why);
+				return fr_up(skb, pkt->prog + why);
 
 			/* do: [{mark: dscp: "pick(stamp, 46, 10)"}, {send: {from: "udp.dst", ... */
 			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      (pkt->partial >> 16) >= 48) ||
-			    !(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, PROG_STAMPED + reason_partial_checksum);
+			if (v6) {
+				if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+				      (pkt->partial >> 16) >= 68))
+					return fr_up(skb, pkt->prog + reason_partial_checksum);
+				if (be16(&udp->checksum) == 0)
+					return fr_up(skb, pkt->prog + reason_udp_checksum);
+				if (!(skb->len <= pkt->ip_end ||
+				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+					return fr_up(skb, pkt->prog + reason_partial_checksum);
+			} else {
+				if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+				      (pkt->partial >> 16) >= 48) ||
+				    !(skb->len <= pkt->ip_end ||
+				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+					return fr_up(skb, pkt->prog + reason_partial_checksum);
+			}
 			__builtin_memset(fib, 0, sizeof(*fib));
-			fib->family = AF_INET;
-			fib->src[0] = ld32(ipv4->dst);
-			fib->dst[0] = ld32(ipv4->src);
+			fib->family = v6 ? AF_INET6 : AF_INET;
+			if (v6) {
+				fib->src[0] = ld32(ipv6->dst);
+				fib->src[1] = ld32(ipv6->dst + 4);
+				fib->src[2] = ld32(ipv6->dst + 8);
+				fib->src[3] = ld32(ipv6->dst + 12);
+				fib->dst[0] = ld32(ipv6->src);
+				fib->dst[1] = ld32(ipv6->src + 4);
+				fib->dst[2] = ld32(ipv6->src + 8);
+				fib->dst[3] = ld32(ipv6->src + 12);
+			} else {
+				fib->src[0] = ld32(ipv4->dst);
+				fib->dst[0] = ld32(ipv4->src);
+			}
 			fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
 			if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-				return fr_up(skb, PROG_STAMPED + reason_too_big);
+				return fr_up(skb, pkt->prog + reason_too_big);
 			if (unlikely(!fr_usable(hop)))
 				return fr_up(skb,
-					     fr_unrouted(hop, PROG_STAMPED + reason_not_forwarded,
-							 PROG_STAMPED + reason_unreachable));
-			return stamped_ipv4_send(skb, pkt, hop, fib);
+					     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+							 pkt->prog + reason_unreachable));
+			if (v6)
+				return shared_ipv6_send(skb, pkt, hop, fib, 0);
+			return stamped_ipv4_send(skb, pkt, hop, fib, 0);
 		}
 	}
 	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      (pkt->partial_2 >> 16) >= 42))
-		return fr_up(skb, PROG_STAMPED + reason_partial_checksum);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      (pkt->partial_2 >> 16) >= (v6 ? 62 : 42)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (v6) {
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	}
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_STAMPED + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_STAMPED + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET;
-	fib->src[0] = ld32(ipv4->dst);
-	fib->dst[0] = ld32(ipv4->src);
+	fib->family = v6 ? AF_INET6 : AF_INET;
+	if (v6) {
+		fib->src[0] = ld32(ipv6->dst);
+		fib->src[1] = ld32(ipv6->dst + 4);
+		fib->src[2] = ld32(ipv6->dst + 8);
+		fib->src[3] = ld32(ipv6->dst + 12);
+		fib->dst[0] = ld32(ipv6->src);
+		fib->dst[1] = ld32(ipv6->src + 4);
+		fib->dst[2] = ld32(ipv6->src + 8);
+		fib->dst[3] = ld32(ipv6->src + 12);
+	} else {
+		fib->src[0] = ld32(ipv4->dst);
+		fib->dst[0] = ld32(ipv4->src);
+	}
 	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 28 : pkt->ip_end - 14, hop))
-		return fr_up(skb, PROG_STAMPED + reason_too_big);
+	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
+		     pkt->ip_end - 14, hop))
+		return fr_up(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(hop, PROG_STAMPED + reason_not_forwarded,
-					 PROG_STAMPED + reason_unreachable));
-	return stamped_ipv4_send_2(skb, pkt, hop, fib);
-}
-
-static __always_inline int stamped_ipv6_send(struct __sk_buff *skb, struct stamped_packet *pkt,
-					     struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x6b800000ULL |
-						      (((be8(ipv6->version_to_flow_label +
-						      1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(ipv6->dst);
-	__be128 ipv6_dst = ld128(ipv6->src);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = ld16(&udp->src_port);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, 0);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_STAMPED + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_STAMPED + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_STAMPED + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 48);
-
-	fr_count(PROG_STAMPED + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int stamped_ipv6_send_2(struct __sk_buff *skb, struct stamped_packet *pkt,
-					       struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x62800000ULL |
-						      (((be8(ipv6->version_to_flow_label +
-						      1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(ipv6->dst);
-	__be128 ipv6_dst = ld128(ipv6->src);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = ld16(&udp->src_port);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, 0);
-	udp_csum.partial = udp_csum.partial ||
-		fr_is_segmented(skb, pkt->partial_2, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_STAMPED + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_STAMPED + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_STAMPED + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 48);
-
-	fr_count(PROG_STAMPED + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int stamped_ipv6(struct __sk_buff *skb, struct stamped_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_STAMPED + why);
-
-	/* stack: ["eth", "ip", "udp", "stamp?"] */
-	if (64ULL <= udp_end) { /* stamp */
-		if (pkt->data + 64 > pkt->data_end)
-			return fr_up(skb, PROG_STAMPED + reason_truncated);
-		if (be16(pkt->data + 62) == 0x5354) { /* stamp */
-			/* stamp: {fields: [{name: "magic", bits: 16, is: 0x5354}, {name: "tim... */
-			why = check_stamp(skb, pkt->data, pkt->data_end, udp_end, 62);
-			if (why)
-				return fr_up(skb, PROG_STAMPED + why);
-
-			/* do: [{mark: dscp: "pick(stamp, 46, 10)"}, {send: {from: "udp.dst", ... */
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-			      (pkt->partial >> 16) >= 68))
-				return fr_up(skb, PROG_STAMPED + reason_partial_checksum);
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, PROG_STAMPED + reason_udp_checksum);
-			if (!(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, PROG_STAMPED + reason_partial_checksum);
-			__builtin_memset(fib, 0, sizeof(*fib));
-			fib->family = AF_INET6;
-			fib->src[0] = ld32(ipv6->dst);
-			fib->src[1] = ld32(ipv6->dst + 4);
-			fib->src[2] = ld32(ipv6->dst + 8);
-			fib->src[3] = ld32(ipv6->dst + 12);
-			fib->dst[0] = ld32(ipv6->src);
-			fib->dst[1] = ld32(ipv6->src + 4);
-			fib->dst[2] = ld32(ipv6->src + 8);
-			fib->dst[3] = ld32(ipv6->src + 12);
-			fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-			if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-				return fr_up(skb, PROG_STAMPED + reason_too_big);
-			if (unlikely(!fr_usable(hop)))
-				return fr_up(skb,
-					     fr_unrouted(hop, PROG_STAMPED + reason_not_forwarded,
-							 PROG_STAMPED + reason_unreachable));
-			return stamped_ipv6_send(skb, pkt, hop, fib);
-		}
-	}
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      (pkt->partial_2 >> 16) >= 62))
-		return fr_up(skb, PROG_STAMPED + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_STAMPED + reason_udp_checksum);
-	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_STAMPED + reason_gso_packet);
-	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_STAMPED + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET6;
-	fib->src[0] = ld32(ipv6->dst);
-	fib->src[1] = ld32(ipv6->dst + 4);
-	fib->src[2] = ld32(ipv6->dst + 8);
-	fib->src[3] = ld32(ipv6->dst + 12);
-	fib->dst[0] = ld32(ipv6->src);
-	fib->dst[1] = ld32(ipv6->src + 4);
-	fib->dst[2] = ld32(ipv6->src + 8);
-	fib->dst[3] = ld32(ipv6->src + 12);
-	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 48 : pkt->ip_end - 14, hop))
-		return fr_up(skb, PROG_STAMPED + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_STAMPED + reason_not_forwarded,
-					 PROG_STAMPED + reason_unreachable));
-	return stamped_ipv6_send_2(skb, pkt, hop, fib);
+			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					 pkt->prog + reason_unreachable));
+	if (v6)
+		return shared_ipv6_send(skb, pkt, hop, fib, 1);
+	return stamped_ipv4_send(skb, pkt, hop, fib, 1);
 }
 
 SEC("tc") int prog_stamped(struct __sk_buff *skb)
 {
-	struct stamped_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_STAMPED;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -1630,8 +1134,8 @@ SEC("tc") int prog_stamped(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "stamp?"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return stamped_ipv4(skb, &pkt);
+		return stamped_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return stamped_ipv6(skb, &pkt);
+		return stamped_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_STAMPED + reason_not_ip);
 }

@@ -70,18 +70,18 @@ enum {
 	reason_not_ip,
 };
 
+/* What is known of a packet. */
+struct packet {
+	void *data;
+	void *data_end;
+	__u64 partial;
+};
+
 /*
  * prog_filter: tc/ingress
  *	eth ipv4 udp odd
  *	eth ipv6 udp odd
  */
-
-/* What is known of a packet. */
-struct filter_packet {
-	void *data;
-	void *data_end;
-	__u64 partial;
-};
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -98,6 +98,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -137,25 +184,6 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
 static __always_inline __u32 check_odd(struct __sk_buff *skb, void *data, void *data_end,
 				       __u64 udp_end, const __u32 at)
 {
@@ -170,32 +198,54 @@ static __always_inline __u32 check_odd(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int filter_ipv4_send(struct __sk_buff *skb, struct filter_packet *pkt)
+static __always_inline int filter_ip_send(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_odd *odd = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_odd *odd = pkt->data + (v6 ? 62 : 42);
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
+	const __u32 udp_checksum_at = v6 ? 60 : 40;
 	__u8 odd_version_label = 160ULL | ((be64(&odd->wide) & 0xfffff) >> 15);
 	__be16 odd_label_flag = bpf_htons(((be64(&odd->wide) & 0xfffff & 0x7fff) << 1) |
 					  (be8(odd->version_to_flag + 2) & 1));
 	__u32 odd_offset = ((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL;
+	__be32 old_ipv4_src = 0;
+	__be32 old_ipv4_dst = 0;
+	__be128 old_ipv6_src;
+	__be128 old_ipv6_dst;
 
-	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	if (v6) {
+		/* udp.checksum */
+		old_ipv6_src = ld128(ipv6->src);
+		old_ipv6_dst = ld128(ipv6->dst);
+	} else {
+		/* udp.checksum */
+		old_ipv4_src = ld32(ipv4->src);
+		old_ipv4_dst = ld32(ipv4->dst);
+	}
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo;
+	if (v6)
+		udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld8(odd->version_to_flag) +
 					  ((__u64)ld16(odd->version_to_flag + 1) << 8) +
 					  ((__u64)ld32(&odd->offset) << 8));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (v6) {
+		udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	} else {
+		udp_csum.optional = 1;
+		udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	}
 	__u8 value = ((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL & 255;
 	__u8 value_2 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 8) & 255;
 	__u8 value_3 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 16) & 255;
@@ -204,9 +254,9 @@ static __always_inline int filter_ipv4_send(struct __sk_buff *skb, struct filter
 			  (__u64)odd_version_label + ((__u64)odd_label_flag << 8) +
 			  ((__u64)value << 8) + value_2 + ((__u64)value_3 << 8) + value_4);
 
-	__s64 csum = fr_complete_begin(skb, 40, 9);
-	struct hdr_odd *new_odd = pkt->data + 42;
-	struct hdr_udp *new_udp = pkt->data + 34;
+	__s64 csum = fr_complete_begin(skb, v6 ? 60 : 40, 9);
+	struct hdr_udp *new_udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_odd *new_odd = pkt->data + (v6 ? 62 : 42);
 
 	st8(new_odd->version_to_flag, odd_version_label);
 	st16(new_odd->version_to_flag + 1, odd_label_flag);
@@ -214,13 +264,13 @@ static __always_inline int filter_ipv4_send(struct __sk_buff *skb, struct filter
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, 40, 9);
+	fr_complete_end(skb, csum, v6 ? 60 : 40, 9);
 
 	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int filter_ipv4_send_2(struct __sk_buff *skb, struct filter_packet *pkt)
+static __always_inline int filter_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -228,19 +278,32 @@ static __always_inline int filter_ipv4_send_2(struct __sk_buff *skb, struct filt
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int filter_ipv4(struct __sk_buff *skb, struct filter_packet *pkt)
+static __always_inline int filter_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_odd *odd = pkt->data + 42;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+	__u32 len = skb->len;
 
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int filter_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_odd *odd = pkt->data + (v6 ? 62 : 42);
+	__u64 ip_end, udp_end;
+	__u32 why;
+
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* headers: odd: fields: [ */
-	why = check_odd(skb, pkt->data, pkt->data_end, udp_end, 42);
+	why = check_odd(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42);
 	if (why)
 		return fr_up(skb, why);
 
@@ -251,149 +314,32 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, struct filter_pack
 	/* {when: "odd.label == 0xABCDE && odd.flag == 1", do: [{set: {"odd.label": "low(odd.w... */
 	if (((((be16(odd->version_to_flag) << 8) | be8(odd->version_to_flag + 2)) >> 1) &
 	     0xfffff) == 0xabcde && (be8(odd->version_to_flag + 2) & 1) == 1) {
+		if (v6) {
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, reason_udp_checksum);
+		}
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= 57))
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      (pkt->partial >> 16) >= (v6 ? 77 : 57)))
 			return fr_up(skb, reason_partial_checksum);
-		return filter_ipv4_send(skb, pkt);
+		return filter_ip_send(skb, pkt, v6);
 	}
 
 	/* {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
 	if ((be64(&odd->wide) >> 63) == 1)
 		return fr_drop(skb->len, reason_negative);
+	if (v6) {
+		/* {do: ["pass"]}, */
+		return filter_ipv6_send_2(skb, pkt);
+	}
 
 	/* {do: ["pass"]}, */
 	return filter_ipv4_send_2(skb, pkt);
 }
 
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int filter_ipv6_send(struct __sk_buff *skb, struct filter_packet *pkt)
-{
-	struct hdr_odd *odd = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__u8 odd_version_label = 160ULL | ((be64(&odd->wide) & 0xfffff) >> 15);
-	__be16 odd_label_flag = bpf_htons(((be64(&odd->wide) & 0xfffff & 0x7fff) << 1) |
-					  (be8(odd->version_to_flag + 2) & 1));
-	__u32 odd_offset = ((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL;
-
-	/* udp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld8(odd->version_to_flag) +
-					  ((__u64)ld16(odd->version_to_flag + 1) << 8) +
-					  ((__u64)ld32(&odd->offset) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	__u8 value = ((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL & 255;
-	__u8 value_2 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 8) & 255;
-	__u8 value_3 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 16) & 255;
-	__u8 value_4 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 24) & 255;
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)odd_version_label + ((__u64)odd_label_flag << 8) +
-			  ((__u64)value << 8) + value_2 + ((__u64)value_3 << 8) + value_4);
-
-	__s64 csum = fr_complete_begin(skb, 60, 9);
-	struct hdr_odd *new_odd = pkt->data + 62;
-	struct hdr_udp *new_udp = pkt->data + 54;
-
-	st8(new_odd->version_to_flag, odd_version_label);
-	st16(new_odd->version_to_flag + 1, odd_label_flag);
-	st32(&new_odd->offset, odd_offset);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, 60, 9);
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int filter_ipv6_send_2(struct __sk_buff *skb, struct filter_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int filter_ipv6(struct __sk_buff *skb, struct filter_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_odd *odd = pkt->data + 62;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* headers: odd: fields: [ */
-	why = check_odd(skb, pkt->data, pkt->data_end, udp_end, 62);
-	if (why)
-		return fr_up(skb, why);
-
-	/* when: "udp.dst_port == 7000 && odd.offset < setting.limit" */
-	if (!(be16(&udp->dst_port) == 0x1b58 && (__u64)ld32(&odd->offset) < set_limit))
-		return fr_up(skb, reason_no_match);
-
-	/* {when: "odd.label == 0xABCDE && odd.flag == 1", do: [{set: {"odd.label": "low(odd.w... */
-	if (((((be16(odd->version_to_flag) << 8) | be8(odd->version_to_flag + 2)) >> 1) &
-	     0xfffff) == 0xabcde && (be8(odd->version_to_flag + 2) & 1) == 1) {
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= 77))
-			return fr_up(skb, reason_partial_checksum);
-		return filter_ipv6_send(skb, pkt);
-	}
-
-	/* {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
-	if ((be64(&odd->wide) >> 63) == 1)
-		return fr_drop(skb->len, reason_negative);
-
-	/* {do: ["pass"]}, */
-	return filter_ipv6_send_2(skb, pkt);
-}
-
 SEC("tc") int prog_filter(struct __sk_buff *skb)
 {
-	struct filter_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -413,8 +359,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "odd"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return filter_ipv4(skb, &pkt);
+		return filter_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return filter_ipv6(skb, &pkt);
+		return filter_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

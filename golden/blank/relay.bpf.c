@@ -15,7 +15,7 @@
 #define FR_NEEDS_SCRATCH
 #define FR_NEEDS_RECEIVERS 1025
 #define FR_NEEDS_FRONT 512
-#define FR_NEEDS_SAME 11
+#define FR_NEEDS_SAME 12
 #include "fastrelay.h"
 
 /* Headers of packets. */
@@ -134,9 +134,9 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY_HOP(36);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy_hop(to + 36, from + 36);
 	return all;
 }
 
@@ -203,18 +203,12 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_DOWNSTREAM = 0, PROG_OTHER = 64 };
 
-/*
- * prog_downstream: tc/ingress
- *	eth ipv4 udp short ack stream
- *	eth ipv4 udp short stream
- *	eth ipv6 udp short ack stream
- *	eth ipv6 udp short stream
- */
-
 /* What is known of a packet. */
-struct downstream_packet {
+struct packet {
 	void *data;
 	void *data_end;
+	const struct fr_lease *lease;
+	__u32 prog;
 	__u64 ip_end;
 	__u64 short_payload_end;
 	__u64 ack_count;
@@ -227,6 +221,34 @@ struct downstream_packet {
 	__u64 ack_length8_end;
 	__u64 ack_ce_end;
 	__u64 stream_length_end;
+	__u64 udp_end;
+	__u64 note_text_end;
+	__u64 more_text_end;
+	__u64 partial;
+	__u64 payload_len;
+	struct val_peers *p;
+};
+
+/* What is the same for all receivers. */
+struct same {
+	__u32 size;
+	__u32 kind0;
+	__u64 rest0;
+	__u64 rest1;
+	__u32 kind2;
+	__u64 rest2;
+	__u32 zeroed0;
+	__u64 ip_end;
+	__u64 ack_ce_end;
+	__s64 csum;
+	__u64 copies0;
+	__u32 kind1;
+};
+
+struct fan {
+	struct __sk_buff *skb;
+	struct list_clients *list;
+	void *front;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -244,6 +266,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -283,27 +352,17 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
+/*
+ * prog_downstream: tc/ingress
+ *	eth ipv4 udp short ack stream
+ *	eth ipv4 udp short stream
+ *	eth ipv6 udp short ack stream
+ *	eth ipv6 udp short stream
+ */
 
 static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 udp_end, const __u32 at, __u64 *end)
+					 __u64 udp_end, const __u32 at, __u64 *end,
+					 const int second)
 {
 	struct hdr_short *v_short = data + at;
 
@@ -313,7 +372,7 @@ static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void
 		return reason_short_form;
 	if (((be8(&v_short->form_to_rest) >> 6) & 1) != 1)
 		return reason_short_fixed;
-	if (udp_end < 71)
+	if (udp_end < (second ? 91 : 71))
 		return reason_truncated;
 	__u64 short_payload_end = udp_end - 16;
 
@@ -321,1192 +380,102 @@ static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-/* What is the same for all receivers. */
-struct downstream_same1 {
-	__u32 size;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u32 kind2;
-	__u64 rest2;
-	__u32 zeroed0;
-	__u64 ip_end;
-	__u64 ack_ce_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct downstream_fan1 {
-	struct __sk_buff *skb;
-	struct list_clients *list;
-	void *front;
-};
-
-static __always_inline long downstream_copy1(struct __sk_buff *skb, void *front, __u64 ack_ce_end,
-					     struct receiver_clients *r,
-					     struct downstream_same1 *same)
+static __always_inline long downstream_copy(struct __sk_buff *skb, void *front, __u64 ack_ce_end,
+					    struct receiver_clients *r, struct same *same,
+					    const __u32 prog, const int second, const int second_2)
 {
-	struct hdr_short *saved_short = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_short *saved_short = front + 42;
 	struct hdr_ack *saved_ack = front + 55;
 	void *data;
 
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) + fr_odd64(ld64(r->dcid)));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
-
-	if (fr_put_back(skb, 55, &saved_ack->type, ack_ce_end - 55, 256))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 55 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-
-	struct hdr_short *new_short = data + 42;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_short->number, ld32(&saved_short->number));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st64(new_short->dcid, ld64(r->dcid));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 37);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __always_inline long downstream_copy2(struct __sk_buff *skb, void *front, __u64 ack_ce_end,
-					     struct receiver_clients *r,
-					     struct downstream_same1 *same)
-{
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum;
-	if (same->kind2 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest2 + udp_new_pseudo);
-	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest2 + udp_new_pseudo + bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) + fr_odd64(ld64(r->dcid)));
-	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
-
-	if (fr_blank(skb, 55, ack_ce_end - 55))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 55 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st64(new_short->dcid, ld64(r->dcid));
-	st32(&new_short->number, bpf_htonl(7));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_fold(FR_ZERO + same->csum - same->zeroed0), 18, 37);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __noinline long downstream_turn1(__u32 i, struct downstream_fan1 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct downstream_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 ack_ce_end = same->ack_ce_end;
-	struct receiver_clients *r = receiver_of_clients(fan->list, i);
-
-	if (!r)
-		return 1;
-
-	/* {when: "r.acks", do: [{set: "short.dcid": "r.dcid"}, {send: {from: "r.local", to: "... */
-	if (r->acks) {
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
-		    !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len,
-					  PROG_DOWNSTREAM + reason_address_family);
-		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote,
-						      PROG_DOWNSTREAM + reason_no_route));
-		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
-		return downstream_copy1(skb, front, ack_ce_end, r, same);
+	if (second_2) {
+		if (same->kind2 == FR_SUM_PARTIAL)
+			udp_checksum = fr_fold(same->rest2 + udp_new_pseudo);
+		else
+			udp_checksum = fr_checksum_not_0(same->rest2 + udp_new_pseudo +
+							 bpf_htons(r->local.port) +
+							 bpf_htons(r->remote.port) +
+							 fr_odd64(ld64(r->dcid)));
+		if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
+	} else {
+		if (same->kind0 == FR_SUM_PARTIAL)
+			udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+		else
+			udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+							 bpf_htons(r->local.port) +
+							 bpf_htons(r->remote.port) +
+							 fr_odd64(ld64(r->dcid)));
+		if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
 	}
 
-	/* {do: [{blank: "ack"}, {set: {"short.dcid": "r.dcid", "short.number": "7"}}, {send: ... */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_address_family);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_DOWNSTREAM + reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
-	return downstream_copy2(skb, front, ack_ce_end, r, same);
-}
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
+	if (!second) {
+		if (second_2) {
+			if (fr_blank(skb, 55, ack_ce_end - 55))
+				return fr_refuse(r->receiver, skb->len,
+						 prog + reason_refused_by_device);
+		} else {
+			if (fr_put_back(skb, 55, &saved_ack->type, ack_ce_end - 55, 256))
+				return fr_refuse(r->receiver, skb->len,
+						 prog + reason_refused_by_device);
+		}
+	}
 
-static __always_inline int downstream_fan1(struct __sk_buff *skb, struct downstream_packet *pkt)
-{
-	struct hdr_short *v_short = pkt->data + 42;
-	__u32 len = skb->len;
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 55 > (void *)(long)skb->data_end))
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 
-	/* do: [{fan_out: { */
-	struct group_clients key __attribute__((aligned(8))) = {};
-	struct list_clients *list;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_short *new_short = data + 42;
 
-	st64((void *)&key, ld64(v_short->dcid));
-	list = list_of_clients(&key);
-	if (!list)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_clients);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
-
-	__u32 size = fr_size(pkt->stream_length_end, 512);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, size);
-	if (!front)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
-	struct downstream_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_short *saved_short = front + 42;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	same->size = size;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->dcid)) +
-		 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	__u64 region_sum = fr_sum512(skb, 55, pkt->ack_ce_end - 55);
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind2 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind2 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
-	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->dcid)) +
-		 ((__u64)ld32(&saved_short->number) << 8) + ((__u64)region_sum << 8) +
-		 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) + 7;
-	same->zeroed0 = 0;
-	same->ip_end = pkt->ip_end;
-	same->ack_ce_end = pkt->ack_ce_end;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
+	fr_link(data, &r->hop_remote);
+	if (!second_2)
+		st32(&new_short->number, ld32(&saved_short->number));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st64(new_short->dcid, ld64(r->dcid));
+	if (second_2)
+		st32(&new_short->number, bpf_htonl(7));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 18, 37);
-		same->zeroed0 = fr_counted(55, fr_sum512(skb, 55, pkt->ack_ce_end - 55));
+		if (second_2) {
+			if (second)
+				fr_complete(skb, same->csum, 18, 37);
+			else
+				fr_complete(skb, fr_fold(FR_ZERO + same->csum - same->zeroed0), 18,
+					    37);
+		} else {
+			fr_complete(skb, same->csum, 18, 37);
+		}
 	}
-
-	same->copies0 = 0;
-	struct downstream_fan1 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, downstream_turn1, &fan, 0);
-
-	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 512), 0))
-		return fr_drop(len, PROG_DOWNSTREAM + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 37);
-
-	fr_count_copies(PROG_DOWNSTREAM + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_DOWNSTREAM + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int downstream_ipv4_ack_further_6(struct __sk_buff *skb,
-							 struct downstream_packet *pkt)
-{
-	void *at_ack_ce_end;
-	void *at_stream_id_end;
-	void *at_stream_offset_end;
-	void *at_stream_length_end;
-	struct hdr_stream *stream;
-
-	/* for n in ["ect0", "ect1", "ce"] {name: n, varint: "quic", when: "type == 3"}, */
-	at_ack_ce_end = fr_pin(pkt->data + fr_bound(pkt->ack_ce_end, 0xff));
-	if (at_ack_ce_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (pkt->ack_ce_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-
-	/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"... */
-	stream = at_ack_ce_end;
-	if ((void *)(stream + 1) > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (pkt->ack_ce_end + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_other_frame);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(at_ack_ce_end + 1, pkt->data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 stream_id_end = fr_forget(skb, pkt->ack_ce_end + 1 + stream_id_size);
-	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0xff));
-	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (stream_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		__u64 stream_offset;
-		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		stream_offset_size = 0;
-	}
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x1ff));
-	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (stream_offset_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		__u64 stream_length;
-		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		stream_length_size = 0;
-	}
-	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x1ff));
-	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (pkt->stream_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_gso_packet);
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= pkt->stream_length_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_partial_checksum);
-	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	return downstream_fan1(skb, pkt);
-}
-
-static __always_inline int downstream_ipv4_ack_further_5(struct __sk_buff *skb,
-							 struct downstream_packet *pkt)
-{
-	void *at_ack_length8_end;
-	void *at_ack_ect0_end;
-	void *at_ack_ect1_end;
-	struct hdr_ack *ack = pkt->data + 55;
-
-	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	at_ack_length8_end = fr_pin(pkt->data + fr_bound(pkt->ack_length8_end, 0xff));
-	if (at_ack_length8_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (pkt->ack_length8_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-
-	/* for n in ["ect0", "ect1", "ce"] {name: n, varint: "quic", when: "type == 3"}, */
-	__u64 ack_ect0_present = be8(&ack->type) == 3;
-	__u64 ack_ect0_size;
-	if (ack_ect0_present) { /* ect0 */
-		__u64 ack_ect0;
-		ack_ect0_size = fr_varint(at_ack_length8_end, pkt->data_end, &ack_ect0);
-		if (!ack_ect0_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		ack_ect0_size = 0;
-	}
-	__u64 ack_ect0_end = fr_forget(skb, pkt->ack_length8_end + ack_ect0_size);
-	at_ack_ect0_end = fr_pin(pkt->data + fr_bound(ack_ect0_end, 0xff));
-	if (at_ack_ect0_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (ack_ect0_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_ect1_present = be8(&ack->type) == 3;
-	__u64 ack_ect1_size;
-	if (ack_ect1_present) { /* ect1 */
-		__u64 ack_ect1;
-		ack_ect1_size = fr_varint(at_ack_ect0_end, pkt->data_end, &ack_ect1);
-		if (!ack_ect1_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		ack_ect1_size = 0;
-	}
-	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
-	at_ack_ect1_end = fr_pin(pkt->data + fr_bound(ack_ect1_end, 0xff));
-	if (at_ack_ect1_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (ack_ect1_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_ce_present = be8(&ack->type) == 3;
-	__u64 ack_ce_size;
-	if (ack_ce_present) { /* ce */
-		__u64 ack_ce;
-		ack_ce_size = fr_varint(at_ack_ect1_end, pkt->data_end, &ack_ce);
-		if (!ack_ce_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		ack_ce_size = 0;
-	}
-	pkt->ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
-
-	return downstream_ipv4_ack_further_6(skb, pkt);
-}
-
-static __always_inline int downstream_ipv4_ack_further_4(struct __sk_buff *skb,
-							 struct downstream_packet *pkt)
-{
-	void *at_ack_gap7_end;
-	void *at_ack_length7_end;
-	void *at_ack_gap8_end;
-
-	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	at_ack_gap7_end = fr_pin(pkt->data + fr_bound(pkt->ack_gap7_end, 0xff));
-	if (at_ack_gap7_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (pkt->ack_gap7_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_length7_present = pkt->ack_count >= 7;
-	__u64 ack_length7_size;
-	if (ack_length7_present) { /* length7 */
-		__u64 ack_length7;
-		ack_length7_size = fr_varint(at_ack_gap7_end, pkt->data_end, &ack_length7);
-		if (!ack_length7_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		ack_length7_size = 0;
-	}
-	__u64 ack_length7_end = fr_forget(skb, pkt->ack_gap7_end + ack_length7_size);
-	at_ack_length7_end = fr_pin(pkt->data + fr_bound(ack_length7_end, 0xff));
-	if (at_ack_length7_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (ack_length7_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_gap8_present = pkt->ack_count >= 8;
-	__u64 ack_gap8_size;
-	if (ack_gap8_present) { /* gap8 */
-		__u64 ack_gap8;
-		ack_gap8_size = fr_varint(at_ack_length7_end, pkt->data_end, &ack_gap8);
-		if (!ack_gap8_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		ack_gap8_size = 0;
-	}
-	__u64 ack_gap8_end = fr_forget(skb, ack_length7_end + ack_gap8_size);
-	at_ack_gap8_end = fr_pin(pkt->data + fr_bound(ack_gap8_end, 0xff));
-	if (at_ack_gap8_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (ack_gap8_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_length8_present = pkt->ack_count >= 8;
-	__u64 ack_length8_size;
-	if (ack_length8_present) { /* length8 */
-		__u64 ack_length8;
-		ack_length8_size = fr_varint(at_ack_gap8_end, pkt->data_end, &ack_length8);
-		if (!ack_length8_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		ack_length8_size = 0;
-	}
-	pkt->ack_length8_end = fr_forget(skb, ack_gap8_end + ack_length8_size);
-
-	return downstream_ipv4_ack_further_5(skb, pkt);
-}
-
-static __always_inline int downstream_ipv4_ack_further_3(struct __sk_buff *skb,
-							 struct downstream_packet *pkt)
-{
-	void *at_ack_length5_end;
-	void *at_ack_gap6_end;
-	void *at_ack_length6_end;
-
-	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	at_ack_length5_end = fr_pin(pkt->data + fr_bound(pkt->ack_length5_end, 0xff));
-	if (at_ack_length5_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (pkt->ack_length5_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_gap6_present = pkt->ack_count >= 6;
-	__u64 ack_gap6_size;
-	if (ack_gap6_present) { /* gap6 */
-		__u64 ack_gap6;
-		ack_gap6_size = fr_varint(at_ack_length5_end, pkt->data_end, &ack_gap6);
-		if (!ack_gap6_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		ack_gap6_size = 0;
-	}
-	__u64 ack_gap6_end = fr_forget(skb, pkt->ack_length5_end + ack_gap6_size);
-	at_ack_gap6_end = fr_pin(pkt->data + fr_bound(ack_gap6_end, 0xff));
-	if (at_ack_gap6_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (ack_gap6_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_length6_present = pkt->ack_count >= 6;
-	__u64 ack_length6_size;
-	if (ack_length6_present) { /* length6 */
-		__u64 ack_length6;
-		ack_length6_size = fr_varint(at_ack_gap6_end, pkt->data_end, &ack_length6);
-		if (!ack_length6_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		ack_length6_size = 0;
-	}
-	__u64 ack_length6_end = fr_forget(skb, ack_gap6_end + ack_length6_size);
-	at_ack_length6_end = fr_pin(pkt->data + fr_bound(ack_length6_end, 0xff));
-	if (at_ack_length6_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (ack_length6_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_gap7_present = pkt->ack_count >= 7;
-	__u64 ack_gap7_size;
-	if (ack_gap7_present) { /* gap7 */
-		__u64 ack_gap7;
-		ack_gap7_size = fr_varint(at_ack_length6_end, pkt->data_end, &ack_gap7);
-		if (!ack_gap7_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		ack_gap7_size = 0;
-	}
-	pkt->ack_gap7_end = fr_forget(skb, ack_length6_end + ack_gap7_size);
-
-	return downstream_ipv4_ack_further_4(skb, pkt);
-}
-
-static __always_inline int downstream_ipv4_ack_further_2(struct __sk_buff *skb,
-							 struct downstream_packet *pkt)
-{
-	void *at_ack_gap4_end;
-	void *at_ack_length4_end;
-	void *at_ack_gap5_end;
-
-	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	at_ack_gap4_end = fr_pin(pkt->data + fr_bound(pkt->ack_gap4_end, 0xff));
-	if (at_ack_gap4_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (pkt->ack_gap4_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_length4_present = pkt->ack_count >= 4;
-	__u64 ack_length4_size;
-	if (ack_length4_present) { /* length4 */
-		__u64 ack_length4;
-		ack_length4_size = fr_varint(at_ack_gap4_end, pkt->data_end, &ack_length4);
-		if (!ack_length4_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		ack_length4_size = 0;
-	}
-	__u64 ack_length4_end = fr_forget(skb, pkt->ack_gap4_end + ack_length4_size);
-	at_ack_length4_end = fr_pin(pkt->data + fr_bound(ack_length4_end, 0xff));
-	if (at_ack_length4_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (ack_length4_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_gap5_present = pkt->ack_count >= 5;
-	__u64 ack_gap5_size;
-	if (ack_gap5_present) { /* gap5 */
-		__u64 ack_gap5;
-		ack_gap5_size = fr_varint(at_ack_length4_end, pkt->data_end, &ack_gap5);
-		if (!ack_gap5_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		ack_gap5_size = 0;
-	}
-	__u64 ack_gap5_end = fr_forget(skb, ack_length4_end + ack_gap5_size);
-	at_ack_gap5_end = fr_pin(pkt->data + fr_bound(ack_gap5_end, 0xff));
-	if (at_ack_gap5_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (ack_gap5_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_length5_present = pkt->ack_count >= 5;
-	__u64 ack_length5_size;
-	if (ack_length5_present) { /* length5 */
-		__u64 ack_length5;
-		ack_length5_size = fr_varint(at_ack_gap5_end, pkt->data_end, &ack_length5);
-		if (!ack_length5_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		ack_length5_size = 0;
-	}
-	pkt->ack_length5_end = fr_forget(skb, ack_gap5_end + ack_length5_size);
-
-	return downstream_ipv4_ack_further_3(skb, pkt);
-}
-
-static __always_inline int downstream_ipv4_ack_further(struct __sk_buff *skb,
-						       struct downstream_packet *pkt)
-{
-	void *at_ack_length2_end;
-	void *at_ack_gap3_end;
-	void *at_ack_length3_end;
-
-	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	at_ack_length2_end = fr_pin(pkt->data + fr_bound(pkt->ack_length2_end, 0x7f));
-	if (at_ack_length2_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (pkt->ack_length2_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_gap3_present = pkt->ack_count >= 3;
-	__u64 ack_gap3_size;
-	if (ack_gap3_present) { /* gap3 */
-		__u64 ack_gap3;
-		ack_gap3_size = fr_varint(at_ack_length2_end, pkt->data_end, &ack_gap3);
-		if (!ack_gap3_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		ack_gap3_size = 0;
-	}
-	__u64 ack_gap3_end = fr_forget(skb, pkt->ack_length2_end + ack_gap3_size);
-	at_ack_gap3_end = fr_pin(pkt->data + fr_bound(ack_gap3_end, 0xff));
-	if (at_ack_gap3_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (ack_gap3_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_length3_present = pkt->ack_count >= 3;
-	__u64 ack_length3_size;
-	if (ack_length3_present) { /* length3 */
-		__u64 ack_length3;
-		ack_length3_size = fr_varint(at_ack_gap3_end, pkt->data_end, &ack_length3);
-		if (!ack_length3_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		ack_length3_size = 0;
-	}
-	__u64 ack_length3_end = fr_forget(skb, ack_gap3_end + ack_length3_size);
-	at_ack_length3_end = fr_pin(pkt->data + fr_bound(ack_length3_end, 0xff));
-	if (at_ack_length3_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (ack_length3_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_gap4_present = pkt->ack_count >= 4;
-	__u64 ack_gap4_size;
-	if (ack_gap4_present) { /* gap4 */
-		__u64 ack_gap4;
-		ack_gap4_size = fr_varint(at_ack_length3_end, pkt->data_end, &ack_gap4);
-		if (!ack_gap4_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		ack_gap4_size = 0;
-	}
-	pkt->ack_gap4_end = fr_forget(skb, ack_length3_end + ack_gap4_size);
-
-	return downstream_ipv4_ack_further_2(skb, pkt);
-}
-
-static __always_inline int downstream_ipv4_ack_ack_gap1_end(struct __sk_buff *skb,
-							    struct downstream_packet *pkt)
-{
-	void *at_ack_gap1_end;
-	void *at_ack_length1_end;
-	void *at_ack_gap2_end;
-
-	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	__u64 ack_gap1_end = fr_forget(skb, pkt->ack_first_end + pkt->ack_gap1_size);
-	at_ack_gap1_end = fr_pin(pkt->data + fr_bound(ack_gap1_end, 0x7f));
-	if (at_ack_gap1_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (ack_gap1_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_length1_present = pkt->ack_count >= 1;
-	__u64 ack_length1_size;
-	if (ack_length1_present) { /* length1 */
-		__u64 ack_length1;
-		ack_length1_size = fr_varint(at_ack_gap1_end, pkt->data_end, &ack_length1);
-		if (!ack_length1_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		ack_length1_size = 0;
-	}
-	__u64 ack_length1_end = fr_forget(skb, ack_gap1_end + ack_length1_size);
-	at_ack_length1_end = fr_pin(pkt->data + fr_bound(ack_length1_end, 0x7f));
-	if (at_ack_length1_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (ack_length1_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_gap2_present = pkt->ack_count >= 2;
-	__u64 ack_gap2_size;
-	if (ack_gap2_present) { /* gap2 */
-		__u64 ack_gap2;
-		ack_gap2_size = fr_varint(at_ack_length1_end, pkt->data_end, &ack_gap2);
-		if (!ack_gap2_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		ack_gap2_size = 0;
-	}
-	__u64 ack_gap2_end = fr_forget(skb, ack_length1_end + ack_gap2_size);
-	at_ack_gap2_end = fr_pin(pkt->data + fr_bound(ack_gap2_end, 0x7f));
-	if (at_ack_gap2_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (ack_gap2_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_length2_present = pkt->ack_count >= 2;
-	__u64 ack_length2_size;
-	if (ack_length2_present) { /* length2 */
-		__u64 ack_length2;
-		ack_length2_size = fr_varint(at_ack_gap2_end, pkt->data_end, &ack_length2);
-		if (!ack_length2_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		ack_length2_size = 0;
-	}
-	pkt->ack_length2_end = fr_forget(skb, ack_gap2_end + ack_length2_size);
-
-	return downstream_ipv4_ack_further(skb, pkt);
-}
-
-static __always_inline int downstream_ipv4_ack(struct __sk_buff *skb, struct downstream_packet *pkt)
-{
-	void *at_ack_largest_end;
-	void *at_ack_delay_end;
-	void *at_ack_count_end;
-	void *at_ack_first_end;
-	struct hdr_ack *ack = pkt->data + 55;
-
-	/* {name: "type", bits: 8, is: 2 | 3}, {name: "largest", varint: "quic"}, {name: "dela... */
-	if (56ULL > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_ack_type);
-	__u64 ack_largest;
-	__u64 ack_largest_size = fr_varint(pkt->data + 56, pkt->data_end, &ack_largest);
-	if (!ack_largest_size)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_largest_end = fr_forget(skb, 56ULL + ack_largest_size);
-	at_ack_largest_end = fr_pin(pkt->data + fr_bound(ack_largest_end, 0x7f));
-	if (at_ack_largest_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (ack_largest_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_delay;
-	__u64 ack_delay_size = fr_varint(at_ack_largest_end, pkt->data_end, &ack_delay);
-	if (!ack_delay_size)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_delay_end = fr_forget(skb, ack_largest_end + ack_delay_size);
-	at_ack_delay_end = fr_pin(pkt->data + fr_bound(ack_delay_end, 0x7f));
-	if (at_ack_delay_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (ack_delay_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_count_size = fr_varint(at_ack_delay_end, pkt->data_end, &pkt->ack_count);
-	if (!ack_count_size)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
-	at_ack_count_end = fr_pin(pkt->data + fr_bound(ack_count_end, 0x7f));
-	if (at_ack_count_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (ack_count_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (pkt->ack_count > 8)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_ranges);
-	__u64 ack_first;
-	__u64 ack_first_size = fr_varint(at_ack_count_end, pkt->data_end, &ack_first);
-	if (!ack_first_size)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	pkt->ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
-	at_ack_first_end = fr_pin(pkt->data + fr_bound(pkt->ack_first_end, 0x7f));
-	if (at_ack_first_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (pkt->ack_first_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-
-	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	__u64 ack_gap1_present = pkt->ack_count >= 1;
-	if (ack_gap1_present) { /* gap1 */
-		__u64 ack_gap1;
-		pkt->ack_gap1_size = fr_varint(at_ack_first_end, pkt->data_end, &ack_gap1);
-		if (!pkt->ack_gap1_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		pkt->ack_gap1_size = 0;
-	}
-
-	return downstream_ipv4_ack_ack_gap1_end(skb, pkt);
-}
-
-/* What is the same for all receivers. */
-struct downstream_same2 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u32 kind2;
-	__u64 rest2;
-	__u64 ip_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct downstream_fan2 {
-	struct __sk_buff *skb;
-	struct list_clients *list;
-	void *front;
-};
-
-static __always_inline long downstream_copy3(struct __sk_buff *skb, void *front,
-					     struct receiver_clients *r,
-					     struct downstream_same2 *same)
-{
-	struct hdr_short *saved_short = front + 42;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) + fr_odd64(ld64(r->dcid)));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 55 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-
-	struct hdr_short *new_short = data + 42;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_short->number, ld32(&saved_short->number));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st64(new_short->dcid, ld64(r->dcid));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 37);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-static __always_inline long downstream_copy4(struct __sk_buff *skb, void *front,
-					     struct receiver_clients *r,
-					     struct downstream_same2 *same)
+static __always_inline long
+downstream_copy_2(struct __sk_buff *skb, void *front, __u64 ack_ce_end, struct receiver_clients *r,
+		  struct same *same, const __u32 prog, const int second, const int second_2)
 {
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum;
-	if (same->kind2 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest2 + udp_new_pseudo);
-	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest2 + udp_new_pseudo + bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) + fr_odd64(ld64(r->dcid)));
-	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 55 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st64(new_short->dcid, ld64(r->dcid));
-	st32(&new_short->number, bpf_htonl(7));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 37);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct downstream_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	struct receiver_clients *r = receiver_of_clients(fan->list, i);
-
-	if (!r)
-		return 1;
-
-	/* {when: "r.acks", do: [{set: "short.dcid": "r.dcid"}, {send: {from: "r.local", to: "... */
-	if (r->acks) {
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
-		    !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len,
-					  PROG_DOWNSTREAM + reason_address_family);
-		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote,
-						      PROG_DOWNSTREAM + reason_no_route));
-		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
-		return downstream_copy3(skb, front, r, same);
-	}
-
-	/* {do: [{blank: "ack"}, {set: {"short.dcid": "r.dcid", "short.number": "7"}}, {send: ... */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_address_family);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_DOWNSTREAM + reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
-	return downstream_copy4(skb, front, r, same);
-}
-
-static __always_inline int downstream_fan2(struct __sk_buff *skb, struct downstream_packet *pkt)
-{
-	struct hdr_short *v_short = pkt->data + 42;
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: { */
-	struct group_clients key __attribute__((aligned(8))) = {};
-	struct list_clients *list;
-
-	st64((void *)&key, ld64(v_short->dcid));
-	list = list_of_clients(&key);
-	if (!list)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_clients);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 55);
-	if (!front)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
-	struct downstream_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_short *saved_short = front + 42;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->dcid)) +
-		 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind2 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind2 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
-	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->dcid)) +
-		 ((__u64)ld32(&saved_short->number) << 8) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + 7;
-	same->ip_end = pkt->ip_end;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, 18, 37);
-
-	same->copies0 = 0;
-	struct downstream_fan2 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, downstream_turn2, &fan, 0);
-
-	if (bpf_skb_store_bytes(skb, 0, front, 55, 0))
-		return fr_drop(len, PROG_DOWNSTREAM + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 37);
-
-	fr_count_copies(PROG_DOWNSTREAM + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_DOWNSTREAM + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int downstream_ipv4(struct __sk_buff *skb, struct downstream_packet *pkt)
-{
-	void *at_stream_id_end;
-	void *at_stream_offset_end;
-	void *at_stream_length_end;
-	struct hdr_stream *stream = pkt->data + 55;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_DOWNSTREAM + why);
-
-	/* short: {fields: [{name: "form", bits: 1, is: 0}, {name: "fixed", bits: 1, is: 1}, {... */
-	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->short_payload_end);
-	if (why)
-		return fr_up(skb, PROG_DOWNSTREAM + why);
-
-	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
-	if (56ULL <= pkt->short_payload_end) { /* ack */
-		if (pkt->data + 56 > pkt->data_end)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-		if (be8(pkt->data + 55) >= 2 && be8(pkt->data + 55) <= 3)
-			return downstream_ipv4_ack(skb, pkt);
-	}
-
-	/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"... */
-	if ((void *)(stream + 1) > pkt->data_end || 56ULL > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_other_frame);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(pkt->data + 56, pkt->data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 stream_id_end = fr_forget(skb, 56ULL + stream_id_size);
-	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (stream_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		__u64 stream_offset;
-		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		stream_offset_size = 0;
-	}
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x7f));
-	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (stream_offset_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		__u64 stream_length;
-		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	} else {
-		stream_length_size = 0;
-	}
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(pkt->data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (stream_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_gso_packet);
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_partial_checksum);
-	return downstream_fan2(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline __u32 check_short_2(struct __sk_buff *skb, void *data, void *data_end,
-					   __u64 udp_end, const __u32 at, __u64 *end)
-{
-	struct hdr_short *v_short = data + at;
-
-	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end)
-		return reason_truncated;
-	if ((be8(&v_short->form_to_rest) >> 7) != 0)
-		return reason_short_form;
-	if (((be8(&v_short->form_to_rest) >> 6) & 1) != 1)
-		return reason_short_fixed;
-	if (udp_end < 91)
-		return reason_truncated;
-	__u64 short_payload_end = udp_end - 16;
-
-	*end = short_payload_end;
-	return 0;
-}
-
-/* What is the same for all receivers. */
-struct downstream_same3 {
-	__u32 size;
-	__u32 kind0;
-	__u64 rest0;
-	__u32 kind1;
-	__u64 rest1;
-	__u32 zeroed0;
-	__u64 ip_end;
-	__u64 ack_ce_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct downstream_fan3 {
-	struct __sk_buff *skb;
-	struct list_clients *list;
-	void *front;
-};
-
-static __always_inline long downstream_copy5(struct __sk_buff *skb, void *front, __u64 ack_ce_end,
-					     struct receiver_clients *r,
-					     struct downstream_same3 *same)
-{
-	struct hdr_short *saved_short = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_short *saved_short = front + 62;
 	struct hdr_ack *saved_ack = front + 75;
 	void *data;
 
@@ -1515,26 +484,46 @@ static __always_inline long downstream_copy5(struct __sk_buff *skb, void *front,
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) + fr_odd64(ld64(r->dcid)));
-
-	if (fr_put_back(skb, 75, &saved_ack->type, ack_ce_end - 75, 256))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
+	if (second_2) {
+		if (same->kind1 == FR_SUM_PARTIAL)
+			udp_checksum = fr_fold(same->rest1 + udp_new_pseudo);
+		else
+			udp_checksum = fr_checksum_not_0(same->rest1 + udp_new_pseudo +
+							 bpf_htons(r->local.port) +
+							 bpf_htons(r->remote.port) +
+							 fr_odd64(ld64(r->dcid)));
+	} else {
+		if (same->kind0 == FR_SUM_PARTIAL)
+			udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+		else
+			udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+							 bpf_htons(r->local.port) +
+							 bpf_htons(r->remote.port) +
+							 fr_odd64(ld64(r->dcid)));
+	}
+	if (!second) {
+		if (second_2) {
+			if (fr_blank(skb, 75, ack_ce_end - 75))
+				return fr_refuse(r->receiver, skb->len,
+						 prog + reason_refused_by_device);
+		} else {
+			if (fr_put_back(skb, 75, &saved_ack->type, ack_ce_end - 75, 256))
+				return fr_refuse(r->receiver, skb->len,
+						 prog + reason_refused_by_device);
+		}
+	}
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 75 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 
-	struct hdr_short *new_short = data + 62;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
+	struct hdr_short *new_short = data + 62;
 
 	fr_link(data, &r->hop_remote);
-	st32(&new_short->number, ld32(&saved_short->number));
+	if (!second_2)
+		st32(&new_short->number, ld32(&saved_short->number));
 	st32(new_ipv6->version_to_flow_label,
 	     bpf_htonl(0x60000000ULL |
 		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
@@ -1547,79 +536,40 @@ static __always_inline long downstream_copy5(struct __sk_buff *skb, void *front,
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st64(new_short->dcid, ld64(r->dcid));
+	if (second_2)
+		st32(&new_short->number, bpf_htonl(7));
 	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 61);
+	if (unlikely(same->csum >= 0)) {
+		if (second_2) {
+			if (second)
+				fr_complete(skb, same->csum, ETH_HLEN, 61);
+			else
+				fr_complete(skb, fr_fold(FR_ZERO + same->csum - same->zeroed0),
+					    ETH_HLEN, 61);
+		} else {
+			fr_complete(skb, same->csum, ETH_HLEN, 61);
+		}
+	}
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-static __always_inline long downstream_copy6(struct __sk_buff *skb, void *front, __u64 ack_ce_end,
-					     struct receiver_clients *r,
-					     struct downstream_same3 *same)
+static __always_inline long downstream_turn(__u32 i, struct fan *fan, const int second,
+					    const int second_2)
 {
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind1 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest1 + udp_new_pseudo);
-	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest1 + udp_new_pseudo + bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) + fr_odd64(ld64(r->dcid)));
-
-	if (fr_blank(skb, 75, ack_ce_end - 75))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 75 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st64(new_short->dcid, ld64(r->dcid));
-	st32(&new_short->number, bpf_htonl(7));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_fold(FR_ZERO + same->csum - same->zeroed0), ETH_HLEN, 61);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __noinline long downstream_turn3(__u32 i, struct downstream_fan3 *fan)
-{
+	__u32 prog = PROG_DOWNSTREAM;
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct downstream_same3 *same = front + FR_NEEDS_FRONT;
+	struct same *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
-	__u64 ack_ce_end = same->ack_ce_end;
+	__u64 ack_ce_end = 0;
+
+	if (!second)
+		ack_ce_end = same->ack_ce_end;
 	struct receiver_clients *r = receiver_of_clients(fan->list, i);
 	struct hdr_udp *saved_udp = front + 54;
 
@@ -1628,35 +578,67 @@ static __noinline long downstream_turn3(__u32 i, struct downstream_fan3 *fan)
 
 	/* {when: "r.acks", do: [{set: "short.dcid": "r.dcid"}, {send: {from: "r.local", to: "... */
 	if (r->acks) {
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len,
-					  PROG_DOWNSTREAM + reason_address_family);
-		if (be16(&saved_udp->checksum) == 0)
-			return fr_decline(r->receiver, skb->len,
-					  PROG_DOWNSTREAM + reason_udp_checksum);
+		if (second_2) {
+			if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+			    !fr_is_v4(r->remote.addr))
+				return fr_decline(r->receiver, skb->len,
+						  prog + reason_address_family);
+		} else {
+			if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+			    fr_is_v4(r->remote.addr))
+				return fr_decline(r->receiver, skb->len,
+						  prog + reason_address_family);
+			if (be16(&saved_udp->checksum) == 0)
+				return fr_decline(r->receiver, skb->len,
+						  prog + reason_udp_checksum);
+		}
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote,
-						      PROG_DOWNSTREAM + reason_no_route));
+					  fr_indirect(&r->hop_remote, prog + reason_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
-		return downstream_copy5(skb, front, ack_ce_end, r, same);
+			return fr_decline(r->receiver, skb->len, prog + reason_too_big);
+		if (second) {
+			if (second_2)
+				return downstream_copy(skb, front, 0, r, same, prog, 1, 0);
+			return downstream_copy_2(skb, front, 0, r, same, prog, 1, 0);
+		}
+		if (second_2)
+			return downstream_copy(skb, front, ack_ce_end, r, same, prog, 0, 0);
+		return downstream_copy_2(skb, front, ack_ce_end, r, same, prog, 0, 0);
 	}
-
-	/* {do: [{blank: "ack"}, {set: {"short.dcid": "r.dcid", "short.number": "7"}}, {send: ... */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_address_family);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_udp_checksum);
+	if (second_2) {
+		/* {do: [{blank: "ack"}, {set: {"short.dcid": "r.dcid", "short.number": "7"}},... */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+	} else {
+		/* {do: [{blank: "ack"}, {set: {"short.dcid": "r.dcid", "short.number": "7"}},... */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum);
+	}
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_DOWNSTREAM + reason_no_route));
+				  fr_indirect(&r->hop_remote, prog + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
-	return downstream_copy6(skb, front, ack_ce_end, r, same);
+		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
+	if (second) {
+		if (second_2)
+			return downstream_copy(skb, front, 0, r, same, prog, 1, 1);
+		return downstream_copy_2(skb, front, 0, r, same, prog, 1, 1);
+	}
+	if (second_2)
+		return downstream_copy(skb, front, ack_ce_end, r, same, prog, 0, 1);
+	return downstream_copy_2(skb, front, ack_ce_end, r, same, prog, 0, 1);
 }
 
-static __always_inline int downstream_fan3(struct __sk_buff *skb, struct downstream_packet *pkt)
+static __noinline long downstream_turn3(__u32 i, struct fan *fan)
+{
+	return downstream_turn(i, fan, 0, 0);
+}
+
+static __always_inline int downstream_fan3(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_short *v_short = pkt->data + 62;
 	__u32 len = skb->len;
@@ -1668,21 +650,21 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, struct downstr
 	st64((void *)&key, ld64(v_short->dcid));
 	list = list_of_clients(&key);
 	if (!list)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_clients);
+		return fr_up(skb, pkt->prog + reason_no_clients);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 
 	__u32 size = fr_size(pkt->stream_length_end, 512);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
-	struct downstream_same3 *same = front + FR_NEEDS_FRONT;
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_short *saved_short = front + 62;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	same->size = size;
 
 	/* udp.checksum, without what depends on the receiver */
@@ -1693,7 +675,7 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, struct downstr
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1711,7 +693,7 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, struct downstr
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind1 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1735,7 +717,7 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, struct downstr
 	}
 
 	same->copies0 = 0;
-	struct downstream_fan3 fan = {
+	struct fan fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
@@ -1743,17 +725,117 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, struct downstr
 	bpf_loop(list->count, downstream_turn3, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 512), 0))
-		return fr_drop(len, PROG_DOWNSTREAM + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 61);
 
-	fr_count_copies(PROG_DOWNSTREAM + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_DOWNSTREAM + reason_pass, len);
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int downstream_ipv6_ack_further_6(struct __sk_buff *skb,
-							 struct downstream_packet *pkt)
+static __noinline long downstream_turn1(__u32 i, struct fan *fan)
+{
+	return downstream_turn(i, fan, 0, 1);
+}
+
+static __always_inline int downstream_fan1(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_short *v_short = pkt->data + 42;
+	__u32 len = skb->len;
+
+	/* do: [{fan_out: { */
+	struct group_clients key __attribute__((aligned(8))) = {};
+	struct list_clients *list;
+
+	st64((void *)&key, ld64(v_short->dcid));
+	list = list_of_clients(&key);
+	if (!list)
+		return fr_up(skb, pkt->prog + reason_no_clients);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, pkt->prog + reason_no_memory);
+
+	__u32 size = fr_size(pkt->stream_length_end, 512);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, size);
+	if (!front)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_short *saved_short = front + 42;
+	same->size = size;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->dcid)) +
+		 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
+
+	/* ip.checksum, without what depends on the receiver */
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+	__u64 region_sum = fr_sum512(skb, 55, pkt->ack_ce_end - 55);
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind2 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
+	if (same->kind2 == FR_SUM_FAULT)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->dcid)) +
+		 ((__u64)ld32(&saved_short->number) << 8) + ((__u64)region_sum << 8) +
+		 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) + 7;
+	same->zeroed0 = 0;
+	same->ip_end = pkt->ip_end;
+	same->ack_ce_end = pkt->ack_ce_end;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0)) {
+		same->csum = fr_complete_without(skb, same->csum, 18, 37);
+		same->zeroed0 = fr_counted(55, fr_sum512(skb, 55, pkt->ack_ce_end - 55));
+	}
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+	};
+	bpf_loop(list->count, downstream_turn1, &fan, 0);
+
+	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 512), 0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, 18, 37);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int downstream_ip_ack_further_6(struct __sk_buff *skb, struct packet *pkt,
+						       const int v6)
 {
 	void *at_ack_ce_end;
 	void *at_stream_id_end;
@@ -1762,92 +844,94 @@ static __always_inline int downstream_ipv6_ack_further_6(struct __sk_buff *skb,
 	struct hdr_stream *stream;
 
 	/* for n in ["ect0", "ect1", "ce"] {name: n, varint: "quic", when: "type == 3"}, */
-	at_ack_ce_end = fr_pin(pkt->data + fr_bound(pkt->ack_ce_end, 0x1ff));
+	at_ack_ce_end = fr_pin(pkt->data + fr_bound(pkt->ack_ce_end, v6 ? 0x1ff : 0xff));
 	if (at_ack_ce_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->ack_ce_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"... */
 	stream = at_ack_ce_end;
 	if ((void *)(stream + 1) > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->ack_ce_end + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_other_frame);
+		return fr_up(skb, pkt->prog + reason_other_frame);
 	__u64 stream_id;
 	__u64 stream_id_size = fr_varint(at_ack_ce_end + 1, pkt->data_end, &stream_id);
 	if (!stream_id_size)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 stream_id_end = fr_forget(skb, pkt->ack_ce_end + 1 + stream_id_size);
-	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x1ff));
+	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, v6 ? 0x1ff : 0xff));
 	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (stream_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
 	__u64 stream_offset_size;
 	if (stream_offset_present) { /* offset */
 		__u64 stream_offset;
 		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end, &stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		stream_offset_size = 0;
 	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x1ff));
 	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (stream_offset_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 stream_length_size;
 	if (stream_length_present) { /* length */
 		__u64 stream_length;
 		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		stream_length_size = 0;
 	}
 	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
 	at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x1ff));
 	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->stream_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= pkt->stream_length_end) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	return downstream_fan3(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (v6)
+		return downstream_fan3(skb, pkt);
+	return downstream_fan1(skb, pkt);
 }
 
-static __always_inline int downstream_ipv6_ack_further_5(struct __sk_buff *skb,
-							 struct downstream_packet *pkt)
+static __always_inline int downstream_ip_ack_further_5(struct __sk_buff *skb, struct packet *pkt,
+						       const int v6)
 {
 	void *at_ack_length8_end;
 	void *at_ack_ect0_end;
 	void *at_ack_ect1_end;
-	struct hdr_ack *ack = pkt->data + 75;
+	struct hdr_ack *ack = pkt->data + (v6 ? 75 : 55);
 
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
 	at_ack_length8_end = fr_pin(pkt->data + fr_bound(pkt->ack_length8_end, 0xff));
 	if (at_ack_length8_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->ack_length8_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* for n in ["ect0", "ect1", "ce"] {name: n, varint: "quic", when: "type == 3"}, */
 	__u64 ack_ect0_present = be8(&ack->type) == 3;
@@ -1856,49 +940,49 @@ static __always_inline int downstream_ipv6_ack_further_5(struct __sk_buff *skb,
 		__u64 ack_ect0;
 		ack_ect0_size = fr_varint(at_ack_length8_end, pkt->data_end, &ack_ect0);
 		if (!ack_ect0_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_ect0_size = 0;
 	}
 	__u64 ack_ect0_end = fr_forget(skb, pkt->ack_length8_end + ack_ect0_size);
 	at_ack_ect0_end = fr_pin(pkt->data + fr_bound(ack_ect0_end, 0xff));
 	if (at_ack_ect0_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (ack_ect0_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_ect1_present = be8(&ack->type) == 3;
 	__u64 ack_ect1_size;
 	if (ack_ect1_present) { /* ect1 */
 		__u64 ack_ect1;
 		ack_ect1_size = fr_varint(at_ack_ect0_end, pkt->data_end, &ack_ect1);
 		if (!ack_ect1_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_ect1_size = 0;
 	}
 	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
 	at_ack_ect1_end = fr_pin(pkt->data + fr_bound(ack_ect1_end, 0xff));
 	if (at_ack_ect1_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (ack_ect1_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_ce_present = be8(&ack->type) == 3;
 	__u64 ack_ce_size;
 	if (ack_ce_present) { /* ce */
 		__u64 ack_ce;
 		ack_ce_size = fr_varint(at_ack_ect1_end, pkt->data_end, &ack_ce);
 		if (!ack_ce_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_ce_size = 0;
 	}
 	pkt->ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
 
-	return downstream_ipv6_ack_further_6(skb, pkt);
+	return downstream_ip_ack_further_6(skb, pkt, v6);
 }
 
-static __always_inline int downstream_ipv6_ack_further_4(struct __sk_buff *skb,
-							 struct downstream_packet *pkt)
+static __always_inline int downstream_ip_ack_further_4(struct __sk_buff *skb, struct packet *pkt,
+						       const int v6)
 {
 	void *at_ack_gap7_end;
 	void *at_ack_length7_end;
@@ -1907,58 +991,58 @@ static __always_inline int downstream_ipv6_ack_further_4(struct __sk_buff *skb,
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
 	at_ack_gap7_end = fr_pin(pkt->data + fr_bound(pkt->ack_gap7_end, 0xff));
 	if (at_ack_gap7_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->ack_gap7_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_length7_present = pkt->ack_count >= 7;
 	__u64 ack_length7_size;
 	if (ack_length7_present) { /* length7 */
 		__u64 ack_length7;
 		ack_length7_size = fr_varint(at_ack_gap7_end, pkt->data_end, &ack_length7);
 		if (!ack_length7_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_length7_size = 0;
 	}
 	__u64 ack_length7_end = fr_forget(skb, pkt->ack_gap7_end + ack_length7_size);
 	at_ack_length7_end = fr_pin(pkt->data + fr_bound(ack_length7_end, 0xff));
 	if (at_ack_length7_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (ack_length7_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_gap8_present = pkt->ack_count >= 8;
 	__u64 ack_gap8_size;
 	if (ack_gap8_present) { /* gap8 */
 		__u64 ack_gap8;
 		ack_gap8_size = fr_varint(at_ack_length7_end, pkt->data_end, &ack_gap8);
 		if (!ack_gap8_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_gap8_size = 0;
 	}
 	__u64 ack_gap8_end = fr_forget(skb, ack_length7_end + ack_gap8_size);
 	at_ack_gap8_end = fr_pin(pkt->data + fr_bound(ack_gap8_end, 0xff));
 	if (at_ack_gap8_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (ack_gap8_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_length8_present = pkt->ack_count >= 8;
 	__u64 ack_length8_size;
 	if (ack_length8_present) { /* length8 */
 		__u64 ack_length8;
 		ack_length8_size = fr_varint(at_ack_gap8_end, pkt->data_end, &ack_length8);
 		if (!ack_length8_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_length8_size = 0;
 	}
 	pkt->ack_length8_end = fr_forget(skb, ack_gap8_end + ack_length8_size);
 
-	return downstream_ipv6_ack_further_5(skb, pkt);
+	return downstream_ip_ack_further_5(skb, pkt, v6);
 }
 
-static __always_inline int downstream_ipv6_ack_further_3(struct __sk_buff *skb,
-							 struct downstream_packet *pkt)
+static __always_inline int downstream_ip_ack_further_3(struct __sk_buff *skb, struct packet *pkt,
+						       const int v6)
 {
 	void *at_ack_length5_end;
 	void *at_ack_gap6_end;
@@ -1967,58 +1051,58 @@ static __always_inline int downstream_ipv6_ack_further_3(struct __sk_buff *skb,
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
 	at_ack_length5_end = fr_pin(pkt->data + fr_bound(pkt->ack_length5_end, 0xff));
 	if (at_ack_length5_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->ack_length5_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_gap6_present = pkt->ack_count >= 6;
 	__u64 ack_gap6_size;
 	if (ack_gap6_present) { /* gap6 */
 		__u64 ack_gap6;
 		ack_gap6_size = fr_varint(at_ack_length5_end, pkt->data_end, &ack_gap6);
 		if (!ack_gap6_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_gap6_size = 0;
 	}
 	__u64 ack_gap6_end = fr_forget(skb, pkt->ack_length5_end + ack_gap6_size);
 	at_ack_gap6_end = fr_pin(pkt->data + fr_bound(ack_gap6_end, 0xff));
 	if (at_ack_gap6_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (ack_gap6_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_length6_present = pkt->ack_count >= 6;
 	__u64 ack_length6_size;
 	if (ack_length6_present) { /* length6 */
 		__u64 ack_length6;
 		ack_length6_size = fr_varint(at_ack_gap6_end, pkt->data_end, &ack_length6);
 		if (!ack_length6_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_length6_size = 0;
 	}
 	__u64 ack_length6_end = fr_forget(skb, ack_gap6_end + ack_length6_size);
 	at_ack_length6_end = fr_pin(pkt->data + fr_bound(ack_length6_end, 0xff));
 	if (at_ack_length6_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (ack_length6_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_gap7_present = pkt->ack_count >= 7;
 	__u64 ack_gap7_size;
 	if (ack_gap7_present) { /* gap7 */
 		__u64 ack_gap7;
 		ack_gap7_size = fr_varint(at_ack_length6_end, pkt->data_end, &ack_gap7);
 		if (!ack_gap7_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_gap7_size = 0;
 	}
 	pkt->ack_gap7_end = fr_forget(skb, ack_length6_end + ack_gap7_size);
 
-	return downstream_ipv6_ack_further_4(skb, pkt);
+	return downstream_ip_ack_further_4(skb, pkt, v6);
 }
 
-static __always_inline int downstream_ipv6_ack_further_2(struct __sk_buff *skb,
-							 struct downstream_packet *pkt)
+static __always_inline int downstream_ip_ack_further_2(struct __sk_buff *skb, struct packet *pkt,
+						       const int v6)
 {
 	void *at_ack_gap4_end;
 	void *at_ack_length4_end;
@@ -2027,118 +1111,118 @@ static __always_inline int downstream_ipv6_ack_further_2(struct __sk_buff *skb,
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
 	at_ack_gap4_end = fr_pin(pkt->data + fr_bound(pkt->ack_gap4_end, 0xff));
 	if (at_ack_gap4_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->ack_gap4_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_length4_present = pkt->ack_count >= 4;
 	__u64 ack_length4_size;
 	if (ack_length4_present) { /* length4 */
 		__u64 ack_length4;
 		ack_length4_size = fr_varint(at_ack_gap4_end, pkt->data_end, &ack_length4);
 		if (!ack_length4_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_length4_size = 0;
 	}
 	__u64 ack_length4_end = fr_forget(skb, pkt->ack_gap4_end + ack_length4_size);
 	at_ack_length4_end = fr_pin(pkt->data + fr_bound(ack_length4_end, 0xff));
 	if (at_ack_length4_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (ack_length4_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_gap5_present = pkt->ack_count >= 5;
 	__u64 ack_gap5_size;
 	if (ack_gap5_present) { /* gap5 */
 		__u64 ack_gap5;
 		ack_gap5_size = fr_varint(at_ack_length4_end, pkt->data_end, &ack_gap5);
 		if (!ack_gap5_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_gap5_size = 0;
 	}
 	__u64 ack_gap5_end = fr_forget(skb, ack_length4_end + ack_gap5_size);
 	at_ack_gap5_end = fr_pin(pkt->data + fr_bound(ack_gap5_end, 0xff));
 	if (at_ack_gap5_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (ack_gap5_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_length5_present = pkt->ack_count >= 5;
 	__u64 ack_length5_size;
 	if (ack_length5_present) { /* length5 */
 		__u64 ack_length5;
 		ack_length5_size = fr_varint(at_ack_gap5_end, pkt->data_end, &ack_length5);
 		if (!ack_length5_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_length5_size = 0;
 	}
 	pkt->ack_length5_end = fr_forget(skb, ack_gap5_end + ack_length5_size);
 
-	return downstream_ipv6_ack_further_3(skb, pkt);
+	return downstream_ip_ack_further_3(skb, pkt, v6);
 }
 
-static __always_inline int downstream_ipv6_ack_further(struct __sk_buff *skb,
-						       struct downstream_packet *pkt)
+static __always_inline int downstream_ip_ack_further(struct __sk_buff *skb, struct packet *pkt,
+						     const int v6)
 {
 	void *at_ack_length2_end;
 	void *at_ack_gap3_end;
 	void *at_ack_length3_end;
 
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
-	at_ack_length2_end = fr_pin(pkt->data + fr_bound(pkt->ack_length2_end, 0xff));
+	at_ack_length2_end = fr_pin(pkt->data + fr_bound(pkt->ack_length2_end, v6 ? 0xff : 0x7f));
 	if (at_ack_length2_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->ack_length2_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_gap3_present = pkt->ack_count >= 3;
 	__u64 ack_gap3_size;
 	if (ack_gap3_present) { /* gap3 */
 		__u64 ack_gap3;
 		ack_gap3_size = fr_varint(at_ack_length2_end, pkt->data_end, &ack_gap3);
 		if (!ack_gap3_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_gap3_size = 0;
 	}
 	__u64 ack_gap3_end = fr_forget(skb, pkt->ack_length2_end + ack_gap3_size);
 	at_ack_gap3_end = fr_pin(pkt->data + fr_bound(ack_gap3_end, 0xff));
 	if (at_ack_gap3_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (ack_gap3_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_length3_present = pkt->ack_count >= 3;
 	__u64 ack_length3_size;
 	if (ack_length3_present) { /* length3 */
 		__u64 ack_length3;
 		ack_length3_size = fr_varint(at_ack_gap3_end, pkt->data_end, &ack_length3);
 		if (!ack_length3_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_length3_size = 0;
 	}
 	__u64 ack_length3_end = fr_forget(skb, ack_gap3_end + ack_length3_size);
 	at_ack_length3_end = fr_pin(pkt->data + fr_bound(ack_length3_end, 0xff));
 	if (at_ack_length3_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (ack_length3_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_gap4_present = pkt->ack_count >= 4;
 	__u64 ack_gap4_size;
 	if (ack_gap4_present) { /* gap4 */
 		__u64 ack_gap4;
 		ack_gap4_size = fr_varint(at_ack_length3_end, pkt->data_end, &ack_gap4);
 		if (!ack_gap4_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_gap4_size = 0;
 	}
 	pkt->ack_gap4_end = fr_forget(skb, ack_length3_end + ack_gap4_size);
 
-	return downstream_ipv6_ack_further_2(skb, pkt);
+	return downstream_ip_ack_further_2(skb, pkt, v6);
 }
 
-static __always_inline int downstream_ipv6_ack_ack_gap1_end(struct __sk_buff *skb,
-							    struct downstream_packet *pkt)
+static __always_inline int downstream_ip_ack_ack_gap1_end(struct __sk_buff *skb, struct packet *pkt,
+							  const int v6)
 {
 	void *at_ack_gap1_end;
 	void *at_ack_length1_end;
@@ -2148,110 +1232,111 @@ static __always_inline int downstream_ipv6_ack_ack_gap1_end(struct __sk_buff *sk
 	__u64 ack_gap1_end = fr_forget(skb, pkt->ack_first_end + pkt->ack_gap1_size);
 	at_ack_gap1_end = fr_pin(pkt->data + fr_bound(ack_gap1_end, 0x7f));
 	if (at_ack_gap1_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (ack_gap1_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_length1_present = pkt->ack_count >= 1;
 	__u64 ack_length1_size;
 	if (ack_length1_present) { /* length1 */
 		__u64 ack_length1;
 		ack_length1_size = fr_varint(at_ack_gap1_end, pkt->data_end, &ack_length1);
 		if (!ack_length1_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_length1_size = 0;
 	}
 	__u64 ack_length1_end = fr_forget(skb, ack_gap1_end + ack_length1_size);
 	at_ack_length1_end = fr_pin(pkt->data + fr_bound(ack_length1_end, 0x7f));
 	if (at_ack_length1_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (ack_length1_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_gap2_present = pkt->ack_count >= 2;
 	__u64 ack_gap2_size;
 	if (ack_gap2_present) { /* gap2 */
 		__u64 ack_gap2;
 		ack_gap2_size = fr_varint(at_ack_length1_end, pkt->data_end, &ack_gap2);
 		if (!ack_gap2_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_gap2_size = 0;
 	}
 	__u64 ack_gap2_end = fr_forget(skb, ack_length1_end + ack_gap2_size);
-	at_ack_gap2_end = fr_pin(pkt->data + fr_bound(ack_gap2_end, 0xff));
+	at_ack_gap2_end = fr_pin(pkt->data + fr_bound(ack_gap2_end, v6 ? 0xff : 0x7f));
 	if (at_ack_gap2_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (ack_gap2_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_length2_present = pkt->ack_count >= 2;
 	__u64 ack_length2_size;
 	if (ack_length2_present) { /* length2 */
 		__u64 ack_length2;
 		ack_length2_size = fr_varint(at_ack_gap2_end, pkt->data_end, &ack_length2);
 		if (!ack_length2_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_length2_size = 0;
 	}
 	pkt->ack_length2_end = fr_forget(skb, ack_gap2_end + ack_length2_size);
 
-	return downstream_ipv6_ack_further(skb, pkt);
+	return downstream_ip_ack_further(skb, pkt, v6);
 }
 
-static __always_inline int downstream_ipv6_ack(struct __sk_buff *skb, struct downstream_packet *pkt)
+static __always_inline int downstream_ip_ack(struct __sk_buff *skb, struct packet *pkt,
+					     const int v6)
 {
 	void *at_ack_largest_end;
 	void *at_ack_delay_end;
 	void *at_ack_count_end;
 	void *at_ack_first_end;
-	struct hdr_ack *ack = pkt->data + 75;
+	struct hdr_ack *ack = pkt->data + (v6 ? 75 : 55);
 
 	/* {name: "type", bits: 8, is: 2 | 3}, {name: "largest", varint: "quic"}, {name: "dela... */
-	if (76ULL > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if ((v6 ? 76ULL : 56ULL) > pkt->short_payload_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_ack_type);
+		return fr_up(skb, pkt->prog + reason_ack_type);
 	__u64 ack_largest;
-	__u64 ack_largest_size = fr_varint(pkt->data + 76, pkt->data_end, &ack_largest);
+	__u64 ack_largest_size = fr_varint(pkt->data + (v6 ? 76 : 56), pkt->data_end, &ack_largest);
 	if (!ack_largest_size)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 ack_largest_end = fr_forget(skb, 76ULL + ack_largest_size);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	__u64 ack_largest_end = fr_forget(skb, (v6 ? 76ULL : 56ULL) + ack_largest_size);
 	at_ack_largest_end = fr_pin(pkt->data + fr_bound(ack_largest_end, 0x7f));
 	if (at_ack_largest_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (ack_largest_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_delay;
 	__u64 ack_delay_size = fr_varint(at_ack_largest_end, pkt->data_end, &ack_delay);
 	if (!ack_delay_size)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_delay_end = fr_forget(skb, ack_largest_end + ack_delay_size);
 	at_ack_delay_end = fr_pin(pkt->data + fr_bound(ack_delay_end, 0x7f));
 	if (at_ack_delay_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (ack_delay_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_count_size = fr_varint(at_ack_delay_end, pkt->data_end, &pkt->ack_count);
 	if (!ack_count_size)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
 	at_ack_count_end = fr_pin(pkt->data + fr_bound(ack_count_end, 0x7f));
 	if (at_ack_count_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (ack_count_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->ack_count > 8)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_ranges);
+		return fr_up(skb, pkt->prog + reason_ranges);
 	__u64 ack_first;
 	__u64 ack_first_size = fr_varint(at_ack_count_end, pkt->data_end, &ack_first);
 	if (!ack_first_size)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	pkt->ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
 	at_ack_first_end = fr_pin(pkt->data + fr_bound(pkt->ack_first_end, 0x7f));
 	if (at_ack_first_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->ack_first_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
 	__u64 ack_gap1_present = pkt->ack_count >= 1;
@@ -2259,179 +1344,23 @@ static __always_inline int downstream_ipv6_ack(struct __sk_buff *skb, struct dow
 		__u64 ack_gap1;
 		pkt->ack_gap1_size = fr_varint(at_ack_first_end, pkt->data_end, &ack_gap1);
 		if (!pkt->ack_gap1_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		pkt->ack_gap1_size = 0;
 	}
-
-	return downstream_ipv6_ack_ack_gap1_end(skb, pkt);
-}
-
-/* What is the same for all receivers. */
-struct downstream_same4 {
-	__u32 kind0;
-	__u64 rest0;
-	__u32 kind1;
-	__u64 rest1;
-	__u64 ip_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct downstream_fan4 {
-	struct __sk_buff *skb;
-	struct list_clients *list;
-	void *front;
-};
-
-static __always_inline long downstream_copy7(struct __sk_buff *skb, void *front,
-					     struct receiver_clients *r,
-					     struct downstream_same4 *same)
-{
-	struct hdr_short *saved_short = front + 62;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) + fr_odd64(ld64(r->dcid)));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 75 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-
-	struct hdr_short *new_short = data + 62;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_short->number, ld32(&saved_short->number));
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st64(new_short->dcid, ld64(r->dcid));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 61);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __always_inline long downstream_copy8(struct __sk_buff *skb, void *front,
-					     struct receiver_clients *r,
-					     struct downstream_same4 *same)
-{
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind1 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest1 + udp_new_pseudo);
-	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest1 + udp_new_pseudo + bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) + fr_odd64(ld64(r->dcid)));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 75 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st64(new_short->dcid, ld64(r->dcid));
-	st32(&new_short->number, bpf_htonl(7));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 61);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __noinline long downstream_turn4(__u32 i, struct downstream_fan4 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct downstream_same4 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	struct receiver_clients *r = receiver_of_clients(fan->list, i);
-	struct hdr_udp *saved_udp = front + 54;
-
-	if (!r)
-		return 1;
-
-	/* {when: "r.acks", do: [{set: "short.dcid": "r.dcid"}, {send: {from: "r.local", to: "... */
-	if (r->acks) {
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len,
-					  PROG_DOWNSTREAM + reason_address_family);
-		if (be16(&saved_udp->checksum) == 0)
-			return fr_decline(r->receiver, skb->len,
-					  PROG_DOWNSTREAM + reason_udp_checksum);
-		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote,
-						      PROG_DOWNSTREAM + reason_no_route));
-		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
-		return downstream_copy7(skb, front, r, same);
+	if (v6) {
+		return downstream_ip_ack_ack_gap1_end(skb, pkt, 1);
 	}
 
-	/* {do: [{blank: "ack"}, {set: {"short.dcid": "r.dcid", "short.number": "7"}}, {send: ... */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_address_family);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_udp_checksum);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_DOWNSTREAM + reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
-	return downstream_copy8(skb, front, r, same);
+	return downstream_ip_ack_ack_gap1_end(skb, pkt, 0);
 }
 
-static __always_inline int downstream_fan4(struct __sk_buff *skb, struct downstream_packet *pkt)
+static __noinline long downstream_turn4(__u32 i, struct fan *fan)
+{
+	return downstream_turn(i, fan, 1, 0);
+}
+
+static __always_inline int downstream_fan4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_short *v_short = pkt->data + 62;
 	__u32 len = skb->len;
@@ -2443,19 +1372,19 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, struct downstr
 	st64((void *)&key, ld64(v_short->dcid));
 	list = list_of_clients(&key);
 	if (!list)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_clients);
+		return fr_up(skb, pkt->prog + reason_no_clients);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 75);
 	if (!front)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
-	struct downstream_same4 *same = front + FR_NEEDS_FRONT;
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_short *saved_short = front + 62;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
@@ -2465,7 +1394,7 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, struct downstr
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -2482,7 +1411,7 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, struct downstr
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind1 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -2502,7 +1431,7 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, struct downstr
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 61);
 
 	same->copies0 = 0;
-	struct downstream_fan4 fan = {
+	struct fan fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
@@ -2510,104 +1439,214 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, struct downstr
 	bpf_loop(list->count, downstream_turn4, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 75, 0))
-		return fr_drop(len, PROG_DOWNSTREAM + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 61);
 
-	fr_count_copies(PROG_DOWNSTREAM + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_DOWNSTREAM + reason_pass, len);
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int downstream_ipv6(struct __sk_buff *skb, struct downstream_packet *pkt)
+static __noinline long downstream_turn2(__u32 i, struct fan *fan)
+{
+	return downstream_turn(i, fan, 1, 1);
+}
+
+static __always_inline int downstream_fan2(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_short *v_short = pkt->data + 42;
+	__u32 len = skb->len;
+
+	/* do: [{fan_out: { */
+	struct group_clients key __attribute__((aligned(8))) = {};
+	struct list_clients *list;
+
+	st64((void *)&key, ld64(v_short->dcid));
+	list = list_of_clients(&key);
+	if (!list)
+		return fr_up(skb, pkt->prog + reason_no_clients);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, pkt->prog + reason_no_memory);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, 55);
+	if (!front)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_short *saved_short = front + 42;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->dcid)) +
+		 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
+
+	/* ip.checksum, without what depends on the receiver */
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind2 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
+	if (same->kind2 == FR_SUM_FAULT)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->dcid)) +
+		 ((__u64)ld32(&saved_short->number) << 8) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + 7;
+	same->ip_end = pkt->ip_end;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0))
+		same->csum = fr_complete_without(skb, same->csum, 18, 37);
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+	};
+	bpf_loop(list->count, downstream_turn2, &fan, 0);
+
+	if (bpf_skb_store_bytes(skb, 0, front, 55, 0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, 18, 37);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int downstream_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
-	struct hdr_stream *stream = pkt->data + 75;
+	struct hdr_stream *stream = pkt->data + (v6 ? 75 : 55);
 	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_DOWNSTREAM + why);
-
-	/* short: {fields: [{name: "form", bits: 1, is: 0}, {name: "fixed", bits: 1, is: 1}, {... */
-	why = check_short_2(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->short_payload_end);
+		return fr_up(skb, pkt->prog + why);
+	if (v6) {
+		/* short: {fields: [{name: "form", bits: 1, is: 0}, {name: "fixed", bits: 1, i... */
+		why = check_short(skb, pkt->data, pkt->data_end, udp_end, 62,
+				  &pkt->short_payload_end, 1);
+	} else {
+		/* short: {fields: [{name: "form", bits: 1, is: 0}, {name: "fixed", bits: 1, i... */
+		why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42,
+				  &pkt->short_payload_end, 0);
+	}
 	if (why)
-		return fr_up(skb, PROG_DOWNSTREAM + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
-	if (76ULL <= pkt->short_payload_end) { /* ack */
-		if (pkt->data + 76 > pkt->data_end)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-		if (be8(pkt->data + 75) >= 2 && be8(pkt->data + 75) <= 3)
-			return downstream_ipv6_ack(skb, pkt);
+	if ((v6 ? 76ULL : 56ULL) <= pkt->short_payload_end) { /* ack */
+		if (pkt->data + (v6 ? 76 : 56) > pkt->data_end)
+			return fr_up(skb, pkt->prog + reason_truncated);
+		if (be8(pkt->data + (v6 ? 75 : 55)) >= 2 && be8(pkt->data + (v6 ? 75 : 55)) <= 3) {
+			if (v6)
+				return downstream_ip_ack(skb, pkt, 1);
+			return downstream_ip_ack(skb, pkt, 0);
+		}
 	}
 
 	/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"... */
-	if ((void *)(stream + 1) > pkt->data_end || 76ULL > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+	if ((void *)(stream + 1) > pkt->data_end || (v6 ? 76ULL : 56ULL) > pkt->short_payload_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_other_frame);
+		return fr_up(skb, pkt->prog + reason_other_frame);
 	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(pkt->data + 76, pkt->data_end, &stream_id);
+	__u64 stream_id_size = fr_varint(pkt->data + (v6 ? 76 : 56), pkt->data_end, &stream_id);
 	if (!stream_id_size)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
-	__u64 stream_id_end = fr_forget(skb, 76ULL + stream_id_size);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	__u64 stream_id_end = fr_forget(skb, (v6 ? 76ULL : 56ULL) + stream_id_size);
 	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
 	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (stream_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
 	__u64 stream_offset_size;
 	if (stream_offset_present) { /* offset */
 		__u64 stream_offset;
 		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end, &stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		stream_offset_size = 0;
 	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x7f));
 	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (stream_offset_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 stream_length_size;
 	if (stream_length_present) { /* length */
 		__u64 stream_length;
 		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		stream_length_size = 0;
 	}
 	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
 	at_stream_length_end = fr_pin(pkt->data + fr_bound(stream_length_end, 0x7f));
 	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (stream_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= stream_length_end) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_partial_checksum);
-	return downstream_fan4(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (v6)
+		return downstream_fan4(skb, pkt);
+	return downstream_fan2(skb, pkt);
 }
 
 SEC("tc") int prog_downstream(struct __sk_buff *skb)
 {
-	struct downstream_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
+	struct packet pkt;
+
+	pkt.prog = PROG_DOWNSTREAM;
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 285);
@@ -2616,7 +1655,7 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 	struct hdr_eth *eth = pkt.data;
 
 	/* downstream: { */
-	if (!fr_lease_valid(lease, now))
+	if (!fr_lease_valid(pkt.lease, now))
 		return fr_up(skb, PROG_DOWNSTREAM + reason_inactive);
 
 	/* hook: "tc/ingress" */
@@ -2626,9 +1665,9 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return downstream_ipv4(skb, &pkt);
+		return downstream_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return downstream_ipv6(skb, &pkt);
+		return downstream_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_DOWNSTREAM + reason_not_ip);
 }
 
@@ -2637,22 +1676,6 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
  *	eth ipv4 udp cookie note note
  *	eth ipv6 udp cookie note note
  */
-
-/* What is known of a packet. */
-struct other_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 note_text_end;
-	__u64 more_text_end;
-	__u64 partial;
-	__u64 payload_len;
-	__u64 partial_2;
-	__u64 partial_3;
-	struct val_peers *p;
-};
 
 static __always_inline __u32 check_note(struct __sk_buff *skb, void *data, void *data_end,
 					__u64 udp_end, const __u32 at, __u64 *end)
@@ -2670,69 +1693,107 @@ static __always_inline __u32 check_note(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int other_ipv4_send(struct __sk_buff *skb, struct other_packet *pkt)
+static __always_inline int other_ip_send(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_cookie *cookie = pkt->data + 42;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_cookie *cookie = pkt->data + (v6 ? 62 : 42);
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	const __u32 udp_checksum_at = v6 ? 60 : 40;
+	__be16 ipv4_ttl_protocol = 0;
+	__be32 ipv6_version_to_flow_label = 0;
+	__be16 ipv6_next_header_hop_limit = 0;
+
+	if (v6) {
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x60000000ULL |
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+		ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	} else {
+		ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	}
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum512(skb, 51, pkt->note_text_end - 51);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__u64 region_sum = fr_sum512(skb, v6 ? 71 : 51, pkt->note_text_end - (v6 ? 71 : 51));
+	__be32 old_ipv4_src = 0;
+	__be32 old_ipv4_dst = 0;
+	if (!v6) {
+		old_ipv4_src = ld32(ipv4->src);
+		old_ipv4_dst = ld32(ipv4->dst);
+	}
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo;
+	if (v6)
+		udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + ld8(&cookie->flags) +
 			((__u64)ld16(&cookie->id) << 8) + ((__u64)ld32(cookie->secret) << 8) +
 			((__u64)ld8(cookie->secret + 4) << 8) + ld8(&cookie->level_rest) +
 			((__u64)region_sum << 8));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (v6) {
+		udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+			fr_add128(ld128(pkt->p->remote.addr)) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	} else {
+		udp_csum.optional = 1;
+		udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	}
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol +
-					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
-					 64);
+	__be16 ip_checksum = 0;
+	if (!v6) {
+		/* ip.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					  ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
+					   old_ipv4_src + old_ipv4_dst) + ipv4_ttl_protocol +
+					  fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+					  64);
+	}
 	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_OTHER + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 51 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_OTHER + reason_fault);
+		if (unlikely(pkt->data + (v6 ? 71 : 51) > (void *)(long)skb->data_end))
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
-	if (fr_blank(skb, 51, pkt->note_text_end - 51))
-		return fr_up(skb, PROG_OTHER + reason_no_memory);
+	if (fr_blank(skb, v6 ? 71 : 51, pkt->note_text_end - (v6 ? 71 : 51)))
+		return fr_up(skb, pkt->prog + reason_no_memory);
 
 	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 51 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_OTHER + reason_fault);
+	if (unlikely(pkt->data + (v6 ? 71 : 51) > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, 18, 33);
+	__s64 csum = fr_complete_begin(skb, v6 ? ETH_HLEN : 18, v6 ? 57 : 33);
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_cookie *new_cookie = pkt->data + 42;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_cookie *new_cookie = pkt->data + (v6 ? 62 : 42);
 	if (direct)
 		fr_link(pkt->data, &pkt->p->hop_remote);
-
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	if (v6) {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+		st128(new_ipv6->src, ld128(pkt->p->local.addr));
+		st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	} else {
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+		st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st8(&new_cookie->flags, 0);
@@ -2740,79 +1801,108 @@ static __always_inline int other_ipv4_send(struct __sk_buff *skb, struct other_p
 	st32(new_cookie->secret, 0);
 	st16(new_cookie->secret + 4, bpf_htons(0));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_OTHER + reason_fault);
-	fr_complete_end(skb, csum, 18, 33);
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, v6 ? ETH_HLEN : 18, v6 ? 57 : 33);
 
-	fr_count(PROG_OTHER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int other_ipv4_send_2(struct __sk_buff *skb, struct other_packet *pkt)
+static __always_inline int other_ip_send_2(struct __sk_buff *skb, struct packet *pkt,
+					   const int to_v6)
 {
-	struct hdr_cookie *cookie = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_cookie *cookie = pkt->data + (to_v6 ? 62 : 42);
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
+	const __u32 udp_checksum_at = to_v6 ? 60 : 40;
 	__u8 cookie_level_rest = 32ULL | (be8(&cookie->level_rest) & 31);
 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum512(skb, pkt->note_text_end,
 				     pkt->more_text_end - pkt->note_text_end);
 	__u64 odd_sum = region_sum;
-	odd_sum <<= 8 * (((pkt->note_text_end - 34) & 1) != 0);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	odd_sum <<= 8 * (((pkt->note_text_end - (to_v6 ? 54 : 34)) & 1) != 0);
+	__be32 old_ipv4_src = 0;
+	__be32 old_ipv4_dst = 0;
+	__be128 old_ipv6_src;
+	__be128 old_ipv6_dst;
+	if (to_v6) {
+		old_ipv6_src = ld128(ipv6->src);
+		old_ipv6_dst = ld128(ipv6->dst);
+	} else {
+		old_ipv4_src = ld32(ipv4->src);
+		old_ipv4_dst = ld32(ipv4->dst);
+	}
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo;
+	if (to_v6)
+		udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld8(&cookie->level_rest) + odd_sum);
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (to_v6) {
+		udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	} else {
+		udp_csum.optional = 1;
+		udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	}
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, cookie_level_rest);
 
 	if (fr_blank(skb, pkt->note_text_end, pkt->more_text_end - pkt->note_text_end))
-		return fr_up(skb, PROG_OTHER + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 
 	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 51 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_OTHER + reason_fault);
+	if (unlikely(pkt->data + (to_v6 ? 71 : 51) > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, 40, 11);
-	struct hdr_cookie *new_cookie = pkt->data + 42;
-	struct hdr_udp *new_udp = pkt->data + 34;
+	__s64 csum = fr_complete_begin(skb, to_v6 ? 60 : 40, 11);
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_cookie *new_cookie = pkt->data + (to_v6 ? 62 : 42);
 
 	st8(&new_cookie->level_rest, cookie_level_rest);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_OTHER + reason_fault);
-	fr_complete_end(skb, csum, 40, 11);
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, to_v6 ? 60 : 40, 11);
 
-	fr_count(PROG_OTHER + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int other_ipv4_send_3(struct __sk_buff *skb, struct other_packet *pkt)
+static __always_inline int other_ip_send_3(struct __sk_buff *skb, struct packet *pkt,
+					   const int to_v6)
 {
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_cookie *cookie = pkt->data + 42;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_cookie *cookie = pkt->data + (to_v6 ? 62 : 42);
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->note_text_end - 14));
-	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->note_text_end - 34));
+	const __u32 udp_checksum_at = to_v6 ? 60 : 40;
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len +
+					     (pkt->note_text_end - (to_v6 ? 54 : 14)));
+	__be16 udp_length = 0;
+
+	if (!to_v6)
+		udp_length = bpf_htons(pkt->payload_len + (pkt->note_text_end - 34));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum512(skb, 51, pkt->note_text_end - 51);
+	__u64 region_sum = fr_sum512(skb, to_v6 ? 71 : 51, pkt->note_text_end - (to_v6 ? 71 : 51));
 	__u64 region_sum_2 = fr_sum512(skb, pkt->note_text_end,
 				       pkt->more_text_end - pkt->note_text_end);
 	__u64 odd_sum = region_sum_2;
-	odd_sum <<= 8 * (((pkt->note_text_end - 34) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->note_text_end - (to_v6 ? 54 : 34)) & 1) != 0);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_cookie_flags = ld8(&cookie->flags);
@@ -2820,67 +1910,133 @@ static __always_inline int other_ipv4_send_3(struct __sk_buff *skb, struct other
 	__be32 old_cookie_secret = ld32(cookie->secret);
 	__u8 old_cookie_secret_2 = ld8(cookie->secret + 4);
 	__u8 old_cookie_level_rest = ld8(&cookie->level_rest);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__be32 old_ipv4_src = 0;
+	__be32 old_ipv4_dst = 0;
+	__u64 udp_old_pseudo;
+	__be128 old_ipv6_src;
+	__be128 old_ipv6_dst;
+	if (to_v6) {
+		old_ipv6_src = ld128(ipv6->src);
+		old_ipv6_dst = ld128(ipv6->dst);
+		udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	} else {
+		old_ipv4_src = ld32(ipv4->src);
+		old_ipv4_dst = ld32(ipv4->dst);
+		udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	}
 	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)old_udp_src_port + old_udp_length + old_cookie_flags +
 			((__u64)old_cookie_id << 8) + ((__u64)old_cookie_secret << 8) +
 			((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
 			((__u64)region_sum << 8) + odd_sum);
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (to_v6)
+		udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			ipv4_total_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
+			bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((pkt->more_text_end - 34) ^ (pkt->note_text_end - 34)) & 1) != 0)
+	if ((((pkt->more_text_end - (to_v6 ? 54 : 34)) ^ (pkt->note_text_end - (to_v6 ? 54 : 34))) &
+	     1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port + udp_length +
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
+					 (to_v6 ? ipv4_total_length : udp_length) +
 					 old_cookie_flags + ((__u64)old_cookie_id << 8) +
 					 ((__u64)old_cookie_secret << 8) +
 					 ((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
 					 udp_new_pseudo);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ld16(&ipv4->total_length) + ipv4_total_length);
+	__be16 ip_checksum = 0;
+	if (!to_v6) {
+		if (!udp_csum.old) /* no checksum came, none leaves */
+			udp_csum.new = 0;
+		/* ip.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					  ld16(&ipv4->total_length) + ipv4_total_length);
+	}
 
 	int err = fr_move(skb, pkt->more_text_end, pkt->note_text_end, pkt->payload_len,
 			  FR_PAYLOAD);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_OTHER + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
-	if (fr_blank(skb, 51, pkt->note_text_end - 51))
-		return fr_drop(len, PROG_OTHER + reason_fault);
+	if (fr_blank(skb, to_v6 ? 71 : 51, pkt->note_text_end - (to_v6 ? 71 : 51)))
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_OTHER + reason_fault);
+	if (unlikely(pkt->data + (to_v6 ? 62 : 42) > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, 16, 26);
+	__s64 csum = fr_complete_begin(skb, to_v6 ? 18 : 16, to_v6 ? 44 : 26);
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-
-	st16(&new_ipv4->total_length, ipv4_total_length);
-	st16(&new_udp->length, udp_length);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 54 : 34);
+	if (to_v6) {
+		st16(&new_ipv6->payload_length, ipv4_total_length);
+	} else {
+		st16(&new_ipv4->total_length, ipv4_total_length);
+	}
+	st16(&new_udp->length, to_v6 ? ipv4_total_length : udp_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
+	if (!to_v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_OTHER + reason_fault);
-	fr_complete_end(skb, csum, 16, 26);
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, to_v6 ? 18 : 16, to_v6 ? 44 : 26);
 
-	fr_count(PROG_OTHER + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int other_ipv4_send_4(struct __sk_buff *skb, struct other_packet *pkt)
+static __always_inline int other_ipv6_send_4(struct __sk_buff *skb, struct packet *pkt)
 {
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_cookie *cookie = pkt->data + 62;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+
+	/* udp.checksum */
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
+			((__u64)ld32(cookie->secret) << 8) + ((__u64)ld8(cookie->secret + 4) << 8) +
+			ld8(&cookie->level_rest));
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
+
+	__s64 csum = fr_complete_begin(skb, 60, 11);
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_cookie *new_cookie = pkt->data + 62;
+
+	st8(&new_cookie->flags, 0);
+	st16(&new_cookie->id, 0);
+	st32(new_cookie->secret, 0);
+	st16(new_cookie->secret + 4, bpf_htons(0));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, 60, 11);
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int other_ipv4_send_4(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_cookie *cookie = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
@@ -2891,7 +2047,7 @@ static __always_inline int other_ipv4_send_4(struct __sk_buff *skb, struct other
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
 			((__u64)ld32(cookie->secret) << 8) + ((__u64)ld8(cookie->secret + 4) << 8) +
 			ld8(&cookie->level_rest));
@@ -2901,8 +2057,8 @@ static __always_inline int other_ipv4_send_4(struct __sk_buff *skb, struct other
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 
 	__s64 csum = fr_complete_begin(skb, 40, 11);
-	struct hdr_cookie *new_cookie = pkt->data + 42;
 	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_cookie *new_cookie = pkt->data + 42;
 
 	st8(&new_cookie->flags, 0);
 	st16(&new_cookie->id, 0);
@@ -2910,472 +2066,175 @@ static __always_inline int other_ipv4_send_4(struct __sk_buff *skb, struct other
 	st16(new_cookie->secret + 4, bpf_htons(0));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_OTHER + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 40, 11);
 
-	fr_count(PROG_OTHER + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int other_ipv4_rules(struct __sk_buff *skb, struct other_packet *pkt)
+static __always_inline int other_ip_rules(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_cookie *cookie = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_cookie *cookie = pkt->data + (v6 ? 62 : 42);
 
 	/* {match: "cookie.flags": 2, do: [{blank: "more"}, {set: "cookie.level": 1}, "pass"]}, */
 	if (be8(&cookie->flags) == 2) {
+		if (v6) {
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, pkt->prog + reason_udp_checksum_2);
+		}
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 		      (pkt->partial >> 16) >= pkt->more_text_end))
-			return fr_up(skb, PROG_OTHER + reason_partial_checksum);
-		return other_ipv4_send_2(skb, pkt);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return other_ip_send_2(skb, pkt, v6);
 	}
 
 	/* {match: "cookie.flags": 3, do: [{blank: "note"}, {pop: "more"}, "pass"]}, */
 	if (be8(&cookie->flags) == 3) {
 		pkt->payload_len = pkt->udp_end - pkt->more_text_end;
-		if (pkt->payload_len + (pkt->note_text_end - 14) > 0xffff ||
-		    pkt->payload_len + (pkt->note_text_end - 34) > 0xffff)
-			return fr_up(skb, PROG_OTHER + reason_length);
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40)))
-			return fr_up(skb, PROG_OTHER + reason_partial_checksum);
-		return other_ipv4_send_3(skb, pkt);
+		if (pkt->payload_len + (pkt->note_text_end - (v6 ? 54 : 14)) > 0xffff ||
+		    pkt->payload_len + (pkt->note_text_end - (v6 ? 54 : 34)) > 0xffff)
+			return fr_up(skb, pkt->prog + reason_length);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (v6) {
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, pkt->prog + reason_udp_checksum_2);
+		}
+		return other_ip_send_3(skb, pkt, v6);
+	}
+	if (v6) {
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, pkt->prog + reason_udp_checksum_2);
 	}
 
 	/* {do: [{blank: "cookie"}, "pass"]}, */
-	pkt->partial_3 = fr_partial(skb);
-	if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40) ||
-	      (pkt->partial_3 >> 16) >= pkt->more_text_end))
-		return fr_up(skb, PROG_OTHER + reason_partial_checksum);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      (pkt->partial >> 16) >= pkt->more_text_end))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (v6)
+		return other_ipv6_send_4(skb, pkt);
 	return other_ipv4_send_4(skb, pkt);
 }
 
-static __always_inline int other_ipv4(struct __sk_buff *skb, struct other_packet *pkt)
+static __always_inline int other_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_note_text_end;
 	void *at_more_text_end;
-	struct hdr_cookie *cookie = pkt->data + 42;
-	struct hdr_note *note;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_OTHER + why);
-
-	/* cookie: fields: [{name: "flags", bits: 8}, {name: "id", bits: 16, endian: "little"}... */
-	if ((void *)(cookie + 1) > pkt->data_end || 51ULL > pkt->udp_end)
-		return fr_up(skb, PROG_OTHER + reason_truncated);
-
-	/* note: fields: [{name: "size", bits: 8}, {name: "text", bytes: "size", max: 200}] */
-	why = check_note(skb, pkt->data, pkt->data_end, pkt->udp_end, 51, &pkt->note_text_end);
-	if (why)
-		return fr_up(skb, PROG_OTHER + why);
-	at_note_text_end = fr_pin(pkt->data + fr_bound(pkt->note_text_end, 0xff));
-	if (at_note_text_end > pkt->data_end)
-		return fr_up(skb, PROG_OTHER + reason_truncated);
-	if (pkt->note_text_end > pkt->udp_end)
-		return fr_up(skb, PROG_OTHER + reason_truncated);
-	note = at_note_text_end;
-	if ((void *)(note + 1) > pkt->data_end)
-		return fr_up(skb, PROG_OTHER + reason_truncated);
-	if (pkt->note_text_end + 1 > pkt->udp_end)
-		return fr_up(skb, PROG_OTHER + reason_truncated);
-	__u64 more_text_size = be8(&note->size);
-	if (more_text_size > 200)
-		return fr_up(skb, PROG_OTHER + reason_note_text);
-	pkt->more_text_end = fr_forget(skb, pkt->note_text_end + 1 + more_text_size);
-	at_more_text_end = fr_pin(pkt->data + fr_bound(pkt->more_text_end, 0x1ff));
-	if (at_more_text_end > pkt->data_end)
-		return fr_up(skb, PROG_OTHER + reason_truncated);
-	if (pkt->more_text_end > pkt->udp_end)
-		return fr_up(skb, PROG_OTHER + reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "cookie", "note", {more: "note"}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_OTHER + reason_gso_packet);
-
-	/* lookup: p: peers: ["udp.src"] */
-	struct key_peers key __attribute__((aligned(8))) = {};
-
-	fr_put_endpoint_v4(&key.from, ld32(ipv4->src), be16(&udp->src_port));
-	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_OTHER + reason_no_peers,
-				 PROG_OTHER + reason_changing);
-
-	/* {match: "cookie.flags": 1, do: [{blank: "cookie"}, {blank: "note"}, {send: {from: "... */
-	if (be8(&cookie->flags) == 1) {
-		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr) ||
-		    !fr_is_v4(pkt->p->remote.addr))
-			return fr_up(skb, PROG_OTHER + reason_address_family_2);
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= pkt->more_text_end) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_OTHER + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_remote, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->p->hop_remote, PROG_OTHER + reason_too_big_2);
-		return other_ipv4_send(skb, pkt);
-	}
-
-	return other_ipv4_rules(skb, pkt);
-}
-
-static __always_inline int other_ipv6_send(struct __sk_buff *skb, struct other_packet *pkt)
-{
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_cookie *cookie = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__u64 region_sum = fr_sum512(skb, 71, pkt->note_text_end - 71);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + ld8(&cookie->flags) +
-			((__u64)ld16(&cookie->id) << 8) + ((__u64)ld32(cookie->secret) << 8) +
-			((__u64)ld8(cookie->secret + 4) << 8) + ld8(&cookie->level_rest) +
-			((__u64)region_sum << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port));
-	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_OTHER + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 71 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_OTHER + reason_fault);
-	}
-
-	if (fr_blank(skb, 71, pkt->note_text_end - 71))
-		return fr_up(skb, PROG_OTHER + reason_no_memory);
-
-	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 71 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_OTHER + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 57);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_cookie *new_cookie = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_remote);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
-	st8(&new_cookie->flags, 0);
-	st16(&new_cookie->id, 0);
-	st32(new_cookie->secret, 0);
-	st16(new_cookie->secret + 4, bpf_htons(0));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_OTHER + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 57);
-
-	fr_count(PROG_OTHER + reason_sent, len);
-	return fr_send(&pkt->p->hop_remote, direct);
-}
-
-static __always_inline int other_ipv6_send_2(struct __sk_buff *skb, struct other_packet *pkt)
-{
-	struct hdr_cookie *cookie = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__u8 cookie_level_rest = 32ULL | (be8(&cookie->level_rest) & 31);
-
-	/* udp.checksum */
-	__u64 region_sum = fr_sum512(skb, pkt->note_text_end,
-				     pkt->more_text_end - pkt->note_text_end);
-	__u64 odd_sum = region_sum;
-	odd_sum <<= 8 * (((pkt->note_text_end - 54) & 1) != 0);
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld8(&cookie->level_rest) + odd_sum);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, cookie_level_rest);
-
-	if (fr_blank(skb, pkt->note_text_end, pkt->more_text_end - pkt->note_text_end))
-		return fr_up(skb, PROG_OTHER + reason_no_memory);
-
-	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 71 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_OTHER + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, 60, 11);
-	struct hdr_cookie *new_cookie = pkt->data + 62;
-	struct hdr_udp *new_udp = pkt->data + 54;
-
-	st8(&new_cookie->level_rest, cookie_level_rest);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_OTHER + reason_fault);
-	fr_complete_end(skb, csum, 60, 11);
-
-	fr_count(PROG_OTHER + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, struct other_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_cookie *cookie = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len + (pkt->note_text_end - 54));
-
-	/* udp.checksum */
-	__u64 region_sum = fr_sum512(skb, 71, pkt->note_text_end - 71);
-	__u64 region_sum_2 = fr_sum512(skb, pkt->note_text_end,
-				       pkt->more_text_end - pkt->note_text_end);
-	__u64 odd_sum = region_sum_2;
-	odd_sum <<= 8 * (((pkt->note_text_end - 54) & 1) != 0);
-	__be32 old_udp_src_port = ld32(&udp->src_port);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_cookie_flags = ld8(&cookie->flags);
-	__be16 old_cookie_id = ld16(&cookie->id);
-	__be32 old_cookie_secret = ld32(cookie->secret);
-	__u8 old_cookie_secret_2 = ld8(cookie->secret + 4);
-	__u8 old_cookie_level_rest = ld8(&cookie->level_rest);
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)old_udp_src_port + old_udp_length + old_cookie_flags +
-			((__u64)old_cookie_id << 8) + ((__u64)old_cookie_secret << 8) +
-			((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
-			((__u64)region_sum << 8) + odd_sum);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((pkt->more_text_end - 54) ^ (pkt->note_text_end - 54)) & 1) != 0)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
-					 ipv6_payload_length + old_cookie_flags +
-					 ((__u64)old_cookie_id << 8) +
-					 ((__u64)old_cookie_secret << 8) +
-					 ((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
-					 udp_new_pseudo);
-
-	int err = fr_move(skb, pkt->more_text_end, pkt->note_text_end, pkt->payload_len,
-			  FR_PAYLOAD);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_OTHER + reason_fault);
-
-	if (fr_blank(skb, 71, pkt->note_text_end - 71))
-		return fr_drop(len, PROG_OTHER + reason_fault);
-
-	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_OTHER + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, 18, 44);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_udp->length, ipv6_payload_length);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_OTHER + reason_fault);
-	fr_complete_end(skb, csum, 18, 44);
-
-	fr_count(PROG_OTHER + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int other_ipv6_send_4(struct __sk_buff *skb, struct other_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_cookie *cookie = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-
-	/* udp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
-			((__u64)ld32(cookie->secret) << 8) + ((__u64)ld8(cookie->secret + 4) << 8) +
-			ld8(&cookie->level_rest));
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
-
-	__s64 csum = fr_complete_begin(skb, 60, 11);
-	struct hdr_cookie *new_cookie = pkt->data + 62;
-	struct hdr_udp *new_udp = pkt->data + 54;
-
-	st8(&new_cookie->flags, 0);
-	st16(&new_cookie->id, 0);
-	st32(new_cookie->secret, 0);
-	st16(new_cookie->secret + 4, bpf_htons(0));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_OTHER + reason_fault);
-	fr_complete_end(skb, csum, 60, 11);
-
-	fr_count(PROG_OTHER + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int other_ipv6_rules(struct __sk_buff *skb, struct other_packet *pkt)
-{
-	struct hdr_cookie *cookie = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* {match: "cookie.flags": 2, do: [{blank: "more"}, {set: "cookie.level": 1}, "pass"]}, */
-	if (be8(&cookie->flags) == 2) {
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_OTHER + reason_udp_checksum_2);
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= pkt->more_text_end))
-			return fr_up(skb, PROG_OTHER + reason_partial_checksum);
-		return other_ipv6_send_2(skb, pkt);
-	}
-
-	/* {match: "cookie.flags": 3, do: [{blank: "note"}, {pop: "more"}, "pass"]}, */
-	if (be8(&cookie->flags) == 3) {
-		pkt->payload_len = pkt->udp_end - pkt->more_text_end;
-		if (pkt->payload_len + (pkt->note_text_end - 54) > 0xffff ||
-		    pkt->payload_len + (pkt->note_text_end - 54) > 0xffff)
-			return fr_up(skb, PROG_OTHER + reason_length);
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60)))
-			return fr_up(skb, PROG_OTHER + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_OTHER + reason_udp_checksum_2);
-		return other_ipv6_send_3(skb, pkt);
-	}
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_OTHER + reason_udp_checksum_2);
-
-	/* {do: [{blank: "cookie"}, "pass"]}, */
-	pkt->partial_3 = fr_partial(skb);
-	if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
-	      (pkt->partial_3 >> 16) >= pkt->more_text_end))
-		return fr_up(skb, PROG_OTHER + reason_partial_checksum);
-	return other_ipv6_send_4(skb, pkt);
-}
-
-static __always_inline int other_ipv6(struct __sk_buff *skb, struct other_packet *pkt)
-{
-	void *at_note_text_end;
-	void *at_more_text_end;
-	struct hdr_cookie *cookie = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_cookie *cookie = pkt->data + (v6 ? 62 : 42);
 	struct hdr_note *note;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, PROG_OTHER + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* cookie: fields: [{name: "flags", bits: 8}, {name: "id", bits: 16, endian: "little"}... */
-	if ((void *)(cookie + 1) > pkt->data_end || 71ULL > pkt->udp_end)
-		return fr_up(skb, PROG_OTHER + reason_truncated);
+	if ((void *)(cookie + 1) > pkt->data_end || (v6 ? 71ULL : 51ULL) > pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* note: fields: [{name: "size", bits: 8}, {name: "text", bytes: "size", max: 200}] */
-	why = check_note(skb, pkt->data, pkt->data_end, pkt->udp_end, 71, &pkt->note_text_end);
+	why = check_note(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 71 :
+			 51, &pkt->note_text_end);
 	if (why)
-		return fr_up(skb, PROG_OTHER + why);
-	at_note_text_end = fr_pin(pkt->data + fr_bound(pkt->note_text_end, 0x1ff));
+		return fr_up(skb, pkt->prog + why);
+	at_note_text_end = fr_pin(pkt->data + fr_bound(pkt->note_text_end, v6 ? 0x1ff : 0xff));
 	if (at_note_text_end > pkt->data_end)
-		return fr_up(skb, PROG_OTHER + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->note_text_end > pkt->udp_end)
-		return fr_up(skb, PROG_OTHER + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	note = at_note_text_end;
 	if ((void *)(note + 1) > pkt->data_end)
-		return fr_up(skb, PROG_OTHER + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->note_text_end + 1 > pkt->udp_end)
-		return fr_up(skb, PROG_OTHER + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 more_text_size = be8(&note->size);
 	if (more_text_size > 200)
-		return fr_up(skb, PROG_OTHER + reason_note_text);
+		return fr_up(skb, pkt->prog + reason_note_text);
 	pkt->more_text_end = fr_forget(skb, pkt->note_text_end + 1 + more_text_size);
 	at_more_text_end = fr_pin(pkt->data + fr_bound(pkt->more_text_end, 0x1ff));
 	if (at_more_text_end > pkt->data_end)
-		return fr_up(skb, PROG_OTHER + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->more_text_end > pkt->udp_end)
-		return fr_up(skb, PROG_OTHER + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "cookie", "note", {more: "note"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_OTHER + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: p: peers: ["udp.src"] */
 	struct key_peers key __attribute__((aligned(8)));
-
-	fr_put_endpoint_v6(&key.from, ipv6->src, be16(&udp->src_port), 0);
-	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	if (!v6)
+		__builtin_memset(&key, 0, sizeof(key));
+	if (v6) {
+		fr_put_endpoint_v6(&key.from, ipv6->src, be16(&udp->src_port), 0);
+		__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	} else {
+		fr_put_endpoint_v4(&key.from, ld32(ipv4->src), be16(&udp->src_port));
+	}
 	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_OTHER + reason_no_peers,
-				 PROG_OTHER + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_peers,
+				 pkt->prog + reason_changing);
 
 	/* {match: "cookie.flags": 1, do: [{blank: "cookie"}, {blank: "note"}, {send: {from: "... */
 	if (be8(&cookie->flags) == 1) {
-		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr) ||
-		    fr_is_v4(pkt->p->remote.addr))
-			return fr_up(skb, PROG_OTHER + reason_address_family_2);
+		if (v6) {
+			if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr) ||
+			    fr_is_v4(pkt->p->remote.addr))
+				return fr_up(skb, pkt->prog + reason_address_family_2);
+		} else {
+			if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr) ||
+			    !fr_is_v4(pkt->p->remote.addr))
+				return fr_up(skb, pkt->prog + reason_address_family_2);
+		}
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= pkt->more_text_end))
-			return fr_up(skb, PROG_OTHER + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_OTHER + reason_udp_checksum_2);
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_OTHER + reason_partial_checksum);
+		if (v6) {
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			      (pkt->partial >> 16) >= pkt->more_text_end))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, pkt->prog + reason_udp_checksum_2);
+			if (!(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+		} else {
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= pkt->more_text_end) ||
+			    !(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+		}
 		if (unlikely(!fr_fits(&pkt->p->hop_remote, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->p->hop_remote, PROG_OTHER + reason_too_big_2);
-		return other_ipv6_send(skb, pkt);
+			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big_2);
+		if (v6)
+			return other_ip_send(skb, pkt, 1);
+		return other_ip_send(skb, pkt, 0);
+	}
+	if (v6) {
+		return other_ip_rules(skb, pkt, 1);
 	}
 
-	return other_ipv6_rules(skb, pkt);
+	return other_ip_rules(skb, pkt, 0);
 }
 
 SEC("tc") int prog_other(struct __sk_buff *skb)
 {
-	struct other_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_OTHER;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -3395,8 +2254,8 @@ SEC("tc") int prog_other(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "cookie", "note", {more: "note"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return other_ipv4(skb, &pkt);
+		return other_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return other_ipv6(skb, &pkt);
+		return other_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_OTHER + reason_not_ip);
 }

@@ -67,18 +67,18 @@ enum {
 	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
 };
 
+/* What is known of a packet. */
+struct packet {
+	void *data;
+	void *data_end;
+	__u64 partial;
+};
+
 /*
  * prog_hop: tc/ingress
  *	eth ipv4 udp unit
  *	eth ipv6 udp unit
  */
-
-/* What is known of a packet. */
-struct prog_hop_packet {
-	void *data;
-	void *data_end;
-	__u64 partial;
-};
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -95,6 +95,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -134,139 +181,14 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline int prog_hop_ip_send(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline int prog_hop_ipv4_send(struct __sk_buff *skb, struct prog_hop_packet *pkt)
-{
-	struct hdr_unit *unit = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 unit_kind_hops = bpf_htons((be8(&unit->kind) << 8) | ((be8(&unit->hops) - 1) & 255));
-	__be32 unit_id = bpf_htonl((be32(&unit->id) + 1) & 0xffffffffULL);
-
-	/* unit.checksum */
-	__be16 old_unit_kind_hops = ld16(&unit->kind);
-	__be32 old_unit_id = ld32(&unit->id);
-	__be16 unit_checksum = fr_checksum(fr_sum_of(ld16(&unit->checksum)) -
-					   ((__u64)old_unit_kind_hops + old_unit_id) +
-					   unit_kind_hops + unit_id);
-
-	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)old_unit_kind_hops + ld16(&unit->checksum) + old_unit_id);
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)unit_kind_hops + unit_checksum + unit_id);
-
-	__s64 csum = fr_complete_begin(skb, 40, 10);
-	struct hdr_unit *new_unit = pkt->data + 42;
-	struct hdr_udp *new_udp = pkt->data + 34;
-
-	st16(&new_unit->kind, unit_kind_hops);
-	st32(&new_unit->id, unit_id);
-	st16(&new_unit->checksum, unit_checksum);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, 40, 10);
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int prog_hop_ipv4(struct __sk_buff *skb, struct prog_hop_packet *pkt)
-{
-	struct hdr_unit *unit = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* headers: unit: { */
-	if ((void *)(unit + 1) > pkt->data_end || 50ULL > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "unit"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
-
-	/* match: {"udp.dst_port": 7000, "unit.hops": >0} */
-	if (!(be16(&udp->dst_port) == 0x1b58 && be8(&unit->hops) >= 1))
-		return fr_up(skb, reason_no_match);
-
-	/* do: [{set: {"unit.hops": "low(unit.hops - 1, 8)", "unit.id": "low(unit.id + 1, 32)"... */
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-	      (pkt->partial >> 16) >= 50))
-		return fr_up(skb, reason_partial_checksum);
-	return prog_hop_ipv4_send(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int prog_hop_ipv6_send(struct __sk_buff *skb, struct prog_hop_packet *pkt)
-{
-	struct hdr_unit *unit = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_unit *unit = pkt->data + (v6 ? 62 : 42);
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
+	const __u32 udp_checksum_at = v6 ? 60 : 40;
 	__be16 unit_kind_hops = bpf_htons((be8(&unit->kind) << 8) | ((be8(&unit->hops) - 1) & 255));
 	__be32 unit_id = bpf_htonl((be32(&unit->id) + 1) & 0xffffffffULL);
 
@@ -276,24 +198,45 @@ static __always_inline int prog_hop_ipv6_send(struct __sk_buff *skb, struct prog
 	__be16 unit_checksum = fr_checksum(fr_sum_of(ld16(&unit->checksum)) -
 					   ((__u64)old_unit_kind_hops + old_unit_id) +
 					   unit_kind_hops + unit_id);
-
-	/* udp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	__be32 old_ipv4_src = 0;
+	__be32 old_ipv4_dst = 0;
+	__be128 old_ipv6_src;
+	__be128 old_ipv6_dst;
+	if (v6) {
+		/* udp.checksum */
+		old_ipv6_src = ld128(ipv6->src);
+		old_ipv6_dst = ld128(ipv6->dst);
+	} else {
+		/* udp.checksum */
+		old_ipv4_src = ld32(ipv4->src);
+		old_ipv4_dst = ld32(ipv4->dst);
+	}
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo;
+	if (v6)
+		udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)old_unit_kind_hops + ld16(&unit->checksum) + old_unit_id);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (v6) {
+		udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	} else {
+		udp_csum.optional = 1;
+		udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	}
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)unit_kind_hops + unit_checksum + unit_id);
 
-	__s64 csum = fr_complete_begin(skb, 60, 10);
-	struct hdr_unit *new_unit = pkt->data + 62;
-	struct hdr_udp *new_udp = pkt->data + 54;
+	__s64 csum = fr_complete_begin(skb, v6 ? 60 : 40, 10);
+	struct hdr_udp *new_udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_unit *new_unit = pkt->data + (v6 ? 62 : 42);
 
 	st16(&new_unit->kind, unit_kind_hops);
 	st32(&new_unit->id, unit_id);
@@ -301,25 +244,30 @@ static __always_inline int prog_hop_ipv6_send(struct __sk_buff *skb, struct prog
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, 60, 10);
+	fr_complete_end(skb, csum, v6 ? 60 : 40, 10);
 
 	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_hop_ipv6(struct __sk_buff *skb, struct prog_hop_packet *pkt)
+static __always_inline int prog_hop_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_unit *unit = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_unit *unit = pkt->data + (v6 ? 62 : 42);
 	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* headers: unit: { */
-	if ((void *)(unit + 1) > pkt->data_end || 70ULL > udp_end)
+	if ((void *)(unit + 1) > pkt->data_end || (v6 ? 70ULL : 50ULL) > udp_end)
 		return fr_up(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "unit"] */
@@ -329,20 +277,22 @@ static __always_inline int prog_hop_ipv6(struct __sk_buff *skb, struct prog_hop_
 	/* match: {"udp.dst_port": 7000, "unit.hops": >0} */
 	if (!(be16(&udp->dst_port) == 0x1b58 && be8(&unit->hops) >= 1))
 		return fr_up(skb, reason_no_match);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+	if (v6) {
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_udp_checksum);
+	}
 
 	/* do: [{set: {"unit.hops": "low(unit.hops - 1, 8)", "unit.id": "low(unit.id + 1, 32)"... */
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-	      (pkt->partial >> 16) >= 70))
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      (pkt->partial >> 16) >= (v6 ? 70 : 50)))
 		return fr_up(skb, reason_partial_checksum);
-	return prog_hop_ipv6_send(skb, pkt);
+	return prog_hop_ip_send(skb, pkt, v6);
 }
 
 SEC("tc") int prog_hop(struct __sk_buff *skb)
 {
-	struct prog_hop_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -362,8 +312,8 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "unit"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return prog_hop_ipv4(skb, &pkt);
+		return prog_hop_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return prog_hop_ipv6(skb, &pkt);
+		return prog_hop_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

@@ -168,10 +168,10 @@ static __always_inline __u64 copy_flows(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(32, 0);
-	FR_COPY(32, 4);
-	FR_COPY(64, 8);
-	FR_COPY(32, 16);
+	all |= fr_copy32(to + 0, from + 0);
+	all |= fr_copy32(to + 4, from + 4);
+	all |= fr_copy64(to + 8, from + 8);
+	all |= fr_copy32(to + 16, from + 16);
 	return all;
 }
 
@@ -217,58 +217,14 @@ enum { PROG_START = 0, PROG_CONTROL = 14, PROG_FINISH = 28 };
  *	socket init
  */
 
-static __always_inline int start_send(void *data, void *data_end, struct val_peers *p)
+static __always_inline int start_send(void *data, void *data_end, struct val_peers *p,
+				      const __u32 prog, const int second)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_socket *socket = data;
 	__u32 len = fr_length(data, data_end);
 
 	/* {emit: created: {flow: "socket.id", local: "socket.local", remote: "socket.remote"}}, */
-	__u64 said0 = (__u64)ld64(&socket->id);
-	__u64 said0_2[2];
-	st64((void *)said0_2, ld64(socket->local_addr));
-	st64((void *)said0_2 + 8, ld64(socket->local_addr + 8));
-	__u64 said0_3 = (__u64)ld16(&socket->local_port);
-	__u64 said0_4[2];
-	st64((void *)said0_4, ld64(socket->remote_addr));
-	st64((void *)said0_4 + 8, ld64(socket->remote_addr + 8));
-	__u64 said0_5 = (__u64)ld16(&socket->remote_port);
-	__u32 init_cwnd = p->first;
-	__u64 init_pacing = (__u64)p->first * (__u64)ld32(&socket->mss) * 0x3e8;
-
-	struct hdr_init *new_init = data + 112;
-
-	st32(&new_init->cwnd, init_cwnd);
-	st64(&new_init->pacing, init_pacing);
-
-	fr_count(PROG_START + reason_pass, len);
-	struct event_created *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_created),
-							   0);
-	if (event0) {
-		fr_head(&event0->head, 0, 1, sizeof(*event0));
-		st32((void *)event0 + 60, 0);
-		event0->flow = said0;
-		st64((void *)event0 + 24, ld64((void *)said0_2));
-		st64((void *)event0 + 32, ld64((void *)said0_2 + 8));
-		event0->local.port = said0_3;
-		st16((void *)event0 + 42, ld16((void *)said0_4));
-		st32((void *)event0 + 44, ld32((void *)said0_4 + 2));
-		st64((void *)event0 + 48, ld64((void *)said0_4 + 6));
-		st16((void *)event0 + 56, ld16((void *)said0_4 + 14));
-		event0->remote.port = said0_5;
-		fr_submit(&event0->head, clock);
-	} else {
-		fr_lose(1);
-	}
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int start_send_2(void *data, void *data_end)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_socket *socket = data;
-	__u32 len = fr_length(data, data_end);
-
 	/* {do: [{emit: created: {flow: "socket.id", local: "socket.local", remote: "socket.re... */
 	__u64 said0 = (__u64)ld64(&socket->id);
 	__u64 said0_2[2];
@@ -279,8 +235,16 @@ static __always_inline int start_send_2(void *data, void *data_end)
 	st64((void *)said0_4, ld64(socket->remote_addr));
 	st64((void *)said0_4 + 8, ld64(socket->remote_addr + 8));
 	__u64 said0_5 = (__u64)ld16(&socket->remote_port);
+	struct hdr_init *new_init = data + 112;
+	if (!second) {
+		__u32 init_cwnd = p->first;
+		__u64 init_pacing = (__u64)p->first * (__u64)ld32(&socket->mss) * 0x3e8;
 
-	fr_count(PROG_START + reason_pass, len);
+		st32(&new_init->cwnd, init_cwnd);
+		st64(&new_init->pacing, init_pacing);
+	}
+
+	fr_count(prog + reason_pass, len);
 	struct event_created *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_created),
 							   0);
 	if (event0) {
@@ -304,6 +268,7 @@ static __always_inline int start_send_2(void *data, void *data_end)
 
 static __always_inline int start_on(void *data, void *data_end)
 {
+	__u32 prog = PROG_START;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	struct hdr_socket *socket = data;
@@ -332,13 +297,13 @@ static __always_inline int start_on(void *data, void *data_end)
 		/* when: "p.first >= 2" */
 		if (p->first >= 2) {
 			/* { */
-			return start_send(data, data_end, p);
+			return start_send(data, data_end, p, prog, 0);
 		}
 	}
 
 	/* {do: [{emit: created: {flow: "socket.id", local: "socket.local", remote: "socket.re... */
 	fr_named_add(0, 1);
-	return start_send_2(data, data_end);
+	return start_send(data, data_end, 0, prog, 1);
 }
 
 SEC("tc") int prog_start(struct __sk_buff *skb)
@@ -353,7 +318,24 @@ SEC("tc") int prog_start(struct __sk_buff *skb)
  *	socket loss
  */
 
-static __always_inline int control_ack_send(void *data, void *data_end)
+static __always_inline int control_loss_send(void *data, void *data_end, struct val_peers *p,
+					     const __u32 prog)
+{
+	struct hdr_socket *socket = data;
+	__u32 len = fr_length(data, data_end);
+	__u32 loss_ssthresh = ((((__u64)ld32(&socket->cwnd) * (__u64)p->keep) >> 10) > 2 ?
+			       ((__u64)ld32(&socket->cwnd) * (__u64)p->keep) >> 10 :
+			       2ULL) & 0xffffffffULL;
+
+	struct hdr_loss *new_loss = data + 112;
+
+	st32(&new_loss->ssthresh, loss_ssthresh);
+
+	fr_count(prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int control_ack_send(void *data, void *data_end, const __u32 prog)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_socket *socket = data;
@@ -364,7 +346,7 @@ static __always_inline int control_ack_send(void *data, void *data_end)
 	struct event_signal *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_signal),
 							  0);
 	if (!event0)
-		return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_ring_full);
+		return fr_leave(fr_length(data, data_end), prog + reason_ring_full);
 	fr_head(&event0->head, 0, 2, sizeof(*event0));
 	st8((void *)event0 + 49, 0);
 	st16((void *)event0 + 50, 0);
@@ -382,12 +364,13 @@ static __always_inline int control_ack_send(void *data, void *data_end)
 
 	st16(&new_ack->begin, ack_begin_over);
 
-	fr_count(PROG_CONTROL + reason_pass, len);
+	fr_count(prog + reason_pass, len);
 	fr_submit(&event0->head, clock);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int control_ack_send_2(void *data, void *data_end, struct val_flows *f)
+static __always_inline int control_ack_send_2(void *data, void *data_end, struct val_flows *f,
+					      const __u32 prog)
 {
 	__u32 len = fr_length(data, data_end);
 	__u32 ack_cwnd = f->cwnd;
@@ -398,96 +381,40 @@ static __always_inline int control_ack_send_2(void *data, void *data_end, struct
 	st32(&new_ack->cwnd, ack_cwnd);
 	st64(&new_ack->pacing, ack_pacing);
 
-	fr_count(PROG_CONTROL + reason_pass, len);
+	fr_count(prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int control_ack_send_3(void *data, void *data_end)
+static __always_inline int control_loss_send_2(void *data, void *data_end, const __u32 prog)
 {
 	__u32 len = fr_length(data, data_end);
 
-	fr_count(PROG_CONTROL + reason_pass, len);
+	fr_count(prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int control_ack(void *data, void *data_end, const struct fr_lease *lease)
+static __always_inline int control_ack_send_3(void *data, void *data_end, const __u32 prog)
 {
+	__u32 len = fr_length(data, data_end);
+
+	fr_count(prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int control_ack(void *data, void *data_end, const struct fr_lease *lease,
+				       const __u32 prog, const int second)
+{
+	struct hdr_socket *socket = data;
 	struct hdr_ack *ack = data + 112;
-	struct hdr_socket *socket = data;
-
-	if ((void *)(ack + 1) > data_end)
-		return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_truncated);
-
-	/* lookup: "f?": flows: ["socket.id"] */
-	struct val_flows *f;
-	struct val_flows here_f = {};
-	f = &here_f;
-	{
-		struct key_flows key __attribute__((aligned(8))) = {};
-
-		key.flow = (__u64)ld64(&socket->id);
-		enum fr_found found = find_flows(&key, lease, FR_ON_STACK, &f);
-		if (unlikely(found == FR_CHANGING))
-			return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_changing);
-		if (found == FR_MISSING)
-			f = NULL;
-	}
-
-	/* when: "ack && ack.over == 1 && ack.time >= setting.interval" */
-	if (be8(&ack->over) == 1 && (__u64)ld32(&ack->time) >= set_interval) {
-		/* { */
-		return control_ack_send(data, data_end);
-	}
-
-	/* when: "ack && f && low(socket.round - f.round, 32) < 4 && socket.state < 2" */
-	if (fr_has(f) && (((__u64)ld32(&socket->round) - (__u64)f->round) & 0xffffffffULL) < 4 &&
-	    be8(&socket->state) < 2) {
-		/* do: [{set: {"ack.cwnd": "f.cwnd", "ack.pacing": "f.pacing"}}, {count: {coun... */
-		fr_shared_add(f->sent, (__u64)ld32(&socket->acked));
-
-		/* { */
-		return control_ack_send_2(data, data_end, f);
-	}
-
-	/* {when: "socket.limited == 0", do: ["pass"]}, */
-	if (be8(&socket->limited) == 0)
-		return control_ack_send_3(data, data_end);
-
-	/* control: { */
-	return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_no_rule);
-}
-
-static __always_inline int control_loss_send(void *data, void *data_end, struct val_peers *p)
-{
-	struct hdr_socket *socket = data;
-	__u32 len = fr_length(data, data_end);
-	__u32 loss_ssthresh = ((((__u64)ld32(&socket->cwnd) * (__u64)p->keep) >> 10) > 2 ?
-			       ((__u64)ld32(&socket->cwnd) * (__u64)p->keep) >> 10 :
-			       2ULL) & 0xffffffffULL;
-
-	struct hdr_loss *new_loss = data + 112;
-
-	st32(&new_loss->ssthresh, loss_ssthresh);
-
-	fr_count(PROG_CONTROL + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int control_loss_send_2(void *data, void *data_end)
-{
-	__u32 len = fr_length(data, data_end);
-
-	fr_count(PROG_CONTROL + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int control_loss(void *data, void *data_end, const struct fr_lease *lease)
-{
 	struct hdr_loss *loss = data + 112;
-	struct hdr_socket *socket = data;
 
-	if ((void *)(loss + 1) > data_end)
-		return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_truncated);
+	if (second) {
+		if ((void *)(loss + 1) > data_end)
+			return fr_leave(fr_length(data, data_end), prog + reason_truncated);
+	} else {
+		if ((void *)(ack + 1) > data_end)
+			return fr_leave(fr_length(data, data_end), prog + reason_truncated);
+	}
 
 	/* lookup: "f?": flows: ["socket.id"] */
 	struct val_flows *f;
@@ -499,35 +426,57 @@ static __always_inline int control_loss(void *data, void *data_end, const struct
 		key.flow = (__u64)ld64(&socket->id);
 		enum fr_found found = find_flows(&key, lease, FR_ON_STACK, &f);
 		if (unlikely(found == FR_CHANGING))
-			return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_changing);
+			return fr_leave(fr_length(data, data_end), prog + reason_changing);
 		if (found == FR_MISSING)
 			f = NULL;
 	}
+	if (second) {
+		/* lookup: p: peers: ["socket.remote_addr"] */
+		struct val_peers *p;
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
 
-	/* lookup: p: peers: ["socket.remote_addr"] */
-	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+			key.peer.len = 128;
+			fr_put_v6(key.peer.addr, socket->remote_addr, 4);
+			p = find_peers(&key);
+		}
+		if (fr_has(p)) {
+			/* { */
+			return control_loss_send(data, data_end, p, prog);
+		}
+	} else {
+		/* when: "ack && ack.over == 1 && ack.time >= setting.interval" */
+		if (be8(&ack->over) == 1 && (__u64)ld32(&ack->time) >= set_interval) {
+			/* { */
+			return control_ack_send(data, data_end, prog);
+		}
 
-		key.peer.len = 128;
-		fr_put_v6(key.peer.addr, socket->remote_addr, 4);
-		p = find_peers(&key);
-	}
-	if (fr_has(p)) {
-		/* { */
-		return control_loss_send(data, data_end, p);
+		/* when: "ack && f && low(socket.round - f.round, 32) < 4 && socket.state < 2" */
+		if (fr_has(f) &&
+		    (((__u64)ld32(&socket->round) - (__u64)f->round) & 0xffffffffULL) < 4 &&
+		    be8(&socket->state) < 2) {
+			/* do: [{set: {"ack.cwnd": "f.cwnd", "ack.pacing": "f.pacing"}}, {coun... */
+			fr_shared_add(f->sent, (__u64)ld32(&socket->acked));
+
+			/* { */
+			return control_ack_send_2(data, data_end, f, prog);
+		}
 	}
 
 	/* {when: "socket.limited == 0", do: ["pass"]}, */
-	if (be8(&socket->limited) == 0)
-		return control_loss_send_2(data, data_end);
+	if (be8(&socket->limited) == 0) {
+		if (second)
+			return control_loss_send_2(data, data_end, prog);
+		return control_ack_send_3(data, data_end, prog);
+	}
 
 	/* control: { */
-	return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_no_rule);
+	return fr_leave(fr_length(data, data_end), prog + reason_no_rule);
 }
 
 static __always_inline int control_on(void *data, void *data_end)
 {
+	__u32 prog = PROG_CONTROL;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	struct hdr_socket *socket = data;
@@ -540,9 +489,9 @@ static __always_inline int control_on(void *data, void *data_end)
 
 	/* stack: ["socket", {event: ["ack", "loss"]}] */
 	if (be8(&socket->event) == 2)
-		return control_ack(data, data_end, lease);
+		return control_ack(data, data_end, lease, prog, 0);
 	if (be8(&socket->event) == 3)
-		return control_loss(data, data_end, lease);
+		return control_ack(data, data_end, lease, prog, 1);
 	return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_not_event);
 }
 
@@ -557,7 +506,7 @@ SEC("tc") int prog_control(struct __sk_buff *skb)
  *	socket release
  */
 
-static __always_inline int finish_send(void *data, void *data_end)
+static __always_inline int finish_send(void *data, void *data_end, const __u32 prog)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_socket *socket = data;
@@ -566,7 +515,7 @@ static __always_inline int finish_send(void *data, void *data_end)
 	/* {emit: freed: flow: "socket.id"}, */
 	__u64 said0 = (__u64)ld64(&socket->id);
 
-	fr_count(PROG_FINISH + reason_pass, len);
+	fr_count(prog + reason_pass, len);
 	struct event_freed *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_freed), 0);
 	if (event0) {
 		fr_head(&event0->head, 0, 3, sizeof(*event0));
@@ -580,6 +529,7 @@ static __always_inline int finish_send(void *data, void *data_end)
 
 static __always_inline int finish_on(void *data, void *data_end)
 {
+	__u32 prog = PROG_FINISH;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	struct hdr_socket *socket = data;
@@ -612,7 +562,7 @@ static __always_inline int finish_on(void *data, void *data_end)
 	}
 
 	/* do: [ */
-	return finish_send(data, data_end);
+	return finish_send(data, data_end, prog);
 }
 
 SEC("tc") int prog_finish(struct __sk_buff *skb)

@@ -95,11 +95,11 @@ static __always_inline __u64 copy_by_ssrc(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY_HOP(36);
-	FR_COPY(32, 56);
-	FR_COPY(32, 60);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy_hop(to + 36, from + 36);
+	all |= fr_copy32(to + 56, from + 56);
+	all |= fr_copy32(to + 60, from + 60);
 	return all;
 }
 
@@ -128,14 +128,8 @@ enum {
 	reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
 };
 
-/*
- * prog_wrap: tc/ingress
- *	eth ipv4 udp rtcp
- *	eth ipv6 udp rtcp
- */
-
 /* What is known of a packet. */
-struct wrap_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
@@ -143,6 +137,12 @@ struct wrap_packet {
 	__u64 payload_len;
 	struct val_by_ssrc *s;
 };
+
+/*
+ * prog_wrap: tc/ingress
+ *	eth ipv4 udp rtcp
+ *	eth ipv6 udp rtcp
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -244,28 +244,40 @@ static __always_inline __u32 check_rtcp(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int wrap_send_ipv4(struct __sk_buff *skb, struct wrap_packet *pkt,
-					  const __u32 headers_len, const int how,
-					  struct fr_csum udp_csum, __u64 ip_sum,
-					  __be32 eth_type_to_ecn, __be16 ipv4_ttl_protocol)
+static __always_inline int
+wrap_send_ip(struct __sk_buff *skb, struct packet *pkt, const __u32 headers_len, const int how,
+	     struct fr_csum udp_csum, __u64 ip_sum, __be32 eth_type_to_ecn,
+	     __be16 ipv4_ttl_protocol, __be16 eth_type, __be32 ipv6_version_to_flow_label,
+	     __be16 ipv6_next_header_hop_limit, const int to_v6)
 {
 	__u32 len = skb->len;
-	const __u32 new_headers_len = 46, udp_checksum_at = 40;
+	const __u32 new_headers_len = to_v6 ? 66 : 46, udp_checksum_at = to_v6 ? 60 : 40;
 
-	if (unlikely(!fr_fits(&pkt->s->hop_peer, 40ULL + pkt->payload_len)))
+	if (unlikely(!fr_fits(&pkt->s->hop_peer, (to_v6 ? 60ULL : 40ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->s->hop_peer, reason_too_big);
-
-	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum,
-			  (__u64)fr_v4(pkt->s->local.addr) + fr_v4(pkt->s->peer.addr) +
-			  bpf_htons(pkt->payload_len + 20) + bpf_htons(IPPROTO_UDP),
-			  (__u64)bpf_htons(pkt->s->local.port) + bpf_htons(pkt->s->peer.port) +
-			  bpf_htons(pkt->payload_len + 20) + bpf_htons(pkt->payload_len + 12) +
-			  0xefbe);
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(pkt->payload_len + 40) +
-					 fr_v4(pkt->s->local.addr) + fr_v4(pkt->s->peer.addr) + 64);
+	__be16 ip_checksum = 0;
+	if (to_v6) {
+		/* udp.checksum */
+		fr_csum_set_not_0(&udp_csum,
+				  (__u64)fr_add128(ld128(pkt->s->local.addr)) +
+				  fr_add128(ld128(pkt->s->peer.addr)) +
+				  bpf_htons(pkt->payload_len + 20) + bpf_htons(IPPROTO_UDP),
+				  (__u64)bpf_htons(pkt->s->local.port) +
+				  bpf_htons(pkt->s->peer.port) + bpf_htons(pkt->payload_len + 20) +
+				  bpf_htons(pkt->payload_len + 12) + 0xefbe);
+	} else {
+		/* udp.checksum */
+		fr_csum_set_not_0(&udp_csum,
+				  (__u64)fr_v4(pkt->s->local.addr) + fr_v4(pkt->s->peer.addr) +
+				  bpf_htons(pkt->payload_len + 20) + bpf_htons(IPPROTO_UDP),
+				  (__u64)bpf_htons(pkt->s->local.port) +
+				  bpf_htons(pkt->s->peer.port) + bpf_htons(pkt->payload_len + 20) +
+				  bpf_htons(pkt->payload_len + 12) + 0xefbe);
+		/* ip.checksum */
+		ip_checksum = fr_checksum(ip_sum + bpf_htons(pkt->payload_len + 40) +
+					  fr_v4(pkt->s->local.addr) + fr_v4(pkt->s->peer.addr) +
+					  64);
+	}
 	int direct = pkt->s->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 8, how |
@@ -276,79 +288,34 @@ static __always_inline int wrap_send_ipv4(struct __sk_buff *skb, struct wrap_pac
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_outer *new_outer = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->s->hop_peer);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 40));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->s->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->s->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->s->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->s->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 20));
-	st16(&new_outer->magic, bpf_htons(0xbeef));
-	st16(&new_outer->length, bpf_htons(pkt->payload_len + 12));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->s->slot, 0, len, pkt->now);
-	return fr_send(&pkt->s->hop_peer, direct);
-}
-
-static __always_inline int
-wrap_send_ipv6(struct __sk_buff *skb, struct wrap_packet *pkt, const __u32 headers_len,
-	       const int how, struct fr_csum udp_csum, __be16 eth_type,
-	       __be32 ipv6_version_to_flow_label, __be16 ipv6_next_header_hop_limit)
-{
-	__u32 len = skb->len;
-	const __u32 new_headers_len = 66, udp_checksum_at = 60;
-
-	if (unlikely(!fr_fits(&pkt->s->hop_peer, 60ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->s->hop_peer, reason_too_big);
-
-	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum,
-			  (__u64)fr_add128(ld128(pkt->s->local.addr)) +
-			  fr_add128(ld128(pkt->s->peer.addr)) + bpf_htons(pkt->payload_len + 20) +
-			  bpf_htons(IPPROTO_UDP),
-			  (__u64)bpf_htons(pkt->s->local.port) + bpf_htons(pkt->s->peer.port) +
-			  bpf_htons(pkt->payload_len + 20) + bpf_htons(pkt->payload_len + 12) +
-			  0xefbe);
-	int direct = pkt->s->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 8, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_outer *new_outer = pkt->data + 62;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_outer *new_outer = pkt->data + (to_v6 ? 62 : 42);
 	if (direct)
 		fr_link(pkt->data, &pkt->s->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 20));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->s->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->s->peer.addr));
+	if (to_v6) {
+		st16(&new_eth->type, eth_type);
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 20));
+		st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+		st128(new_ipv6->src, ld128(pkt->s->local.addr));
+		st128(new_ipv6->dst, ld128(pkt->s->peer.addr));
+	} else {
+		st32(&new_eth->type, eth_type_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 40));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+		st32(new_ipv4->src, fr_v4(pkt->s->local.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->s->peer.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(pkt->s->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->s->peer.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 20));
 	st16(&new_outer->magic, bpf_htons(0xbeef));
 	st16(&new_outer->length, bpf_htons(pkt->payload_len + 12));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (!to_v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -358,12 +325,12 @@ wrap_send_ipv6(struct __sk_buff *skb, struct wrap_packet *pkt, const __u32 heade
 	return fr_send(&pkt->s->hop_peer, direct);
 }
 
-static __always_inline int wrap_ipv4(struct __sk_buff *skb, struct wrap_packet *pkt)
+static __always_inline int wrap_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_rtcp *rtcp = pkt->data + 42;
 	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_rtcp *rtcp = pkt->data + 42;
 	__u64 ip_end, udp_end, rtcp_end;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
@@ -412,16 +379,16 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, struct wrap_packet *
 			((__u64)ld32(&ipv4->total_length) +
 			 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
 			 ld32(ipv4->dst)) + ipv4_ttl_protocol;
-		return wrap_send_ipv4(skb, pkt, headers_len, 0, udp_csum, ip_sum, eth_type_to_ecn,
-				      ipv4_ttl_protocol);
+		return wrap_send_ip(skb, pkt, headers_len, 0, udp_csum, ip_sum, eth_type_to_ecn,
+				    ipv4_ttl_protocol, 0, 0, 0, 0);
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_udp_checksum);
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	return wrap_send_ipv6(skb, pkt, headers_len, FR_TO_IPV6, udp_csum, bpf_htons(0x86dd),
-			      ipv6_version_to_flow_label, bpf_htons(0x1140));
+	return wrap_send_ip(skb, pkt, headers_len, FR_TO_IPV6, udp_csum, 0, 0, 0, bpf_htons(0x86dd),
+			    ipv6_version_to_flow_label, bpf_htons(0x1140), 1);
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -452,12 +419,12 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int wrap_ipv6(struct __sk_buff *skb, struct wrap_packet *pkt)
+static __always_inline int wrap_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_rtcp *rtcp = pkt->data + 62;
 	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_rtcp *rtcp = pkt->data + 62;
 	__u64 ip_end, udp_end, rtcp_end;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
@@ -507,20 +474,20 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, struct wrap_packet *
 			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 		__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-		return wrap_send_ipv6(skb, pkt, headers_len, 0, udp_csum, eth_type,
-				      ipv6_version_to_flow_label, ipv6_next_header_hop_limit);
+		return wrap_send_ip(skb, pkt, headers_len, 0, udp_csum, 0, 0, 0, eth_type,
+				    ipv6_version_to_flow_label, ipv6_next_header_hop_limit, 1);
 	}
 	__be32 eth_type_to_ecn = bpf_htonl(0x8004500ULL |
 					   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
-	return wrap_send_ipv4(skb, pkt, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
-			      eth_type_to_ecn, bpf_htons(0x4011));
+	return wrap_send_ip(skb, pkt, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum, eth_type_to_ecn,
+			    bpf_htons(0x4011), 0, 0, 0, 0);
 }
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
 {
-	struct wrap_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();

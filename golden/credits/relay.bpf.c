@@ -155,20 +155,40 @@ enum {
 	reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
 };
 
-/*
- * prog_downstream: tc/ingress
- *	eth ipv4 udp short
- *	eth ipv6 udp short
- */
-
 /* What is known of a packet. */
-struct downstream_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	__u64 ip_end;
 	__u64 udp_end;
 	__u64 priority;
 };
+
+/* What is the same for all receivers. */
+struct same {
+	__u32 kind0;
+	__u64 rest0;
+	__u64 rest1;
+	__u64 quiet;
+	__u64 clock;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 priority;
+	__s64 csum;
+	__u64 copies0;
+};
+
+struct fan {
+	struct __sk_buff *skb;
+	struct list_clients *list;
+	void *front;
+};
+
+/*
+ * prog_downstream: tc/ingress
+ *	eth ipv4 udp short
+ *	eth ipv6 udp short
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -185,6 +205,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -224,25 +291,6 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
 static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 udp_end, const __u32 at, __u64 *end)
 {
@@ -259,35 +307,24 @@ static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-/* What is the same for all receivers. */
-struct downstream_same1 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u64 quiet;
-	__u64 clock;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct downstream_fan1 {
-	struct __sk_buff *skb;
-	struct list_clients *list;
-	void *front;
-};
-
-static __always_inline int downstream_write1(struct __sk_buff *skb, void *front, __u64 number,
-					     struct receiver_clients *r,
-					     struct downstream_same1 *same)
+static __always_inline int downstream_write(struct __sk_buff *skb, void *front, __u64 number,
+					    struct receiver_clients *r, struct same *same,
+					    const int v6)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
+	__u64 udp_new_pseudo;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	if (v6) {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+			fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+			fr_add64(ld64(r->remote.addr + 8));
+	} else {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	}
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -296,42 +333,57 @@ static __always_inline int downstream_write1(struct __sk_buff *skb, void *front,
 						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) + fr_odd64(ld64(r->id)) +
 						 ((__u64)bpf_htonl(number) << 8));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
+	__be16 ip_checksum = 0;
+	if (!v6) {
+		if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
+		/* ip.checksum */
+		ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					  fr_v4(r->remote.addr));
+	}
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 55 > (void *)(long)skb->data_end))
+	if (unlikely(data + (v6 ? 75 : 55) > (void *)(long)skb->data_end))
 		return 1;
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + (v6 ? 54 : 34);
+	struct hdr_short *new_short = data + (v6 ? 62 : 42);
 
 	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	if (v6) {
+		st32(new_ipv6->version_to_flow_label,
+		     bpf_htonl(0x60000000ULL |
+			       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+		st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+		st64(new_ipv6->src, ld64(r->local.addr));
+		st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+		st64(new_ipv6->dst, ld64(r->remote.addr));
+		st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	} else {
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+		st32(new_ipv4->src, fr_v4(r->local.addr));
+		st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st64(new_short->id, ld64(r->id));
 	st32(&new_short->number, bpf_htonl(number));
 	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 37);
+		fr_complete(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 61 : 37);
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long downstream_copy1(struct __sk_buff *skb, void *front, __u64 udp_end,
-					     __u64 priority, struct receiver_clients *r,
-					     struct downstream_same1 *same)
+static __always_inline long downstream_copy(struct __sk_buff *skb, void *front, __u64 udp_end,
+					    __u64 priority, struct receiver_clients *r,
+					    struct same *same, const int second)
 {
-	struct hdr_short *saved_short = front + 42;
+	struct hdr_short *saved_short = front + (second ? 62 : 42);
 
 	/* {emit: sent: {number: "number", level: "priority", id: "short.id"}}, */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
@@ -341,7 +393,7 @@ static __always_inline long downstream_copy1(struct __sk_buff *skb, void *front,
 	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 100", cou... */
 	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(r->window, 0);
-	__u64 spent0 = udp_end - 42;
+	__u64 spent0 = udp_end - (second ? 62 : 42);
 	int admitted0 = fr_admit(credit0, spent0, priority * 100);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
@@ -374,12 +426,20 @@ static __always_inline long downstream_copy1(struct __sk_buff *skb, void *front,
 	/* {let: number: "low(alloc(r.next), 32)"}, */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 number = next & 0xffffffffULL;
-
-	if (unlikely(downstream_write1(skb, front, number, r, same))) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
+	if (second) {
+		if (unlikely(downstream_write(skb, front, number, r, same, 1))) {
+			bpf_ringbuf_discard(event0, 0);
+			fr_refund(credit0, spent0);
+			fr_refund(credit1, spent1);
+			return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
+		}
+	} else {
+		if (unlikely(downstream_write(skb, front, number, r, same, 0))) {
+			bpf_ringbuf_discard(event0, 0);
+			fr_refund(credit0, spent0);
+			fr_refund(credit1, spent1);
+			return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
+		}
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -395,336 +455,66 @@ static __always_inline long downstream_copy1(struct __sk_buff *skb, void *front,
 	return 0;
 }
 
-static __noinline long downstream_turn1(__u32 i, struct downstream_fan1 *fan)
+static __always_inline long downstream_turn(__u32 i, struct fan *fan, const int second)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct downstream_same1 *same = front + FR_NEEDS_FRONT;
+	struct same *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	__u64 priority = same->priority;
 	struct receiver_clients *r = receiver_of_clients(fan->list, i);
+	struct hdr_udp *saved_udp = front + 54;
 
 	if (!r)
 		return 1;
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_address_family);
+	if (second) {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, reason_address_family);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, reason_udp_checksum);
+	} else {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, reason_address_family);
+	}
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
 				  fr_indirect(&r->hop_remote, reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_too_big);
-	return downstream_copy1(skb, front, udp_end, priority, r, same);
+	return downstream_copy(skb, front, udp_end, priority, r, same, second);
 }
 
-static __always_inline int downstream_fan1(struct __sk_buff *skb, struct downstream_packet *pkt)
+static __noinline long downstream_turn2(__u32 i, struct fan *fan)
+{
+	return downstream_turn(i, fan, 1);
+}
+
+static __noinline long downstream_turn1(__u32 i, struct fan *fan)
+{
+	return downstream_turn(i, fan, 0);
+}
+
+static __always_inline int downstream_fan(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: { */
-	struct group_clients key __attribute__((aligned(8))) = {};
-	struct list_clients *list;
-
-	fr_put_endpoint_v4(&key.server, ld32(ipv4->src), be16(&udp->src_port));
-	list = list_of_clients(&key);
-	if (!list)
-		return fr_up(skb, reason_no_clients);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, reason_no_memory);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 55);
-	if (!front)
-		return fr_up(skb, reason_no_memory);
-	struct downstream_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_short *saved_short = front + 42;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->id)) +
-		 ((__u64)ld32(&saved_short->number) << 8) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->quiet = 0;
-	same->clock = 0;
-	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, 18, 37);
-
-	same->copies0 = 0;
-	struct downstream_fan1 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, downstream_turn1, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, 55, 0))
-		return fr_drop(len, reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 37);
-
-	fr_count_copies(reason_copy, same->copies0, skb->len);
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int downstream_ipv4(struct __sk_buff *skb, struct downstream_packet *pkt)
-{
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* headers: short: fields: [{name: "flags", bits: 8}, {name: "id", bytes: 8}, {name: "... */
-	why = check_short(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &pkt->priority);
-	if (why)
-		return fr_up(skb, why);
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 55) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
-	return downstream_fan1(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-/* What is the same for all receivers. */
-struct downstream_same2 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 quiet;
-	__u64 clock;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct downstream_fan2 {
-	struct __sk_buff *skb;
-	struct list_clients *list;
-	void *front;
-};
-
-static __always_inline int downstream_write2(struct __sk_buff *skb, void *front, __u64 number,
-					     struct receiver_clients *r,
-					     struct downstream_same2 *same)
-{
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) + fr_odd64(ld64(r->id)) +
-						 ((__u64)bpf_htonl(number) << 8));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 75 > (void *)(long)skb->data_end))
-		return 1;
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st64(new_short->id, ld64(r->id));
-	st32(&new_short->number, bpf_htonl(number));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 61);
-	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
-}
-
-static __always_inline long downstream_copy2(struct __sk_buff *skb, void *front, __u64 udp_end,
-					     __u64 priority, struct receiver_clients *r,
-					     struct downstream_same2 *same)
-{
-	struct hdr_short *saved_short = front + 62;
-
-	/* {emit: sent: {number: "number", level: "priority", id: "short.id"}}, */
-	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-	if (!event0)
-		return fr_decline(r->receiver, skb->len, reason_ring_full);
-
-	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 100", cou... */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->window, 0);
-	__u64 spent0 = udp_end - 62;
-	int admitted0 = fr_admit(credit0, spent0, priority * 100);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		fr_shared_add(r->skipped, 1);
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_refused_window);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, reason_contended);
-	}
-
-	/* {admit: {credit: "r.share[priority]", cost: 1}}, */
-	__u32 level1 = priority;
-	__u32 credit1 = fr_credit(r->share, level1);
-	__u64 spent1 = 1;
-	int admitted1 = fr_admit(credit1, spent1, 0);
-	if (admitted1 == FR_REFUSED) {
-		fr_refused(credit1, level1);
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_refused_share);
-	}
-	if (unlikely(admitted1 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, reason_contended);
-	}
-
-	/* {let: number: "low(alloc(r.next), 32)"}, */
-	__u64 next = fr_alloc(r->next, 1);
-	__u64 number = next & 0xffffffffULL;
-
-	if (unlikely(downstream_write2(skb, front, number, r, same))) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
-	}
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
-	st8((void *)event0 + 21, 0);
-	st16((void *)event0 + 30, 0);
-	event0->number = number;
-	event0->level = priority;
-	st16((void *)event0 + 22, ld16(saved_short->id));
-	st32((void *)event0 + 24, ld32(saved_short->id + 2));
-	st16((void *)event0 + 28, ld16(saved_short->id + 6));
-	same->quiet |= fr_submit_more(&event0->head, same->clock);
-	return 0;
-}
-
-static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct downstream_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 udp_end = same->udp_end;
-	__u64 priority = same->priority;
-	struct receiver_clients *r = receiver_of_clients(fan->list, i);
-	struct hdr_udp *saved_udp = front + 54;
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_address_family);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_udp_checksum);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_too_big);
-	return downstream_copy2(skb, front, udp_end, priority, r, same);
-}
-
-static __always_inline int downstream_fan2(struct __sk_buff *skb, struct downstream_packet *pkt)
-{
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
 	struct group_clients key __attribute__((aligned(8))) = {};
 	struct list_clients *list;
-
-	fr_put_endpoint_v6(&key.server, ipv6->src, be16(&udp->src_port), 0);
+	if (v6) {
+		fr_put_endpoint_v6(&key.server, ipv6->src, be16(&udp->src_port), 0);
+	} else {
+		fr_put_endpoint_v4(&key.server, ld32(ipv4->src), be16(&udp->src_port));
+	}
 	list = list_of_clients(&key);
 	if (!list)
 		return fr_up(skb, reason_no_clients);
@@ -733,31 +523,57 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, struct downstr
 		return fr_up(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 75);
+	void *front = fr_save_front(skb, v6 ? 75 : 55);
 	if (!front)
 		return fr_up(skb, reason_no_memory);
-	struct downstream_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 54;
-	struct hdr_short *saved_short = front + 62;
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
-				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
-					  fr_add64(ld64(saved_ipv6->src + 8)) +
-					  fr_add64(ld64(saved_ipv6->dst)) +
-					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
+	struct hdr_udp *saved_udp = front + (v6 ? 54 : 34);
+	struct hdr_short *saved_short = front + (v6 ? 62 : 42);
+	if (v6) {
+		/* udp.checksum, without what depends on the receiver */
+		same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+					  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+						  fr_add64(ld64(saved_ipv6->src + 8)) +
+						  fr_add64(ld64(saved_ipv6->dst)) +
+						  fr_add64(ld64(saved_ipv6->dst + 8)) +
+						  ld16(&saved_udp->length) +
+						  bpf_htons(IPPROTO_UDP)));
+	} else {
+		/* udp.checksum, without what depends on the receiver */
+		same->kind0 = ld16(&saved_udp->checksum) ?
+			fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+				    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+					    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+					    FR_SUM_ABSENT;
+	}
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
-		 fr_sum_of(ld16(&saved_udp->checksum)) -
-		 ((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->id)) +
-		  ((__u64)ld32(&saved_short->number) << 8) + fr_add64(ld64(saved_ipv6->src)) +
-		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
-		  fr_add64(ld64(saved_ipv6->dst + 8)));
+	if (v6) {
+		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+			((__u64)fr_add64(ld64(saved_ipv6->src)) +
+			 fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+			 fr_add64(ld64(saved_ipv6->dst + 8))) :
+			 fr_sum_of(ld16(&saved_udp->checksum)) -
+			 ((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->id)) +
+			  ((__u64)ld32(&saved_short->number) << 8) +
+			  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+			  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
+	} else {
+		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+			((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+			fr_sum_of(ld16(&saved_udp->checksum)) -
+			((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->id)) +
+			 ((__u64)ld32(&saved_short->number) << 8) + ld32(saved_ipv4->src) +
+			 ld32(saved_ipv4->dst));
+
+		/* ip.checksum, without what depends on the receiver */
+		same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+			((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) +
+			 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
+			 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+	}
 	same->quiet = 0;
 	same->clock = 0;
 	same->ip_end = pkt->ip_end;
@@ -770,52 +586,62 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, struct downstr
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 61);
+		same->csum = fr_complete_without(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 61 : 37);
 
 	same->copies0 = 0;
-	struct downstream_fan2 fan = {
+	struct fan fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, downstream_turn2, &fan, 0);
+	if (v6)
+		bpf_loop(list->count, downstream_turn2, &fan, 0);
+	else
+		bpf_loop(list->count, downstream_turn1, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, 75, 0))
+	if (bpf_skb_store_bytes(skb, 0, front, v6 ? 75 : 55, 0))
 		return fr_drop(len, reason_fault);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 61);
+		fr_complete(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 61 : 37);
 
 	fr_count_copies(reason_copy, same->copies0, skb->len);
 	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int downstream_ipv6(struct __sk_buff *skb, struct downstream_packet *pkt)
+static __always_inline int downstream_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* headers: short: fields: [{name: "flags", bits: 8}, {name: "id", bytes: 8}, {name: "... */
-	why = check_short(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &pkt->priority);
+	why = check_short(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 :
+			  42, &pkt->priority);
 	if (why)
 		return fr_up(skb, why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 75) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      (partial >> 16) >= (v6 ? 75 : 55)) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 		return fr_up(skb, reason_partial_checksum);
-	return downstream_fan2(skb, pkt);
+	return downstream_fan(skb, pkt, v6);
 }
 
 SEC("tc") int prog_downstream(struct __sk_buff *skb)
 {
-	struct downstream_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -835,8 +661,8 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return downstream_ipv4(skb, &pkt);
+		return downstream_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return downstream_ipv6(skb, &pkt);
+		return downstream_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

@@ -113,9 +113,9 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY_HOP(36);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy_hop(to + 36, from + 36);
 	return all;
 }
 
@@ -137,9 +137,9 @@ static __always_inline __u64 copy_streams(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY_HOP(36);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy_hop(to + 36, from + 36);
 	return all;
 }
 
@@ -169,23 +169,18 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_FRAMES = 0, PROG_BARE = 46, PROG_STREAMS = 92 };
 
-/*
- * prog_frames: tc/ingress
- *	eth ipv4 udp
- *	eth ipv6 udp
- */
-
 /* What is known of a packet. */
-struct frames_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
+	__u32 prog;
 	__u64 ip_end;
 	__u64 payload_len;
 	__u64 partial;
-	__u64 payload_len_2;
-	__u64 partial_2;
 	struct val_peers *p;
+	__u64 udp_end;
+	struct val_streams *s;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -205,6 +200,31 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 		return reason_truncated;
 	return 0;
 }
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
+	return 0;
+}
+
+/*
+ * prog_frames: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
 
 static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					const __u32 at, __u64 *end)
@@ -242,129 +262,78 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline int frames_send_ipv4(struct __sk_buff *skb, struct frames_packet *pkt,
-					    const __u32 headers_len, const int how,
-					    struct fr_csum udp_csum, __u64 ip_sum,
-					    __be32 eth_type_to_ecn, __be16 ipv4_ttl_protocol)
+static __always_inline int
+frames_send_ip(struct __sk_buff *skb, struct packet *pkt, const __u32 headers_len, const int how,
+	       struct fr_csum udp_csum, __u64 ip_sum, __be32 eth_type_to_ecn,
+	       __be16 ipv4_ttl_protocol, __be16 eth_type, __be32 ipv6_version_to_flow_label,
+	       __be16 ipv6_next_header_hop_limit, const int to_v6)
 {
 	__u32 len = skb->len;
-	const __u32 new_headers_len = 66, udp_checksum_at = 40;
+	const __u32 new_headers_len = to_v6 ? 86 : 66, udp_checksum_at = to_v6 ? 60 : 40;
 
-	if (unlikely(!fr_fits(&pkt->p->hop_remote, 52ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_remote, PROG_FRAMES + reason_too_big);
-
-	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum,
-			  (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
-			  bpf_htons(pkt->payload_len + 32) + bpf_htons(IPPROTO_UDP),
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
-			  bpf_htons(pkt->payload_len + 32) + 0x677a);
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(pkt->payload_len + 52) +
-					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
-					 64);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, (to_v6 ? 72ULL : 52ULL) + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
+	__be16 ip_checksum = 0;
+	if (to_v6) {
+		/* udp.checksum */
+		fr_csum_set_not_0(&udp_csum,
+				  (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+				  fr_add128(ld128(pkt->p->remote.addr)) +
+				  bpf_htons(pkt->payload_len + 32) + bpf_htons(IPPROTO_UDP),
+				  (__u64)bpf_htons(pkt->p->local.port) +
+				  bpf_htons(pkt->p->remote.port) +
+				  bpf_htons(pkt->payload_len + 32) + 0x677a);
+	} else {
+		/* udp.checksum */
+		fr_csum_set_not_0(&udp_csum,
+				  (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+				  bpf_htons(pkt->payload_len + 32) + bpf_htons(IPPROTO_UDP),
+				  (__u64)bpf_htons(pkt->p->local.port) +
+				  bpf_htons(pkt->p->remote.port) +
+				  bpf_htons(pkt->payload_len + 32) + 0x677a);
+		/* ip.checksum */
+		ip_checksum = fr_checksum(ip_sum + bpf_htons(pkt->payload_len + 52) +
+					  fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+					  64);
+	}
 	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, how |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FRAMES + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	__s64 csum;
+	if (to_v6) {
+		csum = bpf_csum_update(skb, 0);
+		if (unlikely(csum >= 0)) {
+			csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+			csum = fr_complete_without(skb, csum, 78, 8);
+		}
+	} else {
+		csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	}
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_tag *new_tag = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_remote);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 52));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 32));
-	st32(&new_tag->id, bpf_htonl(0x7a67));
-	st64(&new_tag->a, bpf_cpu_to_be64(0));
-	st64(&new_tag->b, bpf_cpu_to_be64(0));
-	st32(&new_tag->c, bpf_htonl(0));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_FRAMES + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_FRAMES + reason_sent, len);
-	return fr_send(&pkt->p->hop_remote, direct);
-}
-
-static __always_inline int
-frames_send_ipv6(struct __sk_buff *skb, struct frames_packet *pkt, const __u32 headers_len,
-		 const int how, struct fr_csum udp_csum, __be16 eth_type,
-		 __be32 ipv6_version_to_flow_label, __be16 ipv6_next_header_hop_limit)
-{
-	__u32 len = skb->len;
-	const __u32 new_headers_len = 86, udp_checksum_at = 60;
-
-	if (unlikely(!fr_fits(&pkt->p->hop_remote, 72ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_remote, PROG_FRAMES + reason_too_big);
-
-	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum,
-			  (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-			  fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 32) +
-			  bpf_htons(IPPROTO_UDP),
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
-			  bpf_htons(pkt->payload_len + 32) + 0x677a);
-	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FRAMES + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 8);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_tag *new_tag = pkt->data + 62;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_tag *new_tag = pkt->data + (to_v6 ? 62 : 42);
 	if (direct)
 		fr_link(pkt->data, &pkt->p->hop_remote);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 32));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	if (to_v6) {
+		st16(&new_eth->type, eth_type);
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 32));
+		st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+		st128(new_ipv6->src, ld128(pkt->p->local.addr));
+		st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	} else {
+		st32(&new_eth->type, eth_type_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 52));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+		st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 32));
@@ -373,18 +342,24 @@ frames_send_ipv6(struct __sk_buff *skb, struct frames_packet *pkt, const __u32 h
 	st64(&new_tag->b, bpf_cpu_to_be64(0));
 	st32(&new_tag->c, bpf_htonl(0));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (!to_v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_FRAMES + reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 8);
-		fr_complete(skb, csum, ETH_HLEN, 64);
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (to_v6) {
+		if (unlikely(csum >= 0)) {
+			csum = fr_complete_with(skb, csum, 78, 8);
+			fr_complete(skb, csum, ETH_HLEN, 64);
+		}
+	} else {
+		fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
-	fr_count(PROG_FRAMES + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int frames_ipv4_send(struct __sk_buff *skb, struct frames_packet *pkt)
+static __always_inline int frames_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -418,11 +393,11 @@ static __always_inline int frames_ipv4_send(struct __sk_buff *skb, struct frames
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_FRAMES + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_FRAMES + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
@@ -440,14 +415,14 @@ static __always_inline int frames_ipv4_send(struct __sk_buff *skb, struct frames
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_FRAMES + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(PROG_FRAMES + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int frames_ipv4_send_ipv6(struct __sk_buff *skb, struct frames_packet *pkt)
+static __always_inline int frames_ipv4_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -462,21 +437,21 @@ static __always_inline int frames_ipv4_send_ipv6(struct __sk_buff *skb, struct f
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len_2 + 8) +
+		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 8) +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
-			  bpf_htons(pkt->payload_len_2 + 8));
+			  bpf_htons(pkt->payload_len + 8));
 	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV6,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FRAMES + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -487,33 +462,33 @@ static __always_inline int frames_ipv4_send_ipv6(struct __sk_buff *skb, struct f
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
 	st128(new_ipv6->src, ld128(pkt->p->local.addr));
 	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_FRAMES + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_FRAMES + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int frames_ipv4(struct __sk_buff *skb, struct frames_packet *pkt)
+static __always_inline int frames_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u64 udp_end;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_FRAMES + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
@@ -521,20 +496,20 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, struct frames_pack
 	key.port = be16(&udp->dst_port);
 	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_FRAMES + reason_no_peers,
-				 PROG_FRAMES + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_peers,
+				 pkt->prog + reason_changing);
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
 	if (be16(&udp->dst_port) >= 0x7530) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-			return fr_up(skb, PROG_FRAMES + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_FRAMES + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		pkt->payload_len = udp_end - 42;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 		      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_FRAMES + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		const __u32 headers_len = 42, udp_checksum_at = 40;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
@@ -550,48 +525,48 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, struct frames_pack
 				((__u64)ld32(&ipv4->total_length) +
 				 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
 				 ld32(ipv4->dst)) + ipv4_ttl_protocol;
-			return frames_send_ipv4(skb, pkt, headers_len, 0, udp_csum, ip_sum,
-						eth_type_to_ecn, ipv4_ttl_protocol);
+			return frames_send_ip(skb, pkt, headers_len, 0, udp_csum, ip_sum,
+					      eth_type_to_ecn, ipv4_ttl_protocol, 0, 0, 0, 0);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_FRAMES + reason_udp_checksum);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
-		return frames_send_ipv6(skb, pkt, headers_len, FR_TO_IPV6, udp_csum,
-					bpf_htons(0x86dd), ipv6_version_to_flow_label,
-					bpf_htons(0x1140));
+		return frames_send_ip(skb, pkt, headers_len, FR_TO_IPV6, udp_csum, 0, 0, 0,
+				      bpf_htons(0x86dd), ipv6_version_to_flow_label,
+				      bpf_htons(0x1140), 1);
 	}
 
 	/* {do: [{send: {from: "p.local", to: "p.remote"}}]}, */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, PROG_FRAMES + reason_address_family);
+		return fr_up(skb, pkt->prog + reason_address_family);
 	if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      (pkt->partial >> 16) >= 42))
-			return fr_up(skb, PROG_FRAMES + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, PROG_FRAMES + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_FRAMES + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 28 :
 				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->p->hop_remote, PROG_FRAMES + reason_too_big);
+			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 		return frames_ipv4_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_FRAMES + reason_gso_packet);
-	pkt->payload_len_2 = udp_end - 42;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 42 &&
-	       (pkt->partial_2 & 0xffff) < 42ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_FRAMES + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+	pkt->payload_len = udp_end - 42;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 42 &&
+	       (pkt->partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_FRAMES + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_remote, 48ULL + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->p->hop_remote, PROG_FRAMES + reason_too_big);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, 48ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 	return frames_ipv4_send_ipv6(skb, pkt);
 }
 
@@ -623,7 +598,7 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int frames_ipv6_send(struct __sk_buff *skb, struct frames_packet *pkt)
+static __always_inline int frames_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -649,11 +624,11 @@ static __always_inline int frames_ipv6_send(struct __sk_buff *skb, struct frames
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_FRAMES + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_FRAMES + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
@@ -670,14 +645,14 @@ static __always_inline int frames_ipv6_send(struct __sk_buff *skb, struct frames
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_FRAMES + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(PROG_FRAMES + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int frames_ipv6_send_ipv4(struct __sk_buff *skb, struct frames_packet *pkt)
+static __always_inline int frames_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -692,25 +667,25 @@ static __always_inline int frames_ipv6_send_ipv4(struct __sk_buff *skb, struct f
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
-		bpf_htons(pkt->payload_len_2 + 8) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
-			  bpf_htons(pkt->payload_len_2 + 8));
+			  bpf_htons(pkt->payload_len + 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 28) +
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 28) +
 			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) + 0x1180);
 	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV4,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FRAMES + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -721,35 +696,35 @@ static __always_inline int frames_ipv6_send_ipv4(struct __sk_buff *skb, struct f
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
 	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_FRAMES + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_FRAMES + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int frames_ipv6(struct __sk_buff *skb, struct frames_packet *pkt)
+static __always_inline int frames_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u64 udp_end;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_FRAMES + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
@@ -757,22 +732,22 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, struct frames_pack
 	key.port = be16(&udp->dst_port);
 	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_FRAMES + reason_no_peers,
-				 PROG_FRAMES + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_peers,
+				 pkt->prog + reason_changing);
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
 	if (be16(&udp->dst_port) >= 0x7530) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-			return fr_up(skb, PROG_FRAMES + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_FRAMES + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		pkt->payload_len = udp_end - 62;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 		      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_FRAMES + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_FRAMES + reason_udp_checksum);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 		const __u32 headers_len = 62, udp_checksum_at = 60;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
@@ -787,58 +762,59 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, struct frames_pack
 				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 			__be16 ipv6_next_header_hop_limit =
 				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-			return frames_send_ipv6(skb, pkt, headers_len, 0, udp_csum, eth_type,
-						ipv6_version_to_flow_label,
-						ipv6_next_header_hop_limit);
+			return frames_send_ip(skb, pkt, headers_len, 0, udp_csum, 0, 0, 0, eth_type,
+					      ipv6_version_to_flow_label,
+					      ipv6_next_header_hop_limit, 1);
 		}
 		__be32 eth_type_to_ecn =
 			bpf_htonl(0x8004500ULL |
 				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 		__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
-		return frames_send_ipv4(skb, pkt, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
-					eth_type_to_ecn, bpf_htons(0x4011));
+		return frames_send_ip(skb, pkt, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
+				      eth_type_to_ecn, bpf_htons(0x4011), 0, 0, 0, 0);
 	}
 
 	/* {do: [{send: {from: "p.local", to: "p.remote"}}]}, */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, PROG_FRAMES + reason_address_family);
+		return fr_up(skb, pkt->prog + reason_address_family);
 	if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      (pkt->partial >> 16) >= 62))
-			return fr_up(skb, PROG_FRAMES + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_FRAMES + reason_udp_checksum);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, PROG_FRAMES + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_FRAMES + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->p->hop_remote, PROG_FRAMES + reason_too_big);
+			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 		return frames_ipv6_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_FRAMES + reason_gso_packet);
-	pkt->payload_len_2 = udp_end - 62;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 62 &&
-	       (pkt->partial_2 & 0xffff) < 62ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_FRAMES + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+	pkt->payload_len = udp_end - 62;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= 62 &&
+	       (pkt->partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_FRAMES + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_remote, 28ULL + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->p->hop_remote, PROG_FRAMES + reason_too_big);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, 28ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 	return frames_ipv6_send_ipv4(skb, pkt);
 }
 
 SEC("tc") int prog_frames(struct __sk_buff *skb)
 {
-	struct frames_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_FRAMES;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -868,20 +844,7 @@ SEC("tc") int prog_frames(struct __sk_buff *skb)
  *	ipv6 udp
  */
 
-/* What is known of a packet. */
-struct bare_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 payload_len;
-	__u64 partial;
-	__u64 partial_2;
-	struct val_peers *p;
-};
-
-static __always_inline int bare_ipv4_send(struct __sk_buff *skb, struct bare_packet *pkt)
+static __always_inline int bare_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data;
 	struct hdr_udp *udp = pkt->data + 20;
@@ -917,7 +880,7 @@ static __always_inline int bare_ipv4_send(struct __sk_buff *skb, struct bare_pac
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BARE + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 0, 52);
 	struct hdr_ipv4 *new_ipv4 = pkt->data;
@@ -940,18 +903,18 @@ static __always_inline int bare_ipv4_send(struct __sk_buff *skb, struct bare_pac
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BARE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 0, 52);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, PROG_BARE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	fr_count(PROG_BARE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int bare_ipv4_send_ipv6(struct __sk_buff *skb, struct bare_packet *pkt)
+static __always_inline int bare_ipv4_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data;
 	struct hdr_udp *udp = pkt->data + 20;
@@ -979,7 +942,7 @@ static __always_inline int bare_ipv4_send_ipv6(struct __sk_buff *skb, struct bar
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BARE + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1005,7 +968,7 @@ static __always_inline int bare_ipv4_send_ipv6(struct __sk_buff *skb, struct bar
 	st32(&new_tag->c, bpf_htonl(0));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BARE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 64, 8);
 		fr_complete(skb, csum, 0, 64);
@@ -1013,13 +976,13 @@ static __always_inline int bare_ipv4_send_ipv6(struct __sk_buff *skb, struct bar
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, PROG_BARE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	fr_count(PROG_BARE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int bare_ipv4_send_2(struct __sk_buff *skb, struct bare_packet *pkt)
+static __always_inline int bare_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data;
 	struct hdr_udp *udp = pkt->data + 20;
@@ -1052,11 +1015,11 @@ static __always_inline int bare_ipv4_send_2(struct __sk_buff *skb, struct bare_p
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_BARE + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 28 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_BARE + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 4, 24);
@@ -1072,18 +1035,18 @@ static __always_inline int bare_ipv4_send_2(struct __sk_buff *skb, struct bare_p
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BARE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 4, 24);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, PROG_BARE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	fr_count(PROG_BARE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int bare_ipv4_send_ipv6_2(struct __sk_buff *skb, struct bare_packet *pkt)
+static __always_inline int bare_ipv4_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data;
 	struct hdr_udp *udp = pkt->data + 20;
@@ -1098,7 +1061,7 @@ static __always_inline int bare_ipv4_send_ipv6_2(struct __sk_buff *skb, struct b
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
@@ -1111,7 +1074,7 @@ static __always_inline int bare_ipv4_send_ipv6_2(struct __sk_buff *skb, struct b
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BARE + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 0, 48);
 	struct hdr_ipv6 *new_ipv6 = pkt->data;
@@ -1127,90 +1090,90 @@ static __always_inline int bare_ipv4_send_ipv6_2(struct __sk_buff *skb, struct b
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BARE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 0, 48);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, PROG_BARE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	fr_count(PROG_BARE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int bare_ipv4_address_family(struct __sk_buff *skb, struct bare_packet *pkt)
+static __always_inline int bare_ipv4_address_family(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_udp *udp = pkt->data + 20;
 
 	/* {do: [{send: {from: "p.local", to: "p.remote"}}]}, */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, PROG_BARE + reason_address_family);
+		return fr_up(skb, pkt->prog + reason_address_family);
 	if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(20, 26) ||
 		      (pkt->partial >> 16) >= 28))
-			return fr_up(skb, PROG_BARE + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, PROG_BARE + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_BARE + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 28 :
 				      pkt->ip_end)))
-			return fr_unfit(skb, &pkt->p->hop_remote, PROG_BARE + reason_too_big);
+			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 		return bare_ipv4_send_2(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_BARE + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = pkt->udp_end - 28;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(20, 26) ||
-	      ((pkt->partial_2 >> 16) >= 28 &&
-	       (pkt->partial_2 & 0xffff) < 28ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_BARE + reason_partial_checksum);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(20, 26) ||
+	      ((pkt->partial >> 16) >= 28 &&
+	       (pkt->partial & 0xffff) < 28ULL + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_BARE + reason_udp_checksum);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_remote, 48ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_remote, PROG_BARE + reason_too_big);
+		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 	return bare_ipv4_send_ipv6_2(skb, pkt);
 }
 
-static __always_inline int bare_ipv4(struct __sk_buff *skb, struct bare_packet *pkt)
+static __always_inline int bare_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data;
 	struct hdr_udp *udp = pkt->data + 20;
 
 	if ((void *)(ipv4 + 1) > pkt->data_end)
-		return fr_up(skb, PROG_BARE + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, PROG_BARE + reason_ipv4_version);
+		return fr_up(skb, pkt->prog + reason_ipv4_version);
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, PROG_BARE + reason_ip_options);
+		return fr_up(skb, pkt->prog + reason_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, PROG_BARE + reason_ipv4_reserved);
+		return fr_up(skb, pkt->prog + reason_ipv4_reserved);
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, PROG_BARE + reason_fragment);
+		return fr_up(skb, pkt->prog + reason_fragment);
 	pkt->ip_end = be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || pkt->ip_end > skb->len)
-		return fr_up(skb, PROG_BARE + reason_ipv4_total_length);
+		return fr_up(skb, pkt->prog + reason_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, PROG_BARE + reason_ipv4_checksum);
+		return fr_up(skb, pkt->prog + reason_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, PROG_BARE + reason_martian_source);
+		return fr_up(skb, pkt->prog + reason_martian_source);
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, PROG_BARE + reason_multicast);
-		return fr_up(skb, PROG_BARE + reason_martian_destination);
+			return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_martian_destination);
 	}
 
 	/* bare: relay & {stack: ["ip", "udp"]} */
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, PROG_BARE + reason_not_udp);
+		return fr_up(skb, pkt->prog + reason_not_udp);
 	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 20, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, PROG_BARE + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
@@ -1218,38 +1181,38 @@ static __always_inline int bare_ipv4(struct __sk_buff *skb, struct bare_packet *
 	key.port = be16(&udp->dst_port);
 	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_BARE + reason_no_peers,
-				 PROG_BARE + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_peers,
+				 pkt->prog + reason_changing);
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
 	if (be16(&udp->dst_port) >= 0x7530) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-			return fr_up(skb, PROG_BARE + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_BARE + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		pkt->payload_len = pkt->udp_end - 28;
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(20, 26) ||
 		      ((pkt->partial >> 16) >= 28 &&
 		       (pkt->partial & 0xffff) < 28ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_BARE + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&pkt->p->hop_remote, 52ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->p->hop_remote,
-						PROG_BARE + reason_too_big);
+						pkt->prog + reason_too_big);
 			return bare_ipv4_send(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_BARE + reason_udp_checksum);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_remote, 72ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_remote, PROG_BARE + reason_too_big);
+			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 		return bare_ipv4_send_ipv6(skb, pkt);
 	}
 
 	return bare_ipv4_address_family(skb, pkt);
 }
 
-static __always_inline int bare_ipv6_send(struct __sk_buff *skb, struct bare_packet *pkt)
+static __always_inline int bare_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data;
 	struct hdr_udp *udp = pkt->data + 40;
@@ -1277,7 +1240,7 @@ static __always_inline int bare_ipv6_send(struct __sk_buff *skb, struct bare_pac
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BARE + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1303,7 +1266,7 @@ static __always_inline int bare_ipv6_send(struct __sk_buff *skb, struct bare_pac
 	st32(&new_tag->c, bpf_htonl(0));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BARE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 64, 8);
 		fr_complete(skb, csum, 0, 64);
@@ -1311,13 +1274,13 @@ static __always_inline int bare_ipv6_send(struct __sk_buff *skb, struct bare_pac
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, PROG_BARE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	fr_count(PROG_BARE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int bare_ipv6_send_ipv4(struct __sk_buff *skb, struct bare_packet *pkt)
+static __always_inline int bare_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data;
 	struct hdr_udp *udp = pkt->data + 40;
@@ -1349,7 +1312,7 @@ static __always_inline int bare_ipv6_send_ipv4(struct __sk_buff *skb, struct bar
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BARE + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 0, 52);
 	struct hdr_ipv4 *new_ipv4 = pkt->data;
@@ -1372,18 +1335,18 @@ static __always_inline int bare_ipv6_send_ipv4(struct __sk_buff *skb, struct bar
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BARE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 0, 52);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, PROG_BARE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	fr_count(PROG_BARE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int bare_ipv6_send_2(struct __sk_buff *skb, struct bare_packet *pkt)
+static __always_inline int bare_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data;
 	struct hdr_udp *udp = pkt->data + 40;
@@ -1408,11 +1371,11 @@ static __always_inline int bare_ipv6_send_2(struct __sk_buff *skb, struct bare_p
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_BARE + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 48 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_BARE + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 0, 48);
@@ -1427,18 +1390,18 @@ static __always_inline int bare_ipv6_send_2(struct __sk_buff *skb, struct bare_p
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BARE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 0, 48);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, PROG_BARE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	fr_count(PROG_BARE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int bare_ipv6_send_ipv4_2(struct __sk_buff *skb, struct bare_packet *pkt)
+static __always_inline int bare_ipv6_send_ipv4_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data;
 	struct hdr_udp *udp = pkt->data + 40;
@@ -1453,7 +1416,7 @@ static __always_inline int bare_ipv6_send_ipv4_2(struct __sk_buff *skb, struct b
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
@@ -1470,7 +1433,7 @@ static __always_inline int bare_ipv6_send_ipv4_2(struct __sk_buff *skb, struct b
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BARE + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 0, 28);
 	struct hdr_ipv4 *new_ipv4 = pkt->data;
@@ -1488,84 +1451,84 @@ static __always_inline int bare_ipv6_send_ipv4_2(struct __sk_buff *skb, struct b
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BARE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 0, 28);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, PROG_BARE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	fr_count(PROG_BARE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int bare_ipv6_address_family(struct __sk_buff *skb, struct bare_packet *pkt)
+static __always_inline int bare_ipv6_address_family(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_udp *udp = pkt->data + 40;
 
 	/* {do: [{send: {from: "p.local", to: "p.remote"}}]}, */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, PROG_BARE + reason_address_family);
+		return fr_up(skb, pkt->prog + reason_address_family);
 	if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(40, 46) ||
 		      (pkt->partial >> 16) >= 48))
-			return fr_up(skb, PROG_BARE + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_BARE + reason_udp_checksum);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, PROG_BARE + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_BARE + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end)))
-			return fr_unfit(skb, &pkt->p->hop_remote, PROG_BARE + reason_too_big);
+			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 		return bare_ipv6_send_2(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_BARE + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = pkt->udp_end - 48;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(40, 46) ||
-	      ((pkt->partial_2 >> 16) >= 48 &&
-	       (pkt->partial_2 & 0xffff) < 48ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_BARE + reason_partial_checksum);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(40, 46) ||
+	      ((pkt->partial >> 16) >= 48 &&
+	       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_BARE + reason_udp_checksum);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_remote, 28ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_remote, PROG_BARE + reason_too_big);
+		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 	return bare_ipv6_send_ipv4_2(skb, pkt);
 }
 
-static __always_inline int bare_ipv6(struct __sk_buff *skb, struct bare_packet *pkt)
+static __always_inline int bare_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data;
 	struct hdr_udp *udp = pkt->data + 40;
 
 	if ((void *)(ipv6 + 1) > pkt->data_end)
-		return fr_up(skb, PROG_BARE + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, PROG_BARE + reason_ipv6_version);
+		return fr_up(skb, pkt->prog + reason_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, PROG_BARE + reason_mapped_address);
+		return fr_up(skb, pkt->prog + reason_mapped_address);
 	pkt->ip_end = 40ULL + be16(&ipv6->payload_length);
 	if (pkt->ip_end > skb->len)
-		return fr_up(skb, PROG_BARE + reason_ipv6_payload_length);
+		return fr_up(skb, pkt->prog + reason_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, PROG_BARE + reason_martian_source);
+		return fr_up(skb, pkt->prog + reason_martian_source);
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, PROG_BARE + reason_multicast);
-		return fr_up(skb, PROG_BARE + reason_martian_destination);
+			return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_martian_destination);
 	}
 
 	/* bare: relay & {stack: ["ip", "udp"]} */
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, PROG_BARE + reason_not_udp);
+		return fr_up(skb, pkt->prog + reason_not_udp);
 	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 40, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, PROG_BARE + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
@@ -1573,31 +1536,31 @@ static __always_inline int bare_ipv6(struct __sk_buff *skb, struct bare_packet *
 	key.port = be16(&udp->dst_port);
 	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_BARE + reason_no_peers,
-				 PROG_BARE + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_peers,
+				 pkt->prog + reason_changing);
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
 	if (be16(&udp->dst_port) >= 0x7530) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-			return fr_up(skb, PROG_BARE + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_BARE + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		pkt->payload_len = pkt->udp_end - 48;
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(40, 46) ||
 		      ((pkt->partial >> 16) >= 48 &&
 		       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_BARE + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_BARE + reason_udp_checksum);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 		if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&pkt->p->hop_remote, 72ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->p->hop_remote,
-						PROG_BARE + reason_too_big);
+						pkt->prog + reason_too_big);
 			return bare_ipv6_send(skb, pkt);
 		}
 		if (unlikely(!fr_fits(&pkt->p->hop_remote, 52ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_remote, PROG_BARE + reason_too_big);
+			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 		return bare_ipv6_send_ipv4(skb, pkt);
 	}
 
@@ -1606,8 +1569,9 @@ static __always_inline int bare_ipv6(struct __sk_buff *skb, struct bare_packet *
 
 SEC("tc") int prog_bare(struct __sk_buff *skb)
 {
-	struct bare_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_BARE;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -1639,15 +1603,51 @@ SEC("tc") int prog_bare(struct __sk_buff *skb)
  *	eth ipv6 tcp
  */
 
-/* What is known of a packet. */
-struct streams_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 ip_end;
-	__u64 partial;
-	struct val_streams *s;
-};
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_TCP)
+		return reason_not_tcp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_tcp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_tcp *tcp = data + at;
+
+	if ((void *)(tcp + 1) > data_end || at + sizeof(*tcp) > ip_end)
+		return reason_truncated;
+	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
+		return reason_tcp_data_offset;
+	__u64 tcp_options_size = (be8(&tcp->data_offset_reserved) >> 4) * 4 - 20;
+	if (tcp_options_size > 40)
+		return reason_tcp_options;
+	__u64 tcp_options_end = fr_forget(skb, at + sizeof(*tcp) + tcp_options_size);
+
+	*end = tcp_options_end;
+	return 0;
+}
 
 static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
@@ -1685,25 +1685,61 @@ static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline __u32 check_tcp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline int streams_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_tcp *tcp = data + at;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_tcp *tcp = pkt->data + 54;
+	__u32 len = skb->len;
+	const __u32 tcp_checksum_at = 70;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 
-	if ((void *)(tcp + 1) > data_end || at + sizeof(*tcp) > ip_end)
-		return reason_truncated;
-	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
-		return reason_tcp_data_offset;
-	__u64 tcp_options_size = (be8(&tcp->data_offset_reserved) >> 4) * 4 - 20;
-	if (tcp_options_size > 40)
-		return reason_tcp_options;
-	__u64 tcp_options_end = fr_forget(skb, at + sizeof(*tcp) + tcp_options_size);
+	/* tcp.checksum */
+	__u64 tcp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		bpf_htons(pkt->ip_end - 54) + bpf_htons(IPPROTO_TCP);
+	struct fr_csum tcp_csum = fr_csum(pkt->partial, tcp_checksum_at, ld16(&tcp->checksum),
+					  tcp_old_pseudo, ld32(&tcp->src_port));
+	tcp_csum.partial = tcp_csum.partial || fr_is_segmented(skb, pkt->partial, tcp_checksum_at);
+	__u64 tcp_new_pseudo = (__u64)fr_add128(ld128(pkt->s->local.addr)) +
+		fr_add128(ld128(pkt->s->remote.addr)) + bpf_htons(pkt->ip_end - 54) +
+		bpf_htons(IPPROTO_TCP);
+	fr_csum_set(&tcp_csum, tcp_new_pseudo,
+		    (__u64)bpf_htons(pkt->s->local.port) + bpf_htons(pkt->s->remote.port));
+	int direct = pkt->s->hop_remote.state == FR_HOP_DIRECT;
 
-	*end = tcp_options_end;
-	return 0;
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, pkt->prog + reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 72 > (void *)(long)skb->data_end))
+			return fr_drop(len, pkt->prog + reason_fault);
+	}
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 58);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_tcp *new_tcp = pkt->data + 54;
+	if (direct)
+		fr_link(pkt->data, &pkt->s->hop_remote);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->s->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->s->remote.addr));
+	st16(&new_tcp->src_port, bpf_htons(pkt->s->local.port));
+	st16(&new_tcp->dst_port, bpf_htons(pkt->s->remote.port));
+	st16(&new_tcp->checksum, fr_csum_field(&tcp_csum));
+	if (fr_finish(skb, tcp_checksum_at, &tcp_csum, 0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, 58);
+
+	fr_count(pkt->prog + reason_sent, len);
+	return fr_send(&pkt->s->hop_remote, direct);
 }
 
-static __always_inline int streams_ipv4_send(struct __sk_buff *skb, struct streams_packet *pkt)
+static __always_inline int streams_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_tcp *tcp = pkt->data + 34;
@@ -1734,11 +1770,11 @@ static __always_inline int streams_ipv4_send(struct __sk_buff *skb, struct strea
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_STREAMS + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 52 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_STREAMS + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 34);
@@ -1756,30 +1792,35 @@ static __always_inline int streams_ipv4_send(struct __sk_buff *skb, struct strea
 	st16(&new_tcp->checksum, fr_csum_field(&tcp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, tcp_checksum_at, &tcp_csum, 0))
-		return fr_drop(len, PROG_STREAMS + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 18, 34);
 
-	fr_count(PROG_STREAMS + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->s->hop_remote, direct);
 }
 
-static __always_inline int streams_ipv4(struct __sk_buff *skb, struct streams_packet *pkt)
+static __always_inline int streams_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_tcp_options_end;
-	struct hdr_tcp *tcp = pkt->data + 34;
+	struct hdr_tcp *tcp = pkt->data + (v6 ? 54 : 34);
 	__u64 tcp_options_end;
-	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &tcp_options_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &tcp_options_end);
+	else
+		why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &tcp_options_end);
 	if (why)
-		return fr_up(skb, PROG_STREAMS + why);
+		return fr_up(skb, pkt->prog + why);
 	at_tcp_options_end = fr_pin(pkt->data + fr_bound(tcp_options_end, 0x7f));
 	if (at_tcp_options_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (tcp_options_end > pkt->ip_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != tcp_options_end - 34)
-		return fr_up(skb, PROG_STREAMS + reason_tcp_data_offset);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != tcp_options_end - (v6 ? 54 : 34))
+		return fr_up(skb, pkt->prog + reason_tcp_data_offset);
 
 	/* lookup: s: streams: ["tcp.dst_port"] */
 	struct key_streams key __attribute__((aligned(8))) = {};
@@ -1787,160 +1828,41 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, struct streams_pa
 	key.port = be16(&tcp->dst_port);
 	enum fr_found found = find_streams(&key, pkt->lease, 0, &pkt->s);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_STREAMS + reason_no_streams,
-				 PROG_STREAMS + reason_changing);
-
-	/* do: [{send: {from: "s.local", to: "s.remote"}}] */
-	if (fr_is_v4(pkt->s->local.addr) != fr_is_v4(pkt->s->remote.addr) ||
-	    !fr_is_v4(pkt->s->remote.addr))
-		return fr_up(skb, PROG_STREAMS + reason_address_family);
+		return fr_missed(skb, found, pkt->prog + reason_no_streams,
+				 pkt->prog + reason_changing);
+	if (v6) {
+		/* do: [{send: {from: "s.local", to: "s.remote"}}] */
+		if (fr_is_v4(pkt->s->local.addr) != fr_is_v4(pkt->s->remote.addr) ||
+		    fr_is_v4(pkt->s->remote.addr))
+			return fr_up(skb, pkt->prog + reason_address_family);
+	} else {
+		/* do: [{send: {from: "s.local", to: "s.remote"}}] */
+		if (fr_is_v4(pkt->s->local.addr) != fr_is_v4(pkt->s->remote.addr) ||
+		    !fr_is_v4(pkt->s->remote.addr))
+			return fr_up(skb, pkt->prog + reason_address_family);
+	}
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 50) ||
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 70 : 50) ||
 	      (pkt->partial >> 16) >= tcp_options_end))
-		return fr_up(skb, PROG_STREAMS + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_STREAMS + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->s->hop_remote,
 			      skb->gso_size ? skb->gso_size + (tcp_options_end - 14) :
 			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->s->hop_remote, PROG_STREAMS + reason_too_big);
+		return fr_unfit(skb, &pkt->s->hop_remote, pkt->prog + reason_too_big);
+	if (v6)
+		return streams_ipv6_send(skb, pkt);
 	return streams_ipv4_send(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_TCP)
-		return reason_not_tcp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int streams_ipv6_send(struct __sk_buff *skb, struct streams_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_tcp *tcp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 tcp_checksum_at = 70;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* tcp.checksum */
-	__u64 tcp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		bpf_htons(pkt->ip_end - 54) + bpf_htons(IPPROTO_TCP);
-	struct fr_csum tcp_csum = fr_csum(pkt->partial, tcp_checksum_at, ld16(&tcp->checksum),
-					  tcp_old_pseudo, ld32(&tcp->src_port));
-	tcp_csum.partial = tcp_csum.partial || fr_is_segmented(skb, pkt->partial, tcp_checksum_at);
-	__u64 tcp_new_pseudo = (__u64)fr_add128(ld128(pkt->s->local.addr)) +
-		fr_add128(ld128(pkt->s->remote.addr)) + bpf_htons(pkt->ip_end - 54) +
-		bpf_htons(IPPROTO_TCP);
-	fr_csum_set(&tcp_csum, tcp_new_pseudo,
-		    (__u64)bpf_htons(pkt->s->local.port) + bpf_htons(pkt->s->remote.port));
-	int direct = pkt->s->hop_remote.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_STREAMS + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 72 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_STREAMS + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 58);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_tcp *new_tcp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->s->hop_remote);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->s->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->s->remote.addr));
-	st16(&new_tcp->src_port, bpf_htons(pkt->s->local.port));
-	st16(&new_tcp->dst_port, bpf_htons(pkt->s->remote.port));
-	st16(&new_tcp->checksum, fr_csum_field(&tcp_csum));
-	if (fr_finish(skb, tcp_checksum_at, &tcp_csum, 0))
-		return fr_drop(len, PROG_STREAMS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 58);
-
-	fr_count(PROG_STREAMS + reason_sent, len);
-	return fr_send(&pkt->s->hop_remote, direct);
-}
-
-static __always_inline int streams_ipv6(struct __sk_buff *skb, struct streams_packet *pkt)
-{
-	void *at_tcp_options_end;
-	struct hdr_tcp *tcp = pkt->data + 54;
-	__u64 tcp_options_end;
-	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &tcp_options_end);
-
-	if (why)
-		return fr_up(skb, PROG_STREAMS + why);
-	at_tcp_options_end = fr_pin(pkt->data + fr_bound(tcp_options_end, 0x7f));
-	if (at_tcp_options_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (tcp_options_end > pkt->ip_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != tcp_options_end - 54)
-		return fr_up(skb, PROG_STREAMS + reason_tcp_data_offset);
-
-	/* lookup: s: streams: ["tcp.dst_port"] */
-	struct key_streams key __attribute__((aligned(8))) = {};
-
-	key.port = be16(&tcp->dst_port);
-	enum fr_found found = find_streams(&key, pkt->lease, 0, &pkt->s);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_STREAMS + reason_no_streams,
-				 PROG_STREAMS + reason_changing);
-
-	/* do: [{send: {from: "s.local", to: "s.remote"}}] */
-	if (fr_is_v4(pkt->s->local.addr) != fr_is_v4(pkt->s->remote.addr) ||
-	    fr_is_v4(pkt->s->remote.addr))
-		return fr_up(skb, PROG_STREAMS + reason_address_family);
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 70) ||
-	      (pkt->partial >> 16) >= tcp_options_end))
-		return fr_up(skb, PROG_STREAMS + reason_partial_checksum);
-	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
-	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_STREAMS + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->s->hop_remote,
-			      skb->gso_size ? skb->gso_size + (tcp_options_end - 14) :
-			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->s->hop_remote, PROG_STREAMS + reason_too_big);
-	return streams_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_streams(struct __sk_buff *skb)
 {
-	struct streams_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_STREAMS;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -1960,8 +1882,8 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "tcp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return streams_ipv4(skb, &pkt);
+		return streams_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return streams_ipv6(skb, &pkt);
+		return streams_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_STREAMS + reason_not_ip);
 }

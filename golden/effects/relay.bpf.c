@@ -114,13 +114,13 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY(32, 36);
-	FR_COPY(32, 40);
-	FR_COPY(32, 44);
-	FR_COPY(32, 48);
-	FR_COPY_HOP(52);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy32(to + 36, from + 36);
+	all |= fr_copy32(to + 40, from + 40);
+	all |= fr_copy32(to + 44, from + 44);
+	all |= fr_copy32(to + 48, from + 48);
+	all |= fr_copy_hop(to + 52, from + 52);
 	return all;
 }
 
@@ -146,14 +146,8 @@ enum {
 	reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
 };
 
-/*
- * prog_forward: tc/ingress
- *	eth ipv4 udp msg
- *	eth ipv6 udp msg
- */
-
 /* What is known of a packet. */
-struct forward_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
@@ -162,9 +156,14 @@ struct forward_packet {
 	__u64 topic;
 	__u64 partial;
 	__u64 payload_len;
-	__u64 partial_2;
 	struct val_peers *p;
 };
+
+/*
+ * prog_forward: tc/ingress
+ *	eth ipv4 udp msg
+ *	eth ipv6 udp msg
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -239,12 +238,12 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int forward_ipv4_send(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_msg *msg = pkt->data + 42;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_msg *msg = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
@@ -351,12 +350,12 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, struct forwa
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_msg *msg = pkt->data + 42;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_msg *msg = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 50, new_headers_len = 70, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -389,7 +388,7 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, struct 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length +
 					  ld32(&msg->number) + ld16(&msg->topic));
@@ -459,11 +458,11 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, struct 
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_msg *msg = pkt->data + 42;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_msg *msg = pkt->data + 42;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
@@ -535,10 +534,10 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct forward_pa
 		return forward_ipv4_send(skb, pkt);
 	}
 	pkt->payload_len = pkt->udp_end - 50;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 50 &&
-	       (pkt->partial_2 & 0xffff) < 50ULL + pkt->payload_len - 1)))
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 50 &&
+	       (pkt->partial & 0xffff) < 50ULL + pkt->payload_len - 1)))
 		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_udp_checksum);
@@ -591,12 +590,12 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int forward_ipv6_send(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_msg *msg = pkt->data + 62;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_msg *msg = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 
@@ -696,12 +695,12 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, struct forwa
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_msg *msg = pkt->data + 62;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_msg *msg = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 70, new_headers_len = 50, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -734,7 +733,7 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, struct 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length +
 					  ld32(&msg->number) + ld16(&msg->topic));
@@ -810,11 +809,11 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, struct 
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_msg *msg = pkt->data + 62;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_msg *msg = pkt->data + 62;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
@@ -888,10 +887,10 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_pa
 		return forward_ipv6_send(skb, pkt);
 	}
 	pkt->payload_len = pkt->udp_end - 70;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 70 &&
-	       (pkt->partial_2 & 0xffff) < 70ULL + pkt->payload_len - 1)))
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= 70 &&
+	       (pkt->partial & 0xffff) < 70ULL + pkt->payload_len - 1)))
 		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_udp_checksum);
@@ -918,7 +917,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_pa
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
-	struct forward_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();

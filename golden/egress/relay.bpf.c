@@ -70,6 +70,13 @@ enum {
 	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
 };
 
+/* What is known of a packet. */
+struct packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+};
+
 /*
  * prog_leaving: tc/egress
  *	eth ipv4 udp
@@ -77,13 +84,6 @@ enum {
  *	eth ipv6 udp
  *	eth ipv6 tcp
  */
-
-/* What is known of a packet. */
-struct leaving_packet {
-	void *data;
-	void *data_end;
-	__u64 ip_end;
-};
 
 static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					const __u32 at, __u64 *end)
@@ -128,7 +128,28 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int leaving_ipv4_udp_send(struct __sk_buff *skb, struct leaving_packet *pkt)
+static __always_inline int leaving_ipv6_udp_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 len = skb->len;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x66000000ULL |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+	__u32 new_priority = 6;
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	fr_complete_end(skb, csum, ETH_HLEN, 4);
+	skb->priority = new_priority;
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int leaving_ipv4_udp_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
@@ -150,8 +171,7 @@ static __always_inline int leaving_ipv4_udp_send(struct __sk_buff *skb, struct l
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leaving_ipv4_udp_send_2(struct __sk_buff *skb,
-						   struct leaving_packet *pkt)
+static __always_inline int leaving_ipv6_udp_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -159,11 +179,19 @@ static __always_inline int leaving_ipv4_udp_send_2(struct __sk_buff *skb,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leaving_ipv4_udp(struct __sk_buff *skb, struct leaving_packet *pkt)
+static __always_inline int leaving_ipv4_udp_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + 34;
+	__u32 len = skb->len;
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int leaving_ip_udp(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u64 l4_end;
-	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &l4_end);
+	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, v6 ? 54 : 34, &l4_end);
 
 	if (why)
 		return fr_up(skb, why);
@@ -175,7 +203,13 @@ static __always_inline int leaving_ipv4_udp(struct __sk_buff *skb, struct leavin
 	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
 	if (be16(&udp->dst_port) >= 0x13c4 && be16(&udp->dst_port) <= 0x13c5) {
 		fr_named_add(0, 1);
+		if (v6)
+			return leaving_ipv6_udp_send(skb, pkt);
 		return leaving_ipv4_udp_send(skb, pkt);
+	}
+	if (v6) {
+		/* {do: ["pass"]}, */
+		return leaving_ipv6_udp_send_2(skb, pkt);
 	}
 
 	/* {do: ["pass"]}, */
@@ -200,30 +234,7 @@ static __always_inline __u32 check_tcp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int leaving_ipv4_tcp_send(struct __sk_buff *skb, struct leaving_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ld16(&ipv4->version_ihl) + 0x6045);
-	__u32 new_priority = 6;
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-
-	st16(&new_ipv4->version_ihl, bpf_htons(0x4560));
-	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-	skb->priority = new_priority;
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int leaving_ipv4_tcp_send_2(struct __sk_buff *skb,
-						   struct leaving_packet *pkt)
+static __always_inline int leaving_ipv6_tcp_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -231,12 +242,21 @@ static __always_inline int leaving_ipv4_tcp_send_2(struct __sk_buff *skb,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int leaving_ipv4_tcp(struct __sk_buff *skb, struct leaving_packet *pkt)
+static __always_inline int leaving_ipv4_tcp_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int leaving_ip_tcp(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_l4_options_end;
-	struct hdr_tcp *tcp = pkt->data + 34;
+	struct hdr_tcp *tcp = pkt->data + (v6 ? 54 : 34);
 	__u64 l4_options_end;
-	__u32 why = check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &l4_options_end);
+	__u32 why = check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, v6 ? 54 :
+			      34, &l4_options_end);
 
 	if (why)
 		return fr_up(skb, why);
@@ -245,7 +265,7 @@ static __always_inline int leaving_ipv4_tcp(struct __sk_buff *skb, struct leavin
 		return fr_up(skb, reason_truncated);
 	if (l4_options_end > pkt->ip_end)
 		return fr_up(skb, reason_truncated);
-	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 34)
+	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - (v6 ? 54 : 34))
 		return fr_up(skb, reason_tcp_data_offset);
 
 	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
@@ -255,14 +275,20 @@ static __always_inline int leaving_ipv4_tcp(struct __sk_buff *skb, struct leavin
 	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
 	if (be16(&tcp->dst_port) >= 0x13c4 && be16(&tcp->dst_port) <= 0x13c5) {
 		fr_named_add(0, 1);
-		return leaving_ipv4_tcp_send(skb, pkt);
+		if (v6)
+			return leaving_ipv6_udp_send(skb, pkt);
+		return leaving_ipv4_udp_send(skb, pkt);
+	}
+	if (v6) {
+		/* {do: ["pass"]}, */
+		return leaving_ipv6_tcp_send_2(skb, pkt);
 	}
 
 	/* {do: ["pass"]}, */
 	return leaving_ipv4_tcp_send_2(skb, pkt);
 }
 
-static __always_inline int leaving_ipv4(struct __sk_buff *skb, struct leaving_packet *pkt)
+static __always_inline int leaving_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
@@ -272,9 +298,9 @@ static __always_inline int leaving_ipv4(struct __sk_buff *skb, struct leaving_pa
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv4->protocol) == IPPROTO_UDP)
-		return leaving_ipv4_udp(skb, pkt);
+		return leaving_ip_udp(skb, pkt, 0);
 	if (be8(&ipv4->protocol) == IPPROTO_TCP)
-		return leaving_ipv4_tcp(skb, pkt);
+		return leaving_ip_tcp(skb, pkt, 0);
 	return fr_up(skb, reason_not_l4);
 }
 
@@ -297,121 +323,7 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int leaving_ipv6_udp_send(struct __sk_buff *skb, struct leaving_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x66000000ULL |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__u32 new_priority = 6;
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, ETH_HLEN, 4);
-	skb->priority = new_priority;
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int leaving_ipv6_udp_send_2(struct __sk_buff *skb,
-						   struct leaving_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int leaving_ipv6_udp(struct __sk_buff *skb, struct leaving_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	__u64 l4_end;
-	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &l4_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
-	if (be16(&udp->dst_port) == 25)
-		return fr_drop(skb->len, reason_mail);
-
-	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
-	if (be16(&udp->dst_port) >= 0x13c4 && be16(&udp->dst_port) <= 0x13c5) {
-		fr_named_add(0, 1);
-		return leaving_ipv6_udp_send(skb, pkt);
-	}
-
-	/* {do: ["pass"]}, */
-	return leaving_ipv6_udp_send_2(skb, pkt);
-}
-
-static __always_inline int leaving_ipv6_tcp_send(struct __sk_buff *skb, struct leaving_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x66000000ULL |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__u32 new_priority = 6;
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, ETH_HLEN, 4);
-	skb->priority = new_priority;
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int leaving_ipv6_tcp_send_2(struct __sk_buff *skb,
-						   struct leaving_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int leaving_ipv6_tcp(struct __sk_buff *skb, struct leaving_packet *pkt)
-{
-	void *at_l4_options_end;
-	struct hdr_tcp *tcp = pkt->data + 54;
-	__u64 l4_options_end;
-	__u32 why = check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &l4_options_end);
-
-	if (why)
-		return fr_up(skb, why);
-	at_l4_options_end = fr_pin(pkt->data + fr_bound(l4_options_end, 0x7f));
-	if (at_l4_options_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (l4_options_end > pkt->ip_end)
-		return fr_up(skb, reason_truncated);
-	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 54)
-		return fr_up(skb, reason_tcp_data_offset);
-
-	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
-	if (be16(&tcp->dst_port) == 25)
-		return fr_drop(skb->len, reason_mail);
-
-	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
-	if (be16(&tcp->dst_port) >= 0x13c4 && be16(&tcp->dst_port) <= 0x13c5) {
-		fr_named_add(0, 1);
-		return leaving_ipv6_tcp_send(skb, pkt);
-	}
-
-	/* {do: ["pass"]}, */
-	return leaving_ipv6_tcp_send_2(skb, pkt);
-}
-
-static __always_inline int leaving_ipv6(struct __sk_buff *skb, struct leaving_packet *pkt)
+static __always_inline int leaving_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
@@ -421,15 +333,15 @@ static __always_inline int leaving_ipv6(struct __sk_buff *skb, struct leaving_pa
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv6->next_header) == IPPROTO_UDP)
-		return leaving_ipv6_udp(skb, pkt);
+		return leaving_ip_udp(skb, pkt, 1);
 	if (be8(&ipv6->next_header) == IPPROTO_TCP)
-		return leaving_ipv6_tcp(skb, pkt);
+		return leaving_ip_tcp(skb, pkt, 1);
 	return fr_up(skb, reason_not_l4);
 }
 
 SEC("tc") int prog_leaving(struct __sk_buff *skb)
 {
-	struct leaving_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 

@@ -67,18 +67,18 @@ enum {
 	reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
 };
 
+/* What is known of a packet. */
+struct packet {
+	void *data;
+	void *data_end;
+	__u64 priority;
+};
+
 /*
  * prog_sort: tc/ingress
  *	eth ipv4 udp media
  *	eth ipv6 udp media
  */
-
-/* What is known of a packet. */
-struct sort_packet {
-	void *data;
-	void *data_end;
-	__u64 priority;
-};
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -95,6 +95,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -134,26 +181,29 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline int sort_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = data + at;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 len = skb->len;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | ((pkt->priority == 0 ? 46ULL : 10ULL) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+	__u32 new_priority = pkt->priority;
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
-	*end = udp_end;
-	return 0;
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	fr_complete_end(skb, csum, ETH_HLEN, 4);
+	skb->priority = new_priority;
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int sort_ipv4_send(struct __sk_buff *skb, struct sort_packet *pkt)
+static __always_inline int sort_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
@@ -178,26 +228,31 @@ static __always_inline int sort_ipv4_send(struct __sk_buff *skb, struct sort_pac
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int sort_ipv4(struct __sk_buff *skb, struct sort_packet *pkt)
+static __always_inline int sort_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_media_list_end;
-	struct hdr_media *media = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_media *media = pkt->data + (v6 ? 62 : 42);
 	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* {name: "list", bytes: "words * 4", max: 64, elements: [ */
-	if ((void *)(media + 1) > pkt->data_end || 48ULL > udp_end)
+	if ((void *)(media + 1) > pkt->data_end || (v6 ? 68ULL : 48ULL) > udp_end)
 		return fr_up(skb, reason_truncated);
 	__u64 media_list_size = be16(&media->words) * 4;
 	if (media_list_size > 64)
 		return fr_up(skb, reason_media_list);
-	__u64 media_list_end = fr_forget(skb, 48ULL + media_list_size);
-	at_media_list_end = fr_pin(pkt->data + fr_bound(media_list_end, 0x7f));
+	__u64 media_list_end = fr_forget(skb, (v6 ? 68ULL : 48ULL) + media_list_size);
+	at_media_list_end = fr_pin(pkt->data + fr_bound(media_list_end, v6 ? 0xff : 0x7f));
 	if (at_media_list_end > pkt->data_end)
 		return fr_up(skb, reason_truncated);
 	if (media_list_end > udp_end)
@@ -214,7 +269,8 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, struct sort_packet *
 			(be16(&media->profile) & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) :
 			FR_NO_FORM;
 		__u64 element = form == FR_NO_FORM ? 0 :
-			fr_find_element(skb, 48, 48 + media_list_size, form, 3);
+			fr_find_element(skb, v6 ? 68 :
+					48, (v6 ? 68 : 48) + media_list_size, form, 3);
 
 		media_list_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) :
 			0;
@@ -228,7 +284,8 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, struct sort_packet *
 			(be16(&media->profile) & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) :
 			FR_NO_FORM;
 		__u64 element = form == FR_NO_FORM ? 0 :
-			fr_find_element(skb, 48, 48 + media_list_size, form, 9);
+			fr_find_element(skb, v6 ? 68 :
+					48, (v6 ? 68 : 48) + media_list_size, form, 9);
 
 		media_list_found = element != 0;
 		media_list_element_2 = element ?
@@ -248,135 +305,14 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, struct sort_packet *
 
 	/* {do: [{mark: {priority: "priority", dscp: "pick(priority == 0, 46, 10)"}}, {count: ... */
 	fr_named_add(0, 1);
+	if (v6)
+		return sort_ipv6_send(skb, pkt);
 	return sort_ipv4_send(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int sort_ipv6_send(struct __sk_buff *skb, struct sort_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | ((pkt->priority == 0 ? 46ULL : 10ULL) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__u32 new_priority = pkt->priority;
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, ETH_HLEN, 4);
-	skb->priority = new_priority;
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int sort_ipv6(struct __sk_buff *skb, struct sort_packet *pkt)
-{
-	void *at_media_list_end;
-	struct hdr_media *media = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* {name: "list", bytes: "words * 4", max: 64, elements: [ */
-	if ((void *)(media + 1) > pkt->data_end || 68ULL > udp_end)
-		return fr_up(skb, reason_truncated);
-	__u64 media_list_size = be16(&media->words) * 4;
-	if (media_list_size > 64)
-		return fr_up(skb, reason_media_list);
-	__u64 media_list_end = fr_forget(skb, 68ULL + media_list_size);
-	at_media_list_end = fr_pin(pkt->data + fr_bound(media_list_end, 0xff));
-	if (at_media_list_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (media_list_end > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "media"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
-
-	/* priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
-	__u64 media_list_element;
-	{
-		__u64 form = be16(&media->profile) == 0xbede ? FR_FORM(1, 1, 0, 15) :
-			(be16(&media->profile) & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) :
-			FR_NO_FORM;
-		__u64 element = form == FR_NO_FORM ? 0 :
-			fr_find_element(skb, 68, 68 + media_list_size, form, 3);
-
-		media_list_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) :
-			0;
-	}
-
-	/* {when: "has(media.list, 9) && element(media.list, 9, 1) == 0xFF", do: [{drop: "mark... */
-	__u64 media_list_found;
-	__u64 media_list_element_2;
-	{
-		__u64 form = be16(&media->profile) == 0xbede ? FR_FORM(1, 1, 0, 15) :
-			(be16(&media->profile) & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) :
-			FR_NO_FORM;
-		__u64 element = form == FR_NO_FORM ? 0 :
-			fr_find_element(skb, 68, 68 + media_list_size, form, 9);
-
-		media_list_found = element != 0;
-		media_list_element_2 = element ?
-			fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-	}
-
-	/* match: "udp.dst_port": 5004 */
-	if (be16(&udp->dst_port) != 0x138c)
-		return fr_up(skb, reason_no_match);
-	pkt->priority = ((media_list_element >> 56) & 255) >> 6;
-	if (media_list_found && ((media_list_element_2 >> 48) & 255) == 255)
-		return fr_drop(skb->len, reason_marked);
-
-	/* {when: "priority > 2", do: [{drop: "late"}]}, */
-	if (pkt->priority > 2)
-		return fr_drop(skb->len, reason_late);
-
-	/* {do: [{mark: {priority: "priority", dscp: "pick(priority == 0, 46, 10)"}}, {count: ... */
-	fr_named_add(0, 1);
-	return sort_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
 {
-	struct sort_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -396,8 +332,8 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "media"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return sort_ipv4(skb, &pkt);
+		return sort_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return sort_ipv6(skb, &pkt);
+		return sort_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

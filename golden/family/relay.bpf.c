@@ -81,11 +81,11 @@ static __always_inline __u64 copy_by_client(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY_HOP(36);
-	FR_COPY(32, 56);
-	FR_COPY(32, 60);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy_hop(to + 36, from + 36);
+	all |= fr_copy32(to + 56, from + 56);
+	all |= fr_copy32(to + 60, from + 60);
 	return all;
 }
 
@@ -113,14 +113,8 @@ enum {
 	reason_not_ip,
 };
 
-/*
- * prog_forward: tc/ingress
- *	eth ipv4 udp
- *	eth ipv6 udp
- */
-
 /* What is known of a packet. */
-struct forward_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
@@ -128,9 +122,14 @@ struct forward_packet {
 	__u64 ip_end;
 	__u64 partial;
 	__u64 payload_len;
-	__u64 partial_2;
 	struct val_by_client *p;
 };
+
+/*
+ * prog_forward: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -205,7 +204,7 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int forward_ipv4_send(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -268,7 +267,7 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, struct forwa
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -283,7 +282,7 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, struct 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
@@ -325,7 +324,7 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, struct 
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -366,10 +365,10 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct forward_pa
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_gso_packet);
 	pkt->payload_len = udp_end - 42;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 42 &&
-	       (pkt->partial_2 & 0xffff) < 42ULL + pkt->payload_len - 1)))
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 42 &&
+	       (pkt->partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
 		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_udp_checksum);
@@ -406,7 +405,7 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int forward_ipv6_send(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -461,7 +460,7 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, struct forwa
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -476,7 +475,7 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, struct 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
@@ -524,7 +523,7 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, struct 
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -567,10 +566,10 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_pa
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_gso_packet);
 	pkt->payload_len = udp_end - 62;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 62 &&
-	       (pkt->partial_2 & 0xffff) < 62ULL + pkt->payload_len - 1)))
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= 62 &&
+	       (pkt->partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
 		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_udp_checksum);
@@ -581,7 +580,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_pa
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
-	struct forward_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();

@@ -12,7 +12,7 @@
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
 #define FR_NEEDS_FRONT 72
-#define FR_NEEDS_SAME 8
+#define FR_NEEDS_SAME 9
 #include "fastrelay.h"
 
 /* Headers of packets. */
@@ -138,18 +138,37 @@ enum {
 	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
 };
 
+/* What is known of a packet. */
+struct packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+};
+
+/* What is the same for all receivers. */
+struct same {
+	__u32 kind0;
+	__u64 rest0;
+	__u64 rest1;
+	__u32 kind2;
+	__u64 rest2;
+	__u64 ip_end;
+	__s64 csum;
+	__u64 copies0;
+	__u32 kind1;
+};
+
+struct fan {
+	struct __sk_buff *skb;
+	struct list_viewers *list;
+	void *front;
+};
+
 /*
  * prog_spread: tc/ingress
  *	eth ipv4 udp tag
  *	eth ipv6 udp tag
  */
-
-/* What is known of a packet. */
-struct spread_packet {
-	void *data;
-	void *data_end;
-	__u64 ip_end;
-};
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -166,6 +185,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -205,87 +271,114 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline long spread_copy(struct __sk_buff *skb, void *front,
+					struct receiver_viewers *r, struct same *same,
+					const int second, const int v6)
 {
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-/* What is the same for all receivers. */
-struct spread_same1 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u32 kind2;
-	__u64 rest2;
-	__u64 ip_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct spread_fan1 {
-	struct __sk_buff *skb;
-	struct list_viewers *list;
-	void *front;
-};
-
-static __always_inline long spread_copy1(struct __sk_buff *skb, void *front,
-					 struct receiver_viewers *r, struct spread_same1 *same)
-{
-	struct hdr_tag *saved_tag = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_tag *saved_tag = front + (v6 ? 62 : 42);
 	void *data;
+	__u64 udp_new_pseudo;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	if (v6) {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+			fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+			fr_add64(ld64(r->remote.addr + 8));
+	} else {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	}
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
+	if (second) {
+		if (v6) {
+			if (same->kind1 == FR_SUM_PARTIAL)
+				udp_checksum = fr_fold(same->rest1 + udp_new_pseudo);
+			else
+				udp_checksum = fr_checksum_not_0(same->rest1 + udp_new_pseudo +
+					bpf_htons(r->local.port) + bpf_htons(r->remote.port) +
+					bpf_htonl((((be16(saved_tag->stream) << 8) |
+						    be8(saved_tag->stream + 2)) << 8) |
+						  (__u64)r->number) +
+						  bpf_htons((be16(&saved_tag->sequence) +
+						  (__u64)r->offset) & 0xffff));
+		} else {
+			if (same->kind2 == FR_SUM_PARTIAL)
+				udp_checksum = fr_fold(same->rest2 + udp_new_pseudo);
+			else
+				udp_checksum = fr_checksum_not_0(same->rest2 + udp_new_pseudo +
+					bpf_htons(r->local.port) + bpf_htons(r->remote.port) +
+					bpf_htonl((((be16(saved_tag->stream) << 8) |
+						    be8(saved_tag->stream + 2)) << 8) |
+						  (__u64)r->number) +
+						  bpf_htons((be16(&saved_tag->sequence) +
+						  (__u64)r->offset) & 0xffff));
+			if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+				udp_checksum = 0;
+		}
+	} else {
+		if (same->kind0 == FR_SUM_PARTIAL)
+			udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+		else
+			udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+							 bpf_htons(r->local.port) +
+							 bpf_htons(r->remote.port));
+		if (!v6) {
+			if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+				udp_checksum = 0;
+		}
+	}
+	__be16 ip_checksum = 0;
+	if (!v6) {
+		/* ip.checksum */
+		ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					  fr_v4(r->remote.addr));
+	}
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 48 > (void *)(long)skb->data_end))
+	if (unlikely(data + (v6 ? 68 : 48) > (void *)(long)skb->data_end))
 		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
-
-	struct hdr_tag *new_tag = data + 42;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + (v6 ? 54 : 34);
+	struct hdr_tag *new_tag = data + (v6 ? 62 : 42);
 
 	fr_link(data, &r->hop_remote);
-	st32(new_tag->stream, ld32(saved_tag->stream));
-	st16(&new_tag->sequence, ld16(&saved_tag->sequence));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	if (!second) {
+		st32(new_tag->stream, ld32(saved_tag->stream));
+		st16(&new_tag->sequence, ld16(&saved_tag->sequence));
+	}
+	if (v6) {
+		st32(new_ipv6->version_to_flow_label,
+		     bpf_htonl(0x60000000ULL |
+			       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+		st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+		st64(new_ipv6->src, ld64(r->local.addr));
+		st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+		st64(new_ipv6->dst, ld64(r->remote.addr));
+		st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	} else {
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+		st32(new_ipv4->src, fr_v4(r->local.addr));
+		st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	if (second) {
+		st32(new_tag->stream,
+		     bpf_htonl((((be16(saved_tag->stream) << 8) |
+				 be8(saved_tag->stream + 2)) << 8) | (__u64)r->number));
+		st16(&new_tag->sequence,
+		     bpf_htons((be16(&saved_tag->sequence) + (__u64)r->offset) & 0xffff));
+	}
 	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 30);
+		fr_complete(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 54 : 30);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
 		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
@@ -294,382 +387,11 @@ static __always_inline long spread_copy1(struct __sk_buff *skb, void *front,
 	return 0;
 }
 
-static __always_inline long spread_copy2(struct __sk_buff *skb, void *front,
-					 struct receiver_viewers *r, struct spread_same1 *same)
-{
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	struct hdr_tag *saved_tag = front + 42;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum;
-	if (same->kind2 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest2 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest2 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 bpf_htonl((((be16(saved_tag->stream) << 8) |
-						 be8(saved_tag->stream + 2)) << 8) |
-							   (__u64)r->number) +
-						 bpf_htons((be16(&saved_tag->sequence) +
-							    (__u64)r->offset) & 0xffff));
-	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 48 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_tag *new_tag = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st32(new_tag->stream,
-	     bpf_htonl((((be16(saved_tag->stream) << 8) | be8(saved_tag->stream + 2)) << 8) |
-		       (__u64)r->number));
-	st16(&new_tag->sequence,
-	     bpf_htons((be16(&saved_tag->sequence) + (__u64)r->offset) & 0xffff));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 30);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
+static __always_inline long spread_turn(__u32 i, struct fan *fan, const int second)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct spread_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	struct receiver_viewers *r = receiver_of_viewers(fan->list, i);
-
-	if (!r)
-		return 1;
-
-	/* {when: "r.plain", do: [{send: {from: "r.local", to: "r.remote"}}]}, */
-	if (r->plain) {
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
-		    !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_address_family);
-		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_no_route));
-		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, reason_too_big);
-		return spread_copy1(skb, front, r, same);
-	}
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_address_family);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_too_big);
-	return spread_copy2(skb, front, r, same);
-}
-
-static __always_inline int spread_fan1(struct __sk_buff *skb, struct spread_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_tag *tag = pkt->data + 42;
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: { */
-	struct group_viewers key __attribute__((aligned(8))) = {};
-	struct list_viewers *list;
-
-	fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
-	key.stream = (be16(tag->stream) << 8) | be8(tag->stream + 2);
-	list = list_of_viewers(&key);
-	if (!list)
-		return fr_up(skb, reason_no_viewers);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, reason_no_memory);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 48);
-	if (!front)
-		return fr_up(skb, reason_no_memory);
-	struct spread_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	struct hdr_tag *saved_tag = front + 42;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind2 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind2 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
-	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + ld32(saved_tag->stream) +
-		 ld16(&saved_tag->sequence) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
-	same->ip_end = pkt->ip_end;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, 18, 30);
-
-	same->copies0 = 0;
-	struct spread_fan1 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, spread_turn1, &fan, 0);
-
-	if (bpf_skb_store_bytes(skb, 0, front, 48, 0))
-		return fr_drop(len, reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 30);
-
-	fr_count_copies(reason_copy, same->copies0, skb->len);
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int spread_ipv4(struct __sk_buff *skb, struct spread_packet *pkt)
-{
-	struct hdr_tag *tag = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* headers: tag: fields: [{name: "stream", bits: 24}, {name: "number", bits: 8}, {name... */
-	if ((void *)(tag + 1) > pkt->data_end || 48ULL > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "tag"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
-
-	/* match: "udp.dst_port": 7000 */
-	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_no_match);
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 48) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
-	return spread_fan1(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-/* What is the same for all receivers. */
-struct spread_same2 {
-	__u32 kind0;
-	__u64 rest0;
-	__u32 kind1;
-	__u64 rest1;
-	__u64 ip_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct spread_fan2 {
-	struct __sk_buff *skb;
-	struct list_viewers *list;
-	void *front;
-};
-
-static __always_inline long spread_copy3(struct __sk_buff *skb, void *front,
-					 struct receiver_viewers *r, struct spread_same2 *same)
-{
-	struct hdr_tag *saved_tag = front + 62;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 68 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
-
-	struct hdr_tag *new_tag = data + 62;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_tag->stream, ld32(saved_tag->stream));
-	st16(&new_tag->sequence, ld16(&saved_tag->sequence));
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 54);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __always_inline long spread_copy4(struct __sk_buff *skb, void *front,
-					 struct receiver_viewers *r, struct spread_same2 *same)
-{
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	struct hdr_tag *saved_tag = front + 62;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind1 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest1 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest1 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 bpf_htonl((((be16(saved_tag->stream) << 8) |
-						 be8(saved_tag->stream + 2)) << 8) |
-							   (__u64)r->number) +
-						 bpf_htons((be16(&saved_tag->sequence) +
-							    (__u64)r->offset) & 0xffff));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 68 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_tag *new_tag = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st32(new_tag->stream,
-	     bpf_htonl((((be16(saved_tag->stream) << 8) | be8(saved_tag->stream + 2)) << 8) |
-		       (__u64)r->number));
-	st16(&new_tag->sequence,
-	     bpf_htons((be16(&saved_tag->sequence) + (__u64)r->offset) & 0xffff));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 54);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __noinline long spread_turn2(__u32 i, struct spread_fan2 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct spread_same2 *same = front + FR_NEEDS_FRONT;
+	struct same *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	struct receiver_viewers *r = receiver_of_viewers(fan->list, i);
 	struct hdr_udp *saved_udp = front + 54;
@@ -679,32 +401,50 @@ static __noinline long spread_turn2(__u32 i, struct spread_fan2 *fan)
 
 	/* {when: "r.plain", do: [{send: {from: "r.local", to: "r.remote"}}]}, */
 	if (r->plain) {
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_address_family);
-		if (be16(&saved_udp->checksum) == 0)
-			return fr_decline(r->receiver, skb->len, reason_udp_checksum);
+		if (second) {
+			if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+			    fr_is_v4(r->remote.addr))
+				return fr_decline(r->receiver, skb->len, reason_address_family);
+			if (be16(&saved_udp->checksum) == 0)
+				return fr_decline(r->receiver, skb->len, reason_udp_checksum);
+		} else {
+			if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+			    !fr_is_v4(r->remote.addr))
+				return fr_decline(r->receiver, skb->len, reason_address_family);
+		}
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
 					  fr_indirect(&r->hop_remote, reason_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_too_big);
-		return spread_copy3(skb, front, r, same);
+		return spread_copy(skb, front, r, same, 0, second);
 	}
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_address_family);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_udp_checksum);
+	if (second) {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, reason_address_family);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, reason_udp_checksum);
+	} else {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, reason_address_family);
+	}
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
 				  fr_indirect(&r->hop_remote, reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_too_big);
-	return spread_copy4(skb, front, r, same);
+	return spread_copy(skb, front, r, same, 1, second);
 }
 
-static __always_inline int spread_fan2(struct __sk_buff *skb, struct spread_packet *pkt)
+static __noinline long spread_turn2(__u32 i, struct fan *fan)
+{
+	return spread_turn(i, fan, 1);
+}
+
+static __always_inline int spread_fan2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -728,9 +468,9 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, struct spread_pack
 	void *front = fr_save_front(skb, 68);
 	if (!front)
 		return fr_up(skb, reason_no_memory);
-	struct spread_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 54;
+	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_tag *saved_tag = front + 62;
 
 	/* udp.checksum, without what depends on the receiver */
@@ -778,7 +518,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, struct spread_pack
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 54);
 
 	same->copies0 = 0;
-	struct spread_fan2 fan = {
+	struct fan fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
@@ -795,19 +535,117 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, struct spread_pack
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int spread_ipv6(struct __sk_buff *skb, struct spread_packet *pkt)
+static __noinline long spread_turn1(__u32 i, struct fan *fan)
 {
-	struct hdr_tag *tag = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	return spread_turn(i, fan, 0);
+}
 
+static __always_inline int spread_fan1(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_tag *tag = pkt->data + 42;
+	__u32 len = skb->len;
+
+	/* do: [{fan_out: { */
+	struct group_viewers key __attribute__((aligned(8))) = {};
+	struct list_viewers *list;
+
+	fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+	key.stream = (be16(tag->stream) << 8) | be8(tag->stream + 2);
+	list = list_of_viewers(&key);
+	if (!list)
+		return fr_up(skb, reason_no_viewers);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, reason_no_memory);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, 48);
+	if (!front)
+		return fr_up(skb, reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_tag *saved_tag = front + 42;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_up(skb, reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
+
+	/* ip.checksum, without what depends on the receiver */
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind2 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
+	if (same->kind2 == FR_SUM_FAULT)
+		return fr_up(skb, reason_no_memory);
+	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + ld32(saved_tag->stream) +
+		 ld16(&saved_tag->sequence) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
+	same->ip_end = pkt->ip_end;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0))
+		same->csum = fr_complete_without(skb, same->csum, 18, 30);
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+	};
+	bpf_loop(list->count, spread_turn1, &fan, 0);
+
+	if (bpf_skb_store_bytes(skb, 0, front, 48, 0))
+		return fr_drop(len, reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, 18, 30);
+
+	fr_count_copies(reason_copy, same->copies0, skb->len);
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int spread_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_tag *tag = pkt->data + (v6 ? 62 : 42);
+	__u64 udp_end;
+	__u32 why;
+
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* headers: tag: fields: [{name: "stream", bits: 24}, {name: "number", bits: 8}, {name... */
-	if ((void *)(tag + 1) > pkt->data_end || 68ULL > udp_end)
+	if ((void *)(tag + 1) > pkt->data_end || (v6 ? 68ULL : 48ULL) > udp_end)
 		return fr_up(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
@@ -820,15 +658,18 @@ static __always_inline int spread_ipv6(struct __sk_buff *skb, struct spread_pack
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 68) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      (partial >> 16) >= (v6 ? 68 : 48)) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 		return fr_up(skb, reason_partial_checksum);
-	return spread_fan2(skb, pkt);
+	if (v6)
+		return spread_fan2(skb, pkt);
+	return spread_fan1(skb, pkt);
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
-	struct spread_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -848,8 +689,8 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return spread_ipv4(skb, &pkt);
+		return spread_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return spread_ipv6(skb, &pkt);
+		return spread_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

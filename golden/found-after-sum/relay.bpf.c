@@ -64,19 +64,18 @@ enum {
 	reason_fault, reason_no_memory,
 };
 
-/*
- * prog_mark: tc/ingress
- *	eth ipv4 udp first inside second
- */
-
 /* What is known of a packet. */
-struct mark_packet {
+struct packet {
 	void *data;
 	__u64 second_start;
 	void *at_second_start;
 	__u64 partial;
-	__u64 partial_2;
 };
+
+/*
+ * prog_mark: tc/ingress
+ *	eth ipv4 udp first inside second
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -188,12 +187,12 @@ static __always_inline __u32 check_inside(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline int mark_send(struct __sk_buff *skb, struct mark_packet *pkt)
+static __always_inline int mark_send(struct __sk_buff *skb, struct packet *pkt)
 {
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_first *first = pkt->data + 42;
 	struct hdr_inside *inside = pkt->data + 46;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
@@ -216,9 +215,9 @@ static __always_inline int mark_send(struct __sk_buff *skb, struct mark_packet *
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)first_sum + 0x200);
 
 	__s64 csum = fr_complete_begin(skb, 40, 8);
-	struct hdr_inside *new_inside = pkt->data + 46;
-	struct hdr_first *new_first = pkt->data + 42;
 	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_first *new_first = pkt->data + 42;
+	struct hdr_inside *new_inside = pkt->data + 46;
 
 	st16(&new_inside->value, bpf_htons(2));
 	st16(&new_first->sum, first_sum);
@@ -231,11 +230,11 @@ static __always_inline int mark_send(struct __sk_buff *skb, struct mark_packet *
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int mark_send_2(struct __sk_buff *skb, struct mark_packet *pkt)
+static __always_inline int mark_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_second *second = pkt->at_second_start;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
@@ -249,7 +248,7 @@ static __always_inline int mark_send_2(struct __sk_buff *skb, struct mark_packet
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, odd_sum);
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
@@ -262,8 +261,8 @@ static __always_inline int mark_send_2(struct __sk_buff *skb, struct mark_packet
 		csum = fr_complete_without(skb, csum, 40, 2);
 	}
 
-	struct hdr_second *new_second = pkt->at_second_start;
 	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_second *new_second = pkt->at_second_start;
 
 	st16(&new_second->value, bpf_htons(2));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -280,15 +279,15 @@ static __always_inline int mark_send_2(struct __sk_buff *skb, struct mark_packet
 
 SEC("tc") int prog_mark(struct __sk_buff *skb)
 {
-	struct mark_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 2049);
 	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_second *second;
 	struct hdr_inside *inside = pkt.data + 46;
+	struct hdr_second *second;
 	__u64 ipv4_end, udp_end, first_end;
 
 	/* programs: mark: { */
@@ -332,9 +331,9 @@ SEC("tc") int prog_mark(struct __sk_buff *skb)
 	}
 
 	/* {do: [{set: "second.value": 2}, "pass"]}, */
-	pkt.partial_2 = fr_partial(skb);
-	if (!(pkt.partial_2 == 0 || pkt.partial_2 == FR_PARTIAL(34, 40) ||
-	      (pkt.partial_2 >> 16) >= pkt.second_start + 2))
+	pkt.partial = fr_partial(skb);
+	if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40) ||
+	      (pkt.partial >> 16) >= pkt.second_start + 2))
 		return fr_up(skb, reason_partial_checksum);
 	return mark_send_2(skb, &pkt);
 }

@@ -102,18 +102,16 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_READDRESS = 0, PROG_OUT_OF = 46 };
 
-/*
- * prog_readdress: tc/ingress
- *	eth ipv4_any
- *	eth ipv6
- */
-
 /* What is known of a packet. */
-struct readdress_packet {
+struct packet {
 	void *data;
 	void *data_end;
+	__u32 prog;
 	__u64 ip_any_end;
 	struct val_networks *n;
+	__u64 ip_end;
+	__u64 inner_options_end;
+	__u64 payload_len;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -133,6 +131,180 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 		return reason_truncated;
 	return 0;
 }
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end, __u64 ip_end, const int second)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if (second) {
+		if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > ip_end)
+			return reason_truncated;
+	} else {
+		if ((void *)(ipv6 + 1) > data_end)
+			return reason_truncated;
+	}
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_any_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (second) {
+		if (ip_any_end > ip_end)
+			return reason_ipv6_payload_length;
+	} else {
+		if (ip_any_end > skb->len)
+			return reason_ipv6_payload_length;
+		if (!fr_unicast(ipv6->src))
+			return reason_martian_source;
+		if (!fr_unicast(ipv6->dst)) { /* not a host's */
+			if (fr_multicast(ipv6->dst))
+				return reason_multicast;
+			return reason_martian_destination;
+		}
+	}
+
+	*end = ip_any_end;
+	return 0;
+}
+
+static __always_inline int
+out_of_send_ipv6(struct __sk_buff *skb, struct packet *pkt, const __u32 headers_len, const int how,
+		 __be32 ipv6_version_to_flow_label, __be16 ipv6_next_header_hop_limit)
+{
+	__u32 len = skb->len;
+	const __u32 new_headers_len = 14;
+
+	if (unlikely(!fr_fits(&pkt->n->hop_remote, 40ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, how,
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 40);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	if (direct)
+		fr_link(pkt->data, &pkt->n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
+	fr_complete_end(skb, csum, ETH_HLEN, 40);
+
+	fr_count(pkt->prog + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
+}
+
+static __always_inline int readdress_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 len = skb->len;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > pkt->ip_any_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_any_end, 0))
+			return fr_up(skb, pkt->prog + reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
+			return fr_drop(len, pkt->prog + reason_fault);
+	}
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 40);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	if (direct)
+		fr_link(pkt->data, &pkt->n->hop_remote);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
+	fr_complete_end(skb, csum, ETH_HLEN, 40);
+
+	fr_count(pkt->prog + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
+}
+
+static __always_inline int shared_ipv6(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + (pkt->prog == PROG_OUT_OF ? (v6 ? 54 : 34) : 14);
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end,
+			       pkt->prog == PROG_OUT_OF ? (v6 ? 54 : 34) :
+			       14, &pkt->ip_any_end, pkt->prog == PROG_OUT_OF ? pkt->ip_end :
+			       0, pkt->prog == PROG_OUT_OF);
+
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+
+	/* lookup: n: networks: ["ip_any.dst"] */
+	/* lookup: n: networks: ["inner.dst"] */
+	struct key_networks key __attribute__((aligned(8)));
+
+	key.dst.len = 128;
+	fr_put_v6(key.dst.addr, ipv6->dst, 4);
+	pkt->n = find_networks(&key);
+	if (!pkt->n)
+		return fr_up(skb, pkt->prog + reason_no_networks);
+	if (pkt->prog == PROG_OUT_OF) {
+		/* do: [{pop: "ip"}, {send: {from: "n.local", to: "n.remote"}}] */
+		if (skb->gso_size != 0)
+			return fr_up(skb, pkt->prog + reason_gso_packet);
+	}
+
+	/* do: [{send: {from: "n.local", to: "n.remote"}}] */
+	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+		return fr_up(skb, pkt->prog + reason_address_family);
+	pkt->payload_len = 0;
+	if (pkt->prog == PROG_OUT_OF)
+		pkt->payload_len = pkt->ip_any_end - (v6 ? 94 : 74);
+	__u64 partial = fr_partial(skb);
+	if (pkt->prog == PROG_OUT_OF) {
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= (v6 ? 94 : 74) &&
+		       (partial & 0xffff) < (v6 ? 94ULL : 74ULL) + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		const __u32 headers_len = v6 ? 54 : 34;
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+		__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+		if (v6)
+			return out_of_send_ipv6(skb, pkt, headers_len, 0,
+						ipv6_version_to_flow_label,
+						ipv6_next_header_hop_limit);
+		return out_of_send_ipv6(skb, pkt, headers_len, FR_TO_IPV6,
+					ipv6_version_to_flow_label, ipv6_next_header_hop_limit);
+	}
+	if (!(partial == 0 || (partial >> 16) >= 54))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (!(skb->len <= pkt->ip_any_end || skb->gso_size == 0))
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_any_end ||
+	      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_any_end - 1))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->n->hop_remote, skb->gso_size ? skb->gso_size + 40 :
+			      pkt->ip_any_end - 14)))
+		return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
+	return readdress_ipv6_send(skb, pkt);
+}
+
+/*
+ * prog_readdress: tc/ingress
+ *	eth ipv4_any
+ *	eth ipv6
+ */
 
 static __always_inline __u32 check_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
 					    const __u32 at, __u64 *end)
@@ -154,8 +326,7 @@ static __always_inline __u32 check_ipv4_any(struct __sk_buff *skb, void *data, v
 	return 0;
 }
 
-static __always_inline int readdress_ipv4_any_send(struct __sk_buff *skb,
-						   struct readdress_packet *pkt)
+static __always_inline int readdress_ipv4_any_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
@@ -170,11 +341,11 @@ static __always_inline int readdress_ipv4_any_send(struct __sk_buff *skb,
 
 	if (unlikely(len > pkt->ip_any_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_any_end, 0))
-			return fr_up(skb, PROG_READDRESS + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 34 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_READDRESS + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 12);
@@ -188,11 +359,11 @@ static __always_inline int readdress_ipv4_any_send(struct __sk_buff *skb,
 	st16(&new_ipv4_any->checksum, ip_any_checksum);
 	fr_complete_end(skb, csum, 22, 12);
 
-	fr_count(PROG_READDRESS + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int readdress_ipv4_any(struct __sk_buff *skb, struct readdress_packet *pkt)
+static __always_inline int readdress_ipv4_any(struct __sk_buff *skb, struct packet *pkt)
 {
 	void *at_ip_any_options_end;
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
@@ -200,23 +371,23 @@ static __always_inline int readdress_ipv4_any(struct __sk_buff *skb, struct read
 	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, 14, &ip_any_options_end);
 
 	if (why)
-		return fr_up(skb, PROG_READDRESS + why);
+		return fr_up(skb, pkt->prog + why);
 	at_ip_any_options_end = fr_pin(pkt->data + fr_bound(ip_any_options_end, 0x7f));
 	if (at_ip_any_options_end > pkt->data_end)
-		return fr_up(skb, PROG_READDRESS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != ip_any_options_end - 14)
-		return fr_up(skb, PROG_READDRESS + reason_ipv4_any_ihl);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
 	pkt->ip_any_end = 14ULL + be16(&ipv4_any->total_length);
 	if (be16(&ipv4_any->total_length) < ip_any_options_end - 14 || pkt->ip_any_end > skb->len)
-		return fr_up(skb, PROG_READDRESS + reason_ipv4_any_total_length);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 14, ip_any_options_end - 14)))
-		return fr_up(skb, PROG_READDRESS + reason_ipv4_any_checksum);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, PROG_READDRESS + reason_martian_source);
+		return fr_up(skb, pkt->prog + reason_martian_source);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, PROG_READDRESS + reason_multicast);
-		return fr_up(skb, PROG_READDRESS + reason_martian_destination);
+			return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_martian_destination);
 	}
 
 	/* lookup: n: networks: ["ip_any.dst"] */
@@ -226,123 +397,31 @@ static __always_inline int readdress_ipv4_any(struct __sk_buff *skb, struct read
 	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
 	pkt->n = find_networks(&key);
 	if (!pkt->n)
-		return fr_up(skb, PROG_READDRESS + reason_no_networks);
+		return fr_up(skb, pkt->prog + reason_no_networks);
 
 	/* do: [{send: {from: "n.local", to: "n.remote"}}] */
 	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || !fr_is_v4(pkt->n->remote))
-		return fr_up(skb, PROG_READDRESS + reason_address_family);
+		return fr_up(skb, pkt->prog + reason_address_family);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || (partial >> 16) >= ip_any_options_end))
-		return fr_up(skb, PROG_READDRESS + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (!(skb->len <= pkt->ip_any_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_READDRESS + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_any_end ||
 	      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_any_end - 1))
-		return fr_up(skb, PROG_READDRESS + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->n->hop_remote,
 			      skb->gso_size ? skb->gso_size + (ip_any_options_end - 14) :
 			      pkt->ip_any_end - 14)))
-		return fr_unfit(skb, &pkt->n->hop_remote, PROG_READDRESS + reason_too_big);
+		return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
 	return readdress_ipv4_any_send(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_any_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_any_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-
-	*end = ip_any_end;
-	return 0;
-}
-
-static __always_inline int readdress_ipv6_send(struct __sk_buff *skb, struct readdress_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_any_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_any_end, 0))
-			return fr_up(skb, PROG_READDRESS + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_READDRESS + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 40);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->n->local));
-	st128(new_ipv6->dst, ld128(pkt->n->remote));
-	fr_complete_end(skb, csum, ETH_HLEN, 40);
-
-	fr_count(PROG_READDRESS + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int readdress_ipv6(struct __sk_buff *skb, struct readdress_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_any_end);
-
-	if (why)
-		return fr_up(skb, PROG_READDRESS + why);
-
-	/* lookup: n: networks: ["ip_any.dst"] */
-	struct key_networks key __attribute__((aligned(8)));
-
-	key.dst.len = 128;
-	fr_put_v6(key.dst.addr, ipv6->dst, 4);
-	pkt->n = find_networks(&key);
-	if (!pkt->n)
-		return fr_up(skb, PROG_READDRESS + reason_no_networks);
-
-	/* do: [{send: {from: "n.local", to: "n.remote"}}] */
-	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-		return fr_up(skb, PROG_READDRESS + reason_address_family);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || (partial >> 16) >= 54))
-		return fr_up(skb, PROG_READDRESS + reason_partial_checksum);
-	if (!(skb->len <= pkt->ip_any_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_READDRESS + reason_gso_packet);
-	if (!(skb->len <= pkt->ip_any_end ||
-	      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_any_end - 1))
-		return fr_up(skb, PROG_READDRESS + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->n->hop_remote, skb->gso_size ? skb->gso_size + 40 :
-			      pkt->ip_any_end - 14)))
-		return fr_unfit(skb, &pkt->n->hop_remote, PROG_READDRESS + reason_too_big);
-	return readdress_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_readdress(struct __sk_buff *skb)
 {
-	struct readdress_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_READDRESS;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -364,7 +443,7 @@ SEC("tc") int prog_readdress(struct __sk_buff *skb)
 	if (be16(&eth->type) == ETH_P_IP)
 		return readdress_ipv4_any(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return readdress_ipv6(skb, &pkt);
+		return shared_ipv6(skb, &pkt, 0);
 	return fr_up(skb, PROG_READDRESS + reason_not_ip_any);
 }
 
@@ -375,16 +454,6 @@ SEC("tc") int prog_readdress(struct __sk_buff *skb)
  *	eth ipv6 ipv4_any
  *	eth ipv6 ipv6
  */
-
-/* What is known of a packet. */
-struct out_of_packet {
-	void *data;
-	void *data_end;
-	__u64 ip_end;
-	__u64 inner_options_end;
-	__u64 payload_len;
-	struct val_networks *n;
-};
 
 static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					const __u32 at, __u64 *end)
@@ -440,12 +509,12 @@ static __always_inline __u32 check_ipv4_any_2(struct __sk_buff *skb, void *data,
 	return 0;
 }
 
-static __always_inline int out_of_ipv4_ipv4_any_send(struct __sk_buff *skb,
-						     struct out_of_packet *pkt)
+static __always_inline int out_of_ip_ipv4_send(struct __sk_buff *skb, struct packet *pkt,
+					       const int to_v6)
 {
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 34;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + (to_v6 ? 54 : 34);
 	__u32 len = skb->len;
-	const __u32 headers_len = 34, new_headers_len = 14;
+	const __u32 headers_len = to_v6 ? 54 : 34, new_headers_len = 14;
 	__be16 ipv4_any_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
@@ -456,11 +525,12 @@ static __always_inline int out_of_ipv4_ipv4_any_send(struct __sk_buff *skb,
 	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 34), 0, &pkt->data);
+			    pkt->payload_len + (pkt->inner_options_end - (to_v6 ? 54 : 34)),
+			    to_v6 ? FR_TO_IPV4 : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_OUT_OF + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 	if (unlikely(pkt->data + 34 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_OUT_OF + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 20);
 	struct hdr_eth *new_eth = pkt->data;
@@ -475,31 +545,33 @@ static __always_inline int out_of_ipv4_ipv4_any_send(struct __sk_buff *skb,
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 20);
 
-	fr_count(PROG_OUT_OF + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int out_of_ipv4_ipv4_any(struct __sk_buff *skb, struct out_of_packet *pkt)
+static __always_inline int out_of_ip_ipv4_any(struct __sk_buff *skb, struct packet *pkt,
+					      const int v6)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 34;
-	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 34,
-				     &pkt->inner_options_end);
+	struct hdr_ipv4_any *ipv4_any = pkt->data + (v6 ? 54 : 34);
+	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->ip_end, v6 ? 54 :
+				     34, &pkt->inner_options_end);
 
 	if (why)
-		return fr_up(skb, PROG_OUT_OF + why);
+		return fr_up(skb, pkt->prog + why);
 	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
 	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_OUT_OF + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->inner_options_end > pkt->ip_end)
-		return fr_up(skb, PROG_OUT_OF + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 34)
-		return fr_up(skb, PROG_OUT_OF + reason_ipv4_any_ihl);
-	__u64 inner_end = 34ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 34 || inner_end > pkt->ip_end)
-		return fr_up(skb, PROG_OUT_OF + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 34, pkt->inner_options_end - 34)))
-		return fr_up(skb, PROG_OUT_OF + reason_ipv4_any_checksum);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - (v6 ? 54 : 34))
+		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
+	__u64 inner_end = (v6 ? 54ULL : 34ULL) + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - (v6 ? 54 : 34) ||
+	    inner_end > pkt->ip_end)
+		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, v6 ? 54 : 34, pkt->inner_options_end - (v6 ? 54 : 34))))
+		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
 
 	/* lookup: n: networks: ["inner.dst"] */
 	struct key_networks key __attribute__((aligned(8))) = {};
@@ -508,277 +580,64 @@ static __always_inline int out_of_ipv4_ipv4_any(struct __sk_buff *skb, struct ou
 	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
 	pkt->n = find_networks(&key);
 	if (!pkt->n)
-		return fr_up(skb, PROG_OUT_OF + reason_no_networks);
+		return fr_up(skb, pkt->prog + reason_no_networks);
 
 	/* do: [{pop: "ip"}, {send: {from: "n.local", to: "n.remote"}}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_OUT_OF + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || !fr_is_v4(pkt->n->remote))
-		return fr_up(skb, PROG_OUT_OF + reason_address_family);
+		return fr_up(skb, pkt->prog + reason_address_family);
 	pkt->payload_len = inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->inner_options_end &&
 	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_OUT_OF + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->n->hop_remote,
-			      pkt->inner_options_end + (pkt->payload_len - 34))))
-		return fr_unfit(skb, &pkt->n->hop_remote, PROG_OUT_OF + reason_too_big);
-	return out_of_ipv4_ipv4_any_send(skb, pkt);
+			      pkt->inner_options_end + (pkt->payload_len - (v6 ? 54 : 34)))))
+		return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
+	if (v6)
+		return out_of_ip_ipv4_send(skb, pkt, 1);
+	return out_of_ip_ipv4_send(skb, pkt, 0);
 }
 
-static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > ip_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (inner_end > ip_end)
-		return reason_ipv6_payload_length;
-
-	*end = inner_end;
-	return 0;
-}
-
-static __always_inline int out_of_send_ipv6(struct __sk_buff *skb, struct out_of_packet *pkt,
-					    const __u32 headers_len, const int how,
-					    __be32 ipv6_version_to_flow_label,
-					    __be16 ipv6_next_header_hop_limit)
-{
-	__u32 len = skb->len;
-	const __u32 new_headers_len = 14;
-
-	if (unlikely(!fr_fits(&pkt->n->hop_remote, 40ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->n->hop_remote, PROG_OUT_OF + reason_too_big);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, how,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_OUT_OF + reason_fault);
-	if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_OUT_OF + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 40);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->n->local));
-	st128(new_ipv6->dst, ld128(pkt->n->remote));
-	fr_complete_end(skb, csum, ETH_HLEN, 40);
-
-	fr_count(PROG_OUT_OF + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int out_of_ipv4_ipv6(struct __sk_buff *skb, struct out_of_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 34;
-	__u64 inner_end;
-	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &inner_end);
-
-	if (why)
-		return fr_up(skb, PROG_OUT_OF + why);
-
-	/* lookup: n: networks: ["inner.dst"] */
-	struct key_networks key __attribute__((aligned(8)));
-
-	key.dst.len = 128;
-	fr_put_v6(key.dst.addr, ipv6->dst, 4);
-	pkt->n = find_networks(&key);
-	if (!pkt->n)
-		return fr_up(skb, PROG_OUT_OF + reason_no_networks);
-
-	/* do: [{pop: "ip"}, {send: {from: "n.local", to: "n.remote"}}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_OUT_OF + reason_gso_packet);
-	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-		return fr_up(skb, PROG_OUT_OF + reason_address_family);
-	pkt->payload_len = inner_end - 74;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_OUT_OF + reason_partial_checksum);
-	const __u32 headers_len = 34;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	return out_of_send_ipv6(skb, pkt, headers_len, FR_TO_IPV6, ipv6_version_to_flow_label,
-				ipv6_next_header_hop_limit);
-}
-
-static __always_inline int out_of_ipv4(struct __sk_buff *skb, struct out_of_packet *pkt)
+static __always_inline int out_of_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_up(skb, PROG_OUT_OF + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* stack: ["eth", "ip", {inner: "ip_any"}] */
 	if (be8(&ipv4->protocol) == IPPROTO_IPIP)
-		return out_of_ipv4_ipv4_any(skb, pkt);
+		return out_of_ip_ipv4_any(skb, pkt, 0);
 	if (be8(&ipv4->protocol) == IPPROTO_IPV6)
-		return out_of_ipv4_ipv6(skb, pkt);
-	return fr_up(skb, PROG_OUT_OF + reason_not_inner);
+		return shared_ipv6(skb, pkt, 0);
+	return fr_up(skb, pkt->prog + reason_not_inner);
 }
 
-static __always_inline int out_of_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
-							  struct out_of_packet *pkt)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 54, new_headers_len = 14;
-	__be16 ipv4_any_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ((__u64)ld16(&ipv4_any->ttl) + ld32(ipv4_any->src) +
-					     ld32(ipv4_any->dst)) + ipv4_any_ttl_protocol +
-					    fr_v4(pkt->n->local) + fr_v4(pkt->n->remote));
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 54), FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_OUT_OF + reason_fault);
-	if (unlikely(pkt->data + 34 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_OUT_OF + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 20);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st32(new_ipv4_any->src, fr_v4(pkt->n->local));
-	st32(new_ipv4_any->dst, fr_v4(pkt->n->remote));
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 20);
-
-	fr_count(PROG_OUT_OF + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int out_of_ipv6_ipv4_any(struct __sk_buff *skb, struct out_of_packet *pkt)
-{
-	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 54;
-	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 54,
-				     &pkt->inner_options_end);
-
-	if (why)
-		return fr_up(skb, PROG_OUT_OF + why);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
-	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_OUT_OF + reason_truncated);
-	if (pkt->inner_options_end > pkt->ip_end)
-		return fr_up(skb, PROG_OUT_OF + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 54)
-		return fr_up(skb, PROG_OUT_OF + reason_ipv4_any_ihl);
-	__u64 inner_end = 54ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 54 || inner_end > pkt->ip_end)
-		return fr_up(skb, PROG_OUT_OF + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 54, pkt->inner_options_end - 54)))
-		return fr_up(skb, PROG_OUT_OF + reason_ipv4_any_checksum);
-
-	/* lookup: n: networks: ["inner.dst"] */
-	struct key_networks key __attribute__((aligned(8))) = {};
-
-	key.dst.len = 128;
-	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-	pkt->n = find_networks(&key);
-	if (!pkt->n)
-		return fr_up(skb, PROG_OUT_OF + reason_no_networks);
-
-	/* do: [{pop: "ip"}, {send: {from: "n.local", to: "n.remote"}}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_OUT_OF + reason_gso_packet);
-	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || !fr_is_v4(pkt->n->remote))
-		return fr_up(skb, PROG_OUT_OF + reason_address_family);
-	pkt->payload_len = inner_end - pkt->inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_OUT_OF + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->n->hop_remote,
-			      pkt->inner_options_end + (pkt->payload_len - 54))))
-		return fr_unfit(skb, &pkt->n->hop_remote, PROG_OUT_OF + reason_too_big);
-	return out_of_ipv6_ipv4_any_send_ipv4(skb, pkt);
-}
-
-static __always_inline int out_of_ipv6_ipv6(struct __sk_buff *skb, struct out_of_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 54;
-	__u64 inner_end;
-	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &inner_end);
-
-	if (why)
-		return fr_up(skb, PROG_OUT_OF + why);
-
-	/* lookup: n: networks: ["inner.dst"] */
-	struct key_networks key __attribute__((aligned(8)));
-
-	key.dst.len = 128;
-	fr_put_v6(key.dst.addr, ipv6->dst, 4);
-	pkt->n = find_networks(&key);
-	if (!pkt->n)
-		return fr_up(skb, PROG_OUT_OF + reason_no_networks);
-
-	/* do: [{pop: "ip"}, {send: {from: "n.local", to: "n.remote"}}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_OUT_OF + reason_gso_packet);
-	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-		return fr_up(skb, PROG_OUT_OF + reason_address_family);
-	pkt->payload_len = inner_end - 94;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_OUT_OF + reason_partial_checksum);
-	const __u32 headers_len = 54;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	return out_of_send_ipv6(skb, pkt, headers_len, 0, ipv6_version_to_flow_label,
-				ipv6_next_header_hop_limit);
-}
-
-static __always_inline int out_of_ipv6(struct __sk_buff *skb, struct out_of_packet *pkt)
+static __always_inline int out_of_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end, 0, 0);
 
 	if (why)
-		return fr_up(skb, PROG_OUT_OF + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* stack: ["eth", "ip", {inner: "ip_any"}] */
 	if (be8(&ipv6->next_header) == IPPROTO_IPIP)
-		return out_of_ipv6_ipv4_any(skb, pkt);
+		return out_of_ip_ipv4_any(skb, pkt, 1);
 	if (be8(&ipv6->next_header) == IPPROTO_IPV6)
-		return out_of_ipv6_ipv6(skb, pkt);
-	return fr_up(skb, PROG_OUT_OF + reason_not_inner);
+		return shared_ipv6(skb, pkt, 1);
+	return fr_up(skb, pkt->prog + reason_not_inner);
 }
 
 SEC("tc") int prog_out_of(struct __sk_buff *skb)
 {
-	struct out_of_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_OUT_OF;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 

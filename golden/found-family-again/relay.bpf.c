@@ -60,6 +60,14 @@ enum {
 	reason_not_inner, reason_not_ip,
 };
 
+/* What is known of a packet. */
+struct packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+	__u64 payload_len;
+};
+
 /*
  * prog_unwrap: tc/ingress
  *	eth ipv4 shim ipv4
@@ -67,14 +75,6 @@ enum {
  *	eth ipv6 shim ipv4
  *	eth ipv6 shim ipv6
  */
-
-/* What is known of a packet. */
-struct unwrap_packet {
-	void *data;
-	void *data_end;
-	__u64 ip_end;
-	__u64 payload_len;
-};
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -91,6 +91,32 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+
+	*end = ip_end;
 	return 0;
 }
 
@@ -128,118 +154,8 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_ipv4 *ipv4 = data + at;
-
-	if ((void *)(ipv4 + 1) > data_end || at + sizeof(*ipv4) > ip_end)
-		return reason_truncated;
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return reason_ipv4_version;
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return reason_ip_options;
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return reason_ipv4_reserved;
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return reason_fragment;
-	__u64 inner_end = at + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || inner_end > ip_end)
-		return reason_ipv4_total_length;
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return reason_ipv4_checksum;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-	__u64 payload_len = inner_end - (at + sizeof(*ipv4));
-
-	*end = payload_len;
-	return 0;
-}
-
-static __always_inline int unwrap_ipv4_ipv4_send(struct __sk_buff *skb, struct unwrap_packet *pkt,
-						 struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 35;
-	struct hdr_ipv4 *ipv4_2 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 35, new_headers_len = 14;
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(ipv4_2->dst);
-	__be32 ipv4_dst = ld32(ipv4_2->src);
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					    ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					     ld32(ipv4->src) + ld32(ipv4->dst)) +
-					    ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 20, 0,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-	if (unlikely(pkt->data + 34 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 20);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_ipv4->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 20);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int unwrap_ipv4_ipv4(struct __sk_buff *skb, struct unwrap_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 35, &pkt->payload_len);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* do: [{pop: "shim"}, {pop: "ip"}, {send: {from: "ip.dst", to: "ip.src"}}] */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 55 && (partial & 0xffff) < 55ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET;
-	fib->src[0] = ld32(ipv4->dst);
-	fib->dst[0] = ld32(ipv4->src);
-	if (fr_route(skb, fib, 20ULL + pkt->payload_len, hop))
-		return fr_up(skb, reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb, fr_unrouted(hop, reason_not_forwarded, reason_unreachable));
-	return unwrap_ipv4_ipv4_send(skb, pkt, hop, fib);
-}
-
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 ip_end, const __u32 at, __u64 *end)
+					__u64 ip_end, const __u32 at, __u64 *end, const int second)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
@@ -254,148 +170,19 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 		return reason_ipv6_payload_length;
 	if (skb->gso_size != 0)
 		return reason_gso_packet;
-	if (inner_end != ip_end)
-		return reason_more_data;
+	if (!second) {
+		if (inner_end != ip_end)
+			return reason_more_data;
+	}
 	__u64 payload_len = inner_end - (at + sizeof(*ipv6));
 
 	*end = payload_len;
 	return 0;
 }
 
-static __always_inline int unwrap_ipv4_ipv6_send(struct __sk_buff *skb, struct unwrap_packet *pkt,
-						 struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 35;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 75, new_headers_len = 34;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be32 ipv4_src = ld32(ipv4->dst);
-	__be32 ipv4_dst = ld32(ipv4->src);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(pkt->payload_len + 20) + ipv4_src + ipv4_dst +
-					   128);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 20));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int unwrap_ipv4_ipv6(struct __sk_buff *skb, struct unwrap_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, pkt->ip_end, 35, &pkt->payload_len);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* do: [{pop: "shim"}, {pop: "ip"}, {send: {from: "ip.dst", to: "ip.src"}}] */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 75 && (partial & 0xffff) < 75ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET;
-	fib->src[0] = ld32(ipv4->dst);
-	fib->dst[0] = ld32(ipv4->src);
-	if (fr_route(skb, fib, 20ULL + pkt->payload_len, hop))
-		return fr_up(skb, reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb, fr_unrouted(hop, reason_not_forwarded, reason_unreachable));
-	return unwrap_ipv4_ipv6_send(skb, pkt, hop, fib);
-}
-
-static __always_inline int unwrap_ipv4(struct __sk_buff *skb, struct unwrap_packet *pkt)
-{
-	struct hdr_shim *shim = pkt->data + 34;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* headers: shim: fields: [{name: "kind", bits: 8, is: 1}] */
-	if ((void *)(shim + 1) > pkt->data_end || 35ULL > pkt->ip_end)
-		return fr_up(skb, reason_truncated);
-	if (be8(&shim->kind) != 1)
-		return fr_up(skb, reason_shim_kind);
-
-	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
-	if (pkt->data + 43 > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if ((be8(pkt->data + 35) >> 4) == 4 && (be8(pkt->data + 35) & 15) == 5 &&
-	    (be8(pkt->data + 41) >> 7) == 0 && ((be8(pkt->data + 41) >> 5) & 1) == 0 &&
-	    (be16(pkt->data + 41) & 0x1fff) == 0)
-		return unwrap_ipv4_ipv4(skb, pkt);
-	if ((be8(pkt->data + 35) >> 4) == 6)
-		return unwrap_ipv4_ipv6(skb, pkt);
-	return fr_up(skb, reason_not_inner);
-}
-
-static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline __u32 check_ipv4_3(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 ip_end, const __u32 at, __u64 *end,
+					  const int second)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
@@ -418,38 +205,60 @@ static __always_inline __u32 check_ipv4_3(struct __sk_buff *skb, void *data, voi
 		return reason_ipv4_checksum;
 	if (skb->gso_size != 0)
 		return reason_gso_packet;
-	if (inner_end != ip_end)
-		return reason_more_data;
+	if (second) {
+		if (inner_end != ip_end)
+			return reason_more_data;
+	}
 	__u64 payload_len = inner_end - (at + sizeof(*ipv4));
 
 	*end = payload_len;
 	return 0;
 }
 
-static __always_inline int unwrap_ipv6_ipv4_send(struct __sk_buff *skb, struct unwrap_packet *pkt,
-						 struct fr_hop *hop, struct bpf_fib_lookup *fib)
+static __always_inline int unwrap_ipv6_ip_send(struct __sk_buff *skb, struct packet *pkt,
+					       struct fr_hop *hop, struct bpf_fib_lookup *fib,
+					       const int v6)
 {
-	struct hdr_ipv4 *ipv4 = pkt->data + 55;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 55;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 55;
 	__u32 len = skb->len;
-	const __u32 headers_len = 75, new_headers_len = 54;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	const __u32 headers_len = v6 ? 55 : 75, new_headers_len = v6 ? 14 : 54;
+	__be32 ipv6_version_to_flow_label;
+	__be16 ipv6_next_header_hop_limit = 0;
+
+	if (v6) {
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x60000000ULL |
+				  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
+				  (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20));
+		ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6_2->next_header) << 8) | 64);
+	} else {
+		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						       ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						       ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	}
 	__be128 ipv6_src = ld128(ipv6->dst);
 	__be128 ipv6_dst = ld128(ipv6->src);
 	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
-
+	int err = fr_resize(skb, headers_len, new_headers_len, v6 ? pkt->payload_len + 40 :
+			    pkt->payload_len, 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fault);
+	if (v6) {
+		if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
+	}
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if (1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+		if (v6)
+			csum = fr_complete_without(skb, csum, ETH_HLEN, 40);
+		else
+			csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
@@ -459,11 +268,18 @@ static __always_inline int unwrap_ipv6_ipv4_send(struct __sk_buff *skb, struct u
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len));
-	st16(&new_ipv6->next_header, bpf_htons(64));
+	if (v6) {
+		st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	} else {
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len));
+		st16(&new_ipv6->next_header, bpf_htons(64));
+	}
 	st128(new_ipv6->src, ipv6_src);
 	st128(new_ipv6->dst, ipv6_dst);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	if (v6)
+		fr_complete_end(skb, csum, ETH_HLEN, 40);
+	else
+		fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
@@ -474,101 +290,80 @@ static __always_inline int unwrap_ipv6_ipv4_send(struct __sk_buff *skb, struct u
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int unwrap_ipv6_ipv4(struct __sk_buff *skb, struct unwrap_packet *pkt)
+static __always_inline int unwrap_ipv4_ip_send(struct __sk_buff *skb, struct packet *pkt,
+					       struct fr_hop *hop, struct bpf_fib_lookup *fib,
+					       const int v6)
 {
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 why = check_ipv4_3(skb, pkt->data, pkt->data_end, pkt->ip_end, 55, &pkt->payload_len);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* do: [{pop: "shim"}, {pop: "ip"}, {send: {from: "ip.dst", to: "ip.src"}}] */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 75 && (partial & 0xffff) < 75ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET6;
-	fib->src[0] = ld32(ipv6->dst);
-	fib->src[1] = ld32(ipv6->dst + 4);
-	fib->src[2] = ld32(ipv6->dst + 8);
-	fib->src[3] = ld32(ipv6->dst + 12);
-	fib->dst[0] = ld32(ipv6->src);
-	fib->dst[1] = ld32(ipv6->src + 4);
-	fib->dst[2] = ld32(ipv6->src + 8);
-	fib->dst[3] = ld32(ipv6->src + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
-		return fr_up(skb, reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb, fr_unrouted(hop, reason_not_forwarded, reason_unreachable));
-	return unwrap_ipv6_ipv4_send(skb, pkt, hop, fib);
-}
-
-static __always_inline __u32 check_ipv6_3(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > ip_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (inner_end > ip_end)
-		return reason_ipv6_payload_length;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-	__u64 payload_len = inner_end - (at + sizeof(*ipv6));
-
-	*end = payload_len;
-	return 0;
-}
-
-static __always_inline int unwrap_ipv6_ipv6_send(struct __sk_buff *skb, struct unwrap_packet *pkt,
-						 struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 55;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv4 *ipv4_2 = pkt->data + 35;
+	struct hdr_ipv6 *ipv6 = pkt->data + 35;
 	__u32 len = skb->len;
-	const __u32 headers_len = 55, new_headers_len = 14;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(ipv6_2->dst);
-	__be128 ipv6_dst = ld128(ipv6_2->src);
+	const __u32 headers_len = v6 ? 75 : 35, new_headers_len = v6 ? 34 : 14;
+	__be16 ipv4_ttl_protocol = 0;
+	__be16 ipv4_version_to_ecn = 0;
+
+	if (v6)
+		ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+						(((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						 2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						       3));
+	else
+		ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4_2->protocol));
+	__be32 ipv4_src = ld32(ipv4->dst);
+	__be32 ipv4_dst = ld32(ipv4->src);
+	__be16 inner_checksum;
+	if (v6) {
+		/* ipv4.checksum */
+		inner_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					     bpf_htons(pkt->payload_len + 20) + ipv4_src +
+					     ipv4_dst + 128);
+	} else {
+		/* inner.checksum */
+		inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_2->checksum)) -
+					     ((__u64)ld32(&ipv4_2->id) + ld16(&ipv4_2->ttl) +
+					      ld32(ipv4_2->src) + ld32(ipv4_2->dst)) +
+					     ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
+	}
 	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
-			    &pkt->data);
-
+	int err = fr_resize(skb, headers_len, new_headers_len, v6 ? pkt->payload_len :
+			    pkt->payload_len + 20, 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fault);
-	if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fault);
+	if (!v6) {
+		if (unlikely(pkt->data + 34 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
+	}
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if (1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 40);
+		if (v6)
+			csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+		else
+			csum = fr_complete_without(skb, csum, ETH_HLEN, 20);
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
 		fr_link(pkt->data, hop);
 
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	fr_complete_end(skb, csum, ETH_HLEN, 40);
+	st16(&new_eth->type, bpf_htons(0x800));
+	if (v6) {
+		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 20));
+	}
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, v6 ? bpf_htons(0x4000) : ipv4_ttl_protocol);
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_ipv4->checksum, inner_checksum);
+	if (v6)
+		fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	else
+		fr_complete_end(skb, csum, ETH_HLEN, 20);
 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
@@ -579,67 +374,100 @@ static __always_inline int unwrap_ipv6_ipv6_send(struct __sk_buff *skb, struct u
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int unwrap_ipv6_ipv6(struct __sk_buff *skb, struct unwrap_packet *pkt)
+static __always_inline int unwrap_ip_ip(struct __sk_buff *skb, struct packet *pkt, const int v6,
+					const int v6_2)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 why = check_ipv6_3(skb, pkt->data, pkt->data_end, pkt->ip_end, 55, &pkt->payload_len);
+	__u32 why;
 
+	if (v6) {
+		if (v6_2)
+			why = check_ipv6(skb, pkt->data, pkt->data_end, pkt->ip_end, 55,
+					 &pkt->payload_len, 1);
+		else
+			why = check_ipv6(skb, pkt->data, pkt->data_end, pkt->ip_end, 35,
+					 &pkt->payload_len, 0);
+	} else {
+		why = check_ipv4_2(skb, pkt->data, pkt->data_end, pkt->ip_end, v6_2 ? 55 :
+				   35, &pkt->payload_len, v6_2);
+	}
 	if (why)
 		return fr_up(skb, why);
 
 	/* do: [{pop: "shim"}, {pop: "ip"}, {send: {from: "ip.dst", to: "ip.src"}}] */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 95 && (partial & 0xffff) < 95ULL + pkt->payload_len - 1)))
+	      ((partial >> 16) >= (v6 ? (v6_2 ? 95 : 75) : v6_2 ? 75 : 55) &&
+	       (partial & 0xffff) < (v6 ? (v6_2 ? 95ULL : 75ULL) : v6_2 ? 75ULL : 55ULL) +
+	       pkt->payload_len - 1)))
 		return fr_up(skb, reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET6;
-	fib->src[0] = ld32(ipv6->dst);
-	fib->src[1] = ld32(ipv6->dst + 4);
-	fib->src[2] = ld32(ipv6->dst + 8);
-	fib->src[3] = ld32(ipv6->dst + 12);
-	fib->dst[0] = ld32(ipv6->src);
-	fib->dst[1] = ld32(ipv6->src + 4);
-	fib->dst[2] = ld32(ipv6->src + 8);
-	fib->dst[3] = ld32(ipv6->src + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+	fib->family = v6_2 ? AF_INET6 : AF_INET;
+	if (v6_2) {
+		fib->src[0] = ld32(ipv6->dst);
+		fib->src[1] = ld32(ipv6->dst + 4);
+		fib->src[2] = ld32(ipv6->dst + 8);
+		fib->src[3] = ld32(ipv6->dst + 12);
+		fib->dst[0] = ld32(ipv6->src);
+		fib->dst[1] = ld32(ipv6->src + 4);
+		fib->dst[2] = ld32(ipv6->src + 8);
+		fib->dst[3] = ld32(ipv6->src + 12);
+	} else {
+		fib->src[0] = ld32(ipv4->dst);
+		fib->dst[0] = ld32(ipv4->src);
+	}
+	if (fr_route(skb, fib, (v6_2 ? 40ULL : 20ULL) + pkt->payload_len, hop))
 		return fr_up(skb, reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb, fr_unrouted(hop, reason_not_forwarded, reason_unreachable));
-	return unwrap_ipv6_ipv6_send(skb, pkt, hop, fib);
+	if (v6) {
+		if (v6_2)
+			return unwrap_ipv6_ip_send(skb, pkt, hop, fib, 1);
+		return unwrap_ipv4_ip_send(skb, pkt, hop, fib, 1);
+	}
+	if (v6_2)
+		return unwrap_ipv6_ip_send(skb, pkt, hop, fib, 0);
+	return unwrap_ipv4_ip_send(skb, pkt, hop, fib, 0);
 }
 
-static __always_inline int unwrap_ipv6(struct __sk_buff *skb, struct unwrap_packet *pkt)
+static __always_inline int unwrap_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_shim *shim = pkt->data + 54;
-	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
+	struct hdr_shim *shim = pkt->data + (v6 ? 54 : 34);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* headers: shim: fields: [{name: "kind", bits: 8, is: 1}] */
-	if ((void *)(shim + 1) > pkt->data_end || 55ULL > pkt->ip_end)
+	if ((void *)(shim + 1) > pkt->data_end || (v6 ? 55ULL : 35ULL) > pkt->ip_end)
 		return fr_up(skb, reason_truncated);
 	if (be8(&shim->kind) != 1)
 		return fr_up(skb, reason_shim_kind);
 
 	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
-	if (pkt->data + 63 > pkt->data_end)
+	if (pkt->data + (v6 ? 63 : 43) > pkt->data_end)
 		return fr_up(skb, reason_truncated);
-	if ((be8(pkt->data + 55) >> 4) == 4 && (be8(pkt->data + 55) & 15) == 5 &&
-	    (be8(pkt->data + 61) >> 7) == 0 && ((be8(pkt->data + 61) >> 5) & 1) == 0 &&
-	    (be16(pkt->data + 61) & 0x1fff) == 0)
-		return unwrap_ipv6_ipv4(skb, pkt);
-	if ((be8(pkt->data + 55) >> 4) == 6)
-		return unwrap_ipv6_ipv6(skb, pkt);
+	if ((be8(pkt->data + (v6 ? 55 : 35)) >> 4) == 4 &&
+	    (be8(pkt->data + (v6 ? 55 : 35)) & 15) == 5 &&
+	    (be8(pkt->data + (v6 ? 61 : 41)) >> 7) == 0 &&
+	    ((be8(pkt->data + (v6 ? 61 : 41)) >> 5) & 1) == 0 &&
+	    (be16(pkt->data + (v6 ? 61 : 41)) & 0x1fff) == 0)
+		return unwrap_ip_ip(skb, pkt, 0, v6);
+	if ((be8(pkt->data + (v6 ? 55 : 35)) >> 4) == 6)
+		return unwrap_ip_ip(skb, pkt, 1, v6);
 	return fr_up(skb, reason_not_inner);
 }
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 {
-	struct unwrap_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -659,8 +487,8 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return unwrap_ipv4(skb, &pkt);
+		return unwrap_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return unwrap_ipv6(skb, &pkt);
+		return unwrap_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

@@ -69,16 +69,14 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_INSIDE = 0, PROG_LARGER = 35 };
 
-/*
- * prog_inside: tc/egress
- *	eth ipv6 udp ipv6
- */
-
 /* What is known of a packet. */
-struct inside_packet {
+struct packet {
 	void *data;
+	void *data_end;
+	__u32 prog;
 	__u64 inner_end;
 	__u64 payload_len;
+	__u64 payload_len_2;
 };
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -121,45 +119,80 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int inside_send(struct __sk_buff *skb, struct inside_packet *pkt)
+static __always_inline int shared_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 62;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + (pkt->prog == PROG_LARGER ? 14 : 62);
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
-	const __u32 headers_len = 102, new_headers_len = 102;
-	__be16 ipv6_next_header_hop_limit = bpf_htons(0x2900ULL | be8(&ipv6->hop_limit));
+	const __u32 headers_len = pkt->prog == PROG_LARGER ? 62 :
+		102, new_headers_len = pkt->prog == PROG_LARGER ? 65 : 102;
+	__be16 ipv6_next_header_hop_limit = 0;
+	__be32 eth_dst = 0;
+	__be16 eth_dst_2 = 0;
+	__be64 eth_src_eth_src_eth_type;
+
+	if (pkt->prog == PROG_LARGER) {
+		eth_dst = ld32(eth->dst);
+		eth_dst_2 = ld16(eth->dst + 4);
+		eth_src_eth_src_eth_type = ld64(eth->src);
+	} else {
+		ipv6_next_header_hop_limit = bpf_htons(0x2900ULL | be8(&ipv6->hop_limit));
+	}
 	__be32 ipv6_version_to_flow_label = ld32(ipv6_2->version_to_flow_label);
 	__be16 ipv6_next_header_hop_limit_2 = bpf_htons(0x1100ULL | be8(&ipv6_2->hop_limit));
 	__be64 ipv6_src = ld64(ipv6_2->src);
 	__be64 ipv6_src_2 = ld64(ipv6_2->src + 8);
 	__be64 ipv6_dst = ld64(ipv6_2->dst);
 	__be64 ipv6_dst_2 = ld64(ipv6_2->dst + 8);
-	__be16 udp_src_port = bpf_htons(be8(&ipv6->next_header));
+	__be16 udp_src_port;
+	if (pkt->prog == PROG_LARGER)
+		udp_src_port = ld16(&udp->dst_port);
+	else
+		udp_src_port = bpf_htons(be8(&ipv6->next_header));
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, PROG_INSIDE + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	__u64 udp_pseudo = (__u64)fr_add128(ld128(ipv6_2->src)) + fr_add128(ld128(ipv6_2->dst)) +
-		bpf_htons(pkt->inner_end - 102 + 8) + bpf_htons(IPPROTO_UDP);
+		bpf_htons((pkt->prog == PROG_LARGER ? pkt->payload_len_2 : pkt->inner_end - 102) +
+			  (pkt->prog == PROG_LARGER ? 51 : 8)) + bpf_htons(IPPROTO_UDP);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->prog == PROG_LARGER ? pkt->payload_len_2 + 40 :
+			    pkt->payload_len, 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_INSIDE + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 18, 64);
-		csum = fr_complete_without(skb, csum, 82, 20);
+		if (pkt->prog == PROG_LARGER) {
+			if (1)
+				csum = fr_complete_shifted(csum);
+			csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+		} else {
+			csum = fr_complete_without(skb, csum, 18, 64);
+			csum = fr_complete_without(skb, csum, 82, 20);
+		}
 	}
-
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 54;
-	struct hdr_udp *new_udp = pkt->data + 94;
-
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 48));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6_2 = pkt->data + (pkt->prog == PROG_LARGER ? 14 : 54);
+	struct hdr_udp *new_udp = pkt->data + (pkt->prog == PROG_LARGER ? 54 : 94);
+	struct hdr_shim *new_shim = pkt->data + 62;
+	if (pkt->prog == PROG_LARGER) {
+		st32(new_eth->dst, eth_dst);
+		st16(new_eth->dst + 4, eth_dst_2);
+		st64(new_eth->src, eth_src_eth_src_eth_type);
+	} else {
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 48));
+		st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	}
 	st32(new_ipv6_2->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6_2->payload_length, bpf_htons(pkt->inner_end - 102 + 8));
+	st16(&new_ipv6_2->payload_length,
+	     bpf_htons((pkt->prog == PROG_LARGER ? pkt->payload_len_2 : pkt->inner_end - 102) +
+		       (pkt->prog == PROG_LARGER ? 51 : 8)));
 	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit_2);
 	st64(new_ipv6_2->src, ipv6_src);
 	st64(new_ipv6_2->src + 8, ipv6_src_2);
@@ -167,35 +200,54 @@ static __always_inline int inside_send(struct __sk_buff *skb, struct inside_pack
 	st64(new_ipv6_2->dst + 8, ipv6_dst_2);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x1b58));
-	st16(&new_udp->length, bpf_htons(pkt->inner_end - 102 + 8));
+	st16(&new_udp->length,
+	     bpf_htons((pkt->prog == PROG_LARGER ? pkt->payload_len_2 : pkt->inner_end - 102) +
+		       (pkt->prog == PROG_LARGER ? 51 : 8)));
+	if (pkt->prog == PROG_LARGER) {
+		st8(new_shim->id, 0);
+		st16(new_shim->id + 1, bpf_htons(7));
+	}
 	st16(&new_udp->checksum, 0);
-	udp_pseudo += fr_sum_whole(skb, 94, skb->len - 94, fr_partial(skb));
+	udp_pseudo += fr_sum_whole(skb, pkt->prog == PROG_LARGER ? 54 :
+				   94, skb->len - (pkt->prog == PROG_LARGER ? 54 : 94),
+				   fr_partial(skb));
 	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 82, 20);
-		fr_complete(skb, csum, 18, 64);
+	if (pkt->prog == PROG_LARGER) {
+		fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	} else {
+		if (unlikely(csum >= 0)) {
+			csum = fr_complete_with(skb, csum, 82, 20);
+			fr_complete(skb, csum, 18, 64);
+		}
 	}
 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(PROG_INSIDE + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
+/*
+ * prog_inside: tc/egress
+ *	eth ipv6 udp ipv6
+ */
+
 SEC("tc") int prog_inside(struct __sk_buff *skb)
 {
-	struct inside_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_INSIDE;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 102);
 	pkt.data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
+	pkt.data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = pkt.data;
-	struct hdr_ipv6 *ipv6 = pkt.data + 62;
+	struct hdr_ipv6 *ipv6 = pkt.data + 14;
 	struct hdr_udp *udp = pkt.data + 54;
-	struct hdr_ipv6 *ipv6_2 = pkt.data + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt.data + 62;
 	__u64 ipv6_end, udp_end;
 
 	/* inside: { */
@@ -205,23 +257,23 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 	/* hook: "tc/egress" */
 	if (skb->vlan_present)
 		return fr_up(skb, PROG_INSIDE + reason_vlan_tag);
-	if ((void *)(eth + 1) > data_end)
+	if ((void *)(eth + 1) > pkt.data_end)
 		return fr_up(skb, PROG_INSIDE + reason_truncated);
 
 	/* stack: ["eth", "ipv6", "udp", {inner: "ipv6"}] */
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return fr_up(skb, PROG_INSIDE + reason_not_ipv6);
-	__u32 why = check_ipv6(skb, pkt.data, data_end, 14, &ipv6_end) ?:
-		check_udp(skb, pkt.data, data_end, ipv6_end, 54, &udp_end);
+	__u32 why = check_ipv6(skb, pkt.data, pkt.data_end, 14, &ipv6_end) ?:
+		check_udp(skb, pkt.data, pkt.data_end, ipv6_end, 54, &udp_end);
 	if (why)
 		return fr_up(skb, PROG_INSIDE + why);
-	if ((void *)(ipv6 + 1) > data_end || 102ULL > udp_end)
+	if ((void *)(ipv6_2 + 1) > pkt.data_end || 102ULL > udp_end)
 		return fr_up(skb, PROG_INSIDE + reason_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+	if ((be8(ipv6_2->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, PROG_INSIDE + reason_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6_2->src) || fr_is_v4(ipv6_2->dst))
 		return fr_up(skb, PROG_INSIDE + reason_mapped_address);
-	pkt.inner_end = 102ULL + be16(&ipv6->payload_length);
+	pkt.inner_end = 102ULL + be16(&ipv6_2->payload_length);
 	if (pkt.inner_end > udp_end)
 		return fr_up(skb, PROG_INSIDE + reason_ipv6_payload_length);
 
@@ -229,9 +281,9 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 	if (skb->gso_size != 0)
 		return fr_up(skb, PROG_INSIDE + reason_gso_packet);
 	if (be16(&udp->checksum) == 0 ||
-	    !fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) + ld32(ipv6_2->src + 8) +
-		       ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) + ld32(ipv6_2->dst + 4) +
-		       ld32(ipv6_2->dst + 8) + ld32(ipv6_2->dst + 12) + bpf_htons(IPPROTO_UDP) +
+	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 		       bpf_htons(be16(&udp->length)) +
 		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
 		return fr_up(skb, PROG_INSIDE + reason_udp_checksum);
@@ -247,7 +299,7 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 		return fr_up(skb, PROG_INSIDE + reason_padding);
 	if (pkt.payload_len + 8 > 0x4000)
 		return fr_up(skb, PROG_INSIDE + reason_too_big);
-	return inside_send(skb, &pkt);
+	return shared_send(skb, &pkt);
 }
 
 /*
@@ -256,12 +308,48 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
  *	eth ipv6 udp ipv6
  */
 
-/* What is known of a packet. */
-struct larger_packet {
-	void *data;
-	void *data_end;
-	__u64 payload_len;
-};
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at, __u64 *end,
+					  const int second)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + (second ? 54 : 34);
+	struct hdr_ipv6 *ipv6_2 = data + at;
+
+	if ((void *)(ipv6_2 + 1) > data_end || at + sizeof(*ipv6_2) > udp_end)
+		return reason_truncated;
+	if ((be8(ipv6_2->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6_2->src) || fr_is_v4(ipv6_2->dst))
+		return reason_mapped_address;
+	__u64 inner_end = at + sizeof(*ipv6_2) + be16(&ipv6_2->payload_length);
+	if (inner_end > udp_end)
+		return reason_ipv6_payload_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	if (second) {
+		if (be16(&udp->checksum) == 0 ||
+		    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+			       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+			       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
+			       bpf_htons(be16(&udp->length)) +
+			       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
+			return reason_udp_checksum;
+	} else {
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+			return reason_udp_checksum;
+	}
+	__u64 payload_len = udp_end - (at + sizeof(*ipv6_2));
+	if (payload_len + (second ? 51 : 71) > 0xffff || payload_len + 51 > 0xffff)
+		return reason_length;
+
+	*end = payload_len;
+	return 0;
+}
 
 static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					const __u32 at, __u64 *end)
@@ -289,38 +377,7 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 udp_end, const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-
-	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return reason_ipv6_payload_length;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return reason_udp_checksum;
-	__u64 payload_len = udp_end - (at + sizeof(*ipv6));
-	if (payload_len + 71 > 0xffff || payload_len + 51 > 0xffff)
-		return reason_length;
-
-	*end = payload_len;
-	return 0;
-}
-
-static __always_inline int larger_ipv4_send(struct __sk_buff *skb, struct larger_packet *pkt)
+static __always_inline int larger_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -338,19 +395,19 @@ static __always_inline int larger_ipv4_send(struct __sk_buff *skb, struct larger
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, PROG_LARGER + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	__u64 udp_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
-		bpf_htons(pkt->payload_len + 51) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len_2 + 51) + bpf_htons(IPPROTO_UDP);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
-					 bpf_htons(pkt->payload_len + 71) + ipv4_ttl_protocol);
+					 bpf_htons(pkt->payload_len_2 + 71) + ipv4_ttl_protocol);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40, 0,
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LARGER + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -368,13 +425,13 @@ static __always_inline int larger_ipv4_send(struct __sk_buff *skb, struct larger
 	st16(new_eth->dst + 4, eth_dst_2);
 	st64(new_eth->src, eth_src_eth_src_eth_type);
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 71));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 71));
 	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x1b58));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 51));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 51));
 	st8(new_shim->id, 0);
 	st16(new_shim->id + 1, bpf_htons(7));
 	st16(&new_udp->checksum, 0);
@@ -386,158 +443,48 @@ static __always_inline int larger_ipv4_send(struct __sk_buff *skb, struct larger
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(PROG_LARGER + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int larger_ipv4(struct __sk_buff *skb, struct larger_packet *pkt)
+static __always_inline int larger_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end) ?:
-		check_ipv6_2(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->payload_len);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end) ?:
+			check_ipv6_2(skb, pkt->data, pkt->data_end, udp_end, 62,
+				     &pkt->payload_len_2, 1);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end) ?:
+			check_ipv6_2(skb, pkt->data, pkt->data_end, udp_end, 42,
+				     &pkt->payload_len_2, 0);
 	if (why)
-		return fr_up(skb, PROG_LARGER + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* "pass", */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 82 && (partial & 0xffff) < 82ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_LARGER + reason_partial_checksum);
+	      ((partial >> 16) >= (v6 ? 102 : 82) &&
+	       (partial & 0xffff) < (v6 ? 102ULL : 82ULL) + pkt->payload_len_2 - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 
 	/* {push: {udp: {src_port: "udp.dst_port", dst_port: 7000, checksum: "computed"}, befo... */
-	if (pkt->payload_len + 51 > 0x4000)
-		return fr_up(skb, PROG_LARGER + reason_too_big);
+	if (pkt->payload_len_2 + 51 > 0x4000)
+		return fr_up(skb, pkt->prog + reason_too_big);
+	if (v6)
+		return shared_send(skb, pkt);
 	return larger_ipv4_send(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6_3(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 udp_end, const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
-
-	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return reason_ipv6_payload_length;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-	if (be16(&udp->checksum) == 0 ||
-	    !fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) + ld32(ipv6_2->src + 8) +
-		       ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) + ld32(ipv6_2->dst + 4) +
-		       ld32(ipv6_2->dst + 8) + ld32(ipv6_2->dst + 12) + bpf_htons(IPPROTO_UDP) +
-		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
-		return reason_udp_checksum;
-	__u64 payload_len = udp_end - (at + sizeof(*ipv6));
-	if (payload_len + 51 > 0xffff || payload_len + 51 > 0xffff)
-		return reason_length;
-
-	*end = payload_len;
-	return 0;
-}
-
-static __always_inline int larger_ipv6_send(struct __sk_buff *skb, struct larger_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 65;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
-	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
-	__be16 ipv6_next_header_hop_limit = bpf_htons(0x1100ULL | be8(&ipv6->hop_limit));
-	__be64 ipv6_src = ld64(ipv6->src);
-	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
-	__be64 ipv6_dst = ld64(ipv6->dst);
-	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-
-	/* udp.checksum, without what the kernel may have left to a device */
-	if (!fr_facts)
-		return fr_up(skb, PROG_LARGER + reason_no_memory);
-	__u64 udp_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		bpf_htons(pkt->payload_len + 51) + bpf_htons(IPPROTO_UDP);
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LARGER + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_shim *new_shim = pkt->data + 62;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st64(new_eth->src, eth_src_eth_src_eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 51));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_2);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_2);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x1b58));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 51));
-	st8(new_shim->id, 0);
-	st16(new_shim->id + 1, bpf_htons(7));
-	st16(&new_udp->checksum, 0);
-	udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
-	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_LARGER + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int larger_ipv6(struct __sk_buff *skb, struct larger_packet *pkt)
-{
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end) ?:
-		check_ipv6_3(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->payload_len);
-
-	if (why)
-		return fr_up(skb, PROG_LARGER + why);
-
-	/* "pass", */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_LARGER + reason_partial_checksum);
-
-	/* {push: {udp: {src_port: "udp.dst_port", dst_port: 7000, checksum: "computed"}, befo... */
-	if (pkt->payload_len + 51 > 0x4000)
-		return fr_up(skb, PROG_LARGER + reason_too_big);
-	return larger_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_larger(struct __sk_buff *skb)
 {
-	struct larger_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_LARGER;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -558,8 +505,8 @@ SEC("tc") int prog_larger(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", {inner: "ipv6"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return larger_ipv4(skb, &pkt);
+		return larger_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return larger_ipv6(skb, &pkt);
+		return larger_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_LARGER + reason_not_ip);
 }

@@ -81,18 +81,16 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_UNTAG = 0, PROG_UNTAG_TCP = 33 };
 
-/*
- * prog_untag: tc/ingress
- *	eth vlan(metadata) ipv4 ipv6 udp
- *	eth vlan ipv4 ipv6 udp
- */
-
 /* What is known of a packet. */
-struct untag_packet {
+struct packet {
 	void *data;
 	void *data_end;
+	__u32 prog;
 	__u64 partial;
 	__u64 payload_len;
+	__u64 partial_2;
+	__u64 inner_end;
+	__u64 tcp_options_end;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -147,6 +145,170 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
+static __always_inline int untag_vlan_in_the_metadata_send(struct __sk_buff *skb,
+							   struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 34;
+	struct hdr_udp *udp = pkt->data + 74;
+	struct hdr_tcp *tcp = pkt->data + 74;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = pkt->prog == PROG_UNTAG_TCP ? 90 : 80;
+
+	/* udp.checksum */
+	/* tcp.checksum */
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	__be16 old_udp_length = 0;
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_UNTAG_TCP) {
+		__u64 tcp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			bpf_htons(pkt->inner_end - 74) + bpf_htons(IPPROTO_TCP);
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&tcp->checksum),
+				   tcp_old_pseudo, ld16(&tcp->dst_port));
+	} else {
+		old_udp_length = ld16(&udp->length);
+		__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo, ld16(&udp->dst_port));
+	}
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
+	if (pkt->prog == PROG_UNTAG_TCP) {
+		__u64 tcp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			bpf_htons(pkt->inner_end - 74) + bpf_htons(IPPROTO_TCP);
+		fr_csum_set(&udp_csum, tcp_new_pseudo, 0x900);
+	} else {
+		__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+		fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0x900);
+	}
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, pkt->prog == PROG_UNTAG_TCP ? 14 : 4);
+	}
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 74;
+	struct hdr_tcp *new_tcp = pkt->data + 74;
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	if (pkt->prog == PROG_UNTAG_TCP) {
+		st16(&new_tcp->dst_port, bpf_htons(9));
+		st16(&new_tcp->checksum, fr_csum_field(&udp_csum));
+		if (fr_finish(skb, udp_checksum_at, &udp_csum, 0))
+			return fr_drop(len, pkt->prog + reason_fault);
+	} else {
+		st16(&new_udp->dst_port, bpf_htons(9));
+		st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+		if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+			return fr_drop(len, pkt->prog + reason_fault);
+	}
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, pkt->prog == PROG_UNTAG_TCP ? 14 : 4);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
+
+	/* The tag in the metadata belongs to the link that the packet came from. */
+	if (bpf_skb_vlan_pop(skb))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int untag_vlan_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 38;
+	struct hdr_udp *udp = pkt->data + 78;
+	struct hdr_tcp *tcp = pkt->data + 78;
+	__u32 len = skb->len;
+	const __u32 headers_len = 18, new_headers_len = 14,
+		udp_checksum_at = pkt->prog == PROG_UNTAG_TCP ? 94 :
+		84, udp_new_checksum_at = pkt->prog == PROG_UNTAG_TCP ? 90 : 80;
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be32 eth_src = ld32(eth->src);
+	__be16 eth_src_2 = ld16(eth->src + 4);
+
+	/* udp.checksum */
+	/* tcp.checksum */
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	struct fr_csum udp_csum;
+	struct fr_csum tcp_csum;
+	if (pkt->prog == PROG_UNTAG_TCP) {
+		__u64 tcp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			bpf_htons(pkt->inner_end - 78) + bpf_htons(IPPROTO_TCP);
+		tcp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&tcp->checksum),
+				   tcp_old_pseudo, ld16(&tcp->dst_port));
+		__u64 tcp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			bpf_htons(pkt->inner_end - 78) + bpf_htons(IPPROTO_TCP);
+		fr_csum_set(&tcp_csum, tcp_new_pseudo, 0x900);
+	} else {
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo, ld16(&udp->dst_port));
+		__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+		fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0x900);
+	}
+
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len +
+			    (pkt->prog == PROG_UNTAG_TCP ? pkt->tcp_options_end - 18 : 68),
+			    FR_POP_INNER, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data +
+		     (pkt->prog == PROG_UNTAG_TCP ? 92 : 82) > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, pkt->prog == PROG_UNTAG_TCP ? 14 : 4);
+	}
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 74;
+	struct hdr_tcp *new_tcp = pkt->data + 74;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st32(new_eth->src, eth_src);
+	st16(new_eth->src + 4, eth_src_2);
+	st16(&new_eth->type, bpf_htons(0x800));
+	if (pkt->prog == PROG_UNTAG_TCP) {
+		st16(&new_tcp->dst_port, bpf_htons(9));
+		st16(&new_tcp->checksum, fr_csum_field(&tcp_csum));
+		if (fr_finish(skb, udp_new_checksum_at, &tcp_csum, 0))
+			return fr_drop(len, pkt->prog + reason_fault);
+	} else {
+		st16(&new_udp->dst_port, bpf_htons(9));
+		st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+		if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+			return fr_drop(len, pkt->prog + reason_fault);
+	}
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, pkt->prog == PROG_UNTAG_TCP ? 14 : 4);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+/*
+ * prog_untag: tc/ingress
+ *	eth vlan(metadata) ipv4 ipv6 udp
+ *	eth vlan ipv4 ipv6 udp
+ */
+
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					__u64 outer_end, const __u32 at, __u64 *end)
 {
@@ -169,7 +331,8 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 }
 
 static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 inner_end, const __u32 at, __u64 *end)
+				       __u64 inner_end, const __u32 at, __u64 *end, __u64 outer_end,
+				       const int second)
 {
 	struct hdr_udp *udp = data + at;
 
@@ -182,199 +345,78 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 		return reason_gso_packet;
 	if (udp_end != inner_end)
 		return reason_udp_length;
-	if (be16(&udp->checksum) == 0)
-		return reason_udp_checksum;
+	if (second) {
+		if (skb->gso_size != 0)
+			return reason_gso_packet;
+		__u64 payload_len = outer_end - (at + sizeof(*udp));
 
-	*end = udp_end;
+		*end = payload_len;
+	} else {
+		if (be16(&udp->checksum) == 0)
+			return reason_udp_checksum;
+
+		*end = udp_end;
+	}
 	return 0;
 }
 
-static __always_inline int untag_vlan_in_the_metadata_send(struct __sk_buff *skb,
-							   struct untag_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 74;
-	struct hdr_ipv6 *ipv6 = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 80;
-
-	/* udp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld16(&udp->dst_port));
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0x900);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 4);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_udp *new_udp = pkt->data + 74;
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_udp->dst_port, bpf_htons(9));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_UNTAG + reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 4);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	/* The tag in the metadata belongs to the link that the packet came from. */
-	if (bpf_skb_vlan_pop(skb))
-		return fr_drop(len, PROG_UNTAG + reason_fault);
-
-	fr_count(PROG_UNTAG + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb,
-						      struct untag_packet *pkt)
+static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	__u64 outer_end, inner_end, udp_end;
 
 	/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "udp"] */
 	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, PROG_UNTAG + reason_not_outer);
+		return fr_up(skb, pkt->prog + reason_not_outer);
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
 		check_ipv6(skb, pkt->data, pkt->data_end, outer_end, 34, &inner_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, inner_end, 74, &udp_end);
+		check_udp(skb, pkt->data, pkt->data_end, inner_end, 74, &udp_end, 0, 0);
 	if (why)
-		return fr_up(skb, PROG_UNTAG + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* do: [{set: "udp.dst_port": 9}, {pop: "vlan"}, "pass"] */
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(74, 80) ||
 	      (pkt->partial >> 16) >= 82))
-		return fr_up(skb, PROG_UNTAG + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	return untag_vlan_in_the_metadata_send(skb, pkt);
 }
 
-static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 outer_end, __u64 inner_end, const __u32 at,
-					 __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > inner_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == inner_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != inner_end)
-		return reason_udp_length;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-	__u64 payload_len = outer_end - (at + sizeof(*udp));
-
-	*end = payload_len;
-	return 0;
-}
-
-static __always_inline int untag_vlan_send(struct __sk_buff *skb, struct untag_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_udp *udp = pkt->data + 78;
-	struct hdr_ipv6 *ipv6 = pkt->data + 38;
-	__u32 len = skb->len;
-	const __u32 headers_len = 18, new_headers_len = 14, udp_checksum_at = 84,
-		udp_new_checksum_at = 80;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-
-	/* udp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld16(&udp->dst_port));
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0x900);
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 68, FR_POP_INNER,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_UNTAG + reason_fault);
-	if (unlikely(pkt->data + 82 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_UNTAG + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 4);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_udp *new_udp = pkt->data + 74;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_udp->dst_port, bpf_htons(9));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_UNTAG + reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 4);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(PROG_UNTAG + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int untag_vlan(struct __sk_buff *skb, struct untag_packet *pkt)
+static __always_inline int untag_vlan(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_vlan *vlan = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 78;
 	__u64 outer_end, inner_end;
 
 	if ((void *)(vlan + 1) > pkt->data_end)
-		return fr_up(skb, PROG_UNTAG + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "udp"] */
 	if (be16(&vlan->type) != 0x800)
-		return fr_up(skb, PROG_UNTAG + reason_not_outer);
+		return fr_up(skb, pkt->prog + reason_not_outer);
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &outer_end) ?:
 		check_ipv6(skb, pkt->data, pkt->data_end, outer_end, 38, &inner_end) ?:
-		check_udp_2(skb, pkt->data, pkt->data_end, outer_end, inner_end, 78,
-			    &pkt->payload_len);
+		check_udp(skb, pkt->data, pkt->data_end, inner_end, 78, &pkt->payload_len,
+			  outer_end, 1);
 	if (why)
-		return fr_up(skb, PROG_UNTAG + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* do: [{set: "udp.dst_port": 9}, {pop: "vlan"}, "pass"] */
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(78, 84) ||
-	      ((pkt->partial >> 16) >= 86 &&
-	       (pkt->partial & 0xffff) < 86ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_UNTAG + reason_partial_checksum);
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(78, 84) ||
+	      ((pkt->partial_2 >> 16) >= 86 &&
+	       (pkt->partial_2 & 0xffff) < 86ULL + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_UNTAG + reason_udp_checksum);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
 	return untag_vlan_send(skb, pkt);
 }
 
 SEC("tc") int prog_untag(struct __sk_buff *skb)
 {
-	struct untag_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_UNTAG;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -406,16 +448,6 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
  *	eth vlan(metadata) ipv4 ipv6 tcp
  *	eth vlan ipv4 ipv6 tcp
  */
-
-/* What is known of a packet. */
-struct untag_tcp_packet {
-	void *data;
-	void *data_end;
-	__u64 inner_end;
-	__u64 partial;
-	__u64 tcp_options_end;
-	__u64 payload_len;
-};
 
 static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
 					  __u64 outer_end, const __u32 at, __u64 *end)
@@ -456,185 +488,69 @@ static __always_inline __u32 check_tcp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int untag_tcp_vlan_in_the_metadata_send(struct __sk_buff *skb,
-	struct untag_tcp_packet *pkt)
-{
-	struct hdr_tcp *tcp = pkt->data + 74;
-	struct hdr_ipv6 *ipv6 = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 tcp_checksum_at = 90;
-
-	/* tcp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__u64 tcp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(pkt->inner_end - 74) + bpf_htons(IPPROTO_TCP);
-	struct fr_csum tcp_csum = fr_csum(pkt->partial, tcp_checksum_at, ld16(&tcp->checksum),
-					  tcp_old_pseudo, ld16(&tcp->dst_port));
-	tcp_csum.partial = tcp_csum.partial || fr_is_segmented(skb, pkt->partial, tcp_checksum_at);
-	__u64 tcp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(pkt->inner_end - 74) + bpf_htons(IPPROTO_TCP);
-	fr_csum_set(&tcp_csum, tcp_new_pseudo, 0x900);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 14);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_tcp *new_tcp = pkt->data + 74;
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_tcp->dst_port, bpf_htons(9));
-	st16(&new_tcp->checksum, fr_csum_field(&tcp_csum));
-	if (fr_finish(skb, tcp_checksum_at, &tcp_csum, 0))
-		return fr_drop(len, PROG_UNTAG_TCP + reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 14);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	/* The tag in the metadata belongs to the link that the packet came from. */
-	if (bpf_skb_vlan_pop(skb))
-		return fr_drop(len, PROG_UNTAG_TCP + reason_fault);
-
-	fr_count(PROG_UNTAG_TCP + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int untag_tcp_vlan_in_the_metadata(struct __sk_buff *skb,
-							  struct untag_tcp_packet *pkt)
+static __always_inline int untag_tcp_vlan_in_the_metadata(struct __sk_buff *skb, struct packet *pkt,
+							  const int second)
 {
 	void *at_tcp_options_end;
 	struct hdr_eth *eth = pkt->data;
-	struct hdr_tcp *tcp = pkt->data + 74;
-	__u64 outer_end, tcp_options_end;
-
-	/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "tcp"] */
-	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, PROG_UNTAG_TCP + reason_not_outer);
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
-		check_ipv6_2(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->inner_end) ?:
-		check_tcp(skb, pkt->data, pkt->data_end, pkt->inner_end, 74, &tcp_options_end);
-	if (why)
-		return fr_up(skb, PROG_UNTAG_TCP + why);
-	at_tcp_options_end = fr_pin(pkt->data + fr_bound(tcp_options_end, 0xff));
-	if (at_tcp_options_end > pkt->data_end)
-		return fr_up(skb, PROG_UNTAG_TCP + reason_truncated);
-	if (tcp_options_end > pkt->inner_end)
-		return fr_up(skb, PROG_UNTAG_TCP + reason_truncated);
-	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != tcp_options_end - 74)
-		return fr_up(skb, PROG_UNTAG_TCP + reason_tcp_data_offset);
-
-	/* do: [{set: "tcp.dst_port": 9}, {pop: "vlan"}, "pass"] */
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(74, 90) ||
-	      (pkt->partial >> 16) >= tcp_options_end))
-		return fr_up(skb, PROG_UNTAG_TCP + reason_partial_checksum);
-	return untag_tcp_vlan_in_the_metadata_send(skb, pkt);
-}
-
-static __always_inline int untag_tcp_vlan_send(struct __sk_buff *skb, struct untag_tcp_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_tcp *tcp = pkt->data + 78;
-	struct hdr_ipv6 *ipv6 = pkt->data + 38;
-	__u32 len = skb->len;
-	const __u32 headers_len = 18, new_headers_len = 14, tcp_checksum_at = 94,
-		tcp_new_checksum_at = 90;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-
-	/* tcp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__u64 tcp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(pkt->inner_end - 78) + bpf_htons(IPPROTO_TCP);
-	struct fr_csum tcp_csum = fr_csum(pkt->partial, tcp_checksum_at, ld16(&tcp->checksum),
-					  tcp_old_pseudo, ld16(&tcp->dst_port));
-	__u64 tcp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(pkt->inner_end - 78) + bpf_htons(IPPROTO_TCP);
-	fr_csum_set(&tcp_csum, tcp_new_pseudo, 0x900);
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->tcp_options_end - 18), FR_POP_INNER,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_UNTAG_TCP + reason_fault);
-	if (unlikely(pkt->data + 92 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_UNTAG_TCP + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 14);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_tcp *new_tcp = pkt->data + 74;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_tcp->dst_port, bpf_htons(9));
-	st16(&new_tcp->checksum, fr_csum_field(&tcp_csum));
-	if (fr_finish(skb, tcp_new_checksum_at, &tcp_csum, 0))
-		return fr_drop(len, PROG_UNTAG_TCP + reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 14);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(PROG_UNTAG_TCP + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int untag_tcp_vlan(struct __sk_buff *skb, struct untag_tcp_packet *pkt)
-{
-	void *at_tcp_options_end;
 	struct hdr_vlan *vlan = pkt->data + 14;
-	struct hdr_tcp *tcp = pkt->data + 78;
+	struct hdr_tcp *tcp = pkt->data + (second ? 78 : 74);
 	__u64 outer_end;
 
-	if ((void *)(vlan + 1) > pkt->data_end)
-		return fr_up(skb, PROG_UNTAG_TCP + reason_truncated);
+	if (second) {
+		if ((void *)(vlan + 1) > pkt->data_end)
+			return fr_up(skb, pkt->prog + reason_truncated);
 
-	/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "tcp"] */
-	if (be16(&vlan->type) != 0x800)
-		return fr_up(skb, PROG_UNTAG_TCP + reason_not_outer);
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &outer_end) ?:
-		check_ipv6_2(skb, pkt->data, pkt->data_end, outer_end, 38, &pkt->inner_end) ?:
-		check_tcp(skb, pkt->data, pkt->data_end, pkt->inner_end, 78, &pkt->tcp_options_end);
+		/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "tcp"] */
+		if (be16(&vlan->type) != 0x800)
+			return fr_up(skb, pkt->prog + reason_not_outer);
+	} else {
+		/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "tcp"] */
+		if (be16(&eth->type) != ETH_P_IP)
+			return fr_up(skb, pkt->prog + reason_not_outer);
+	}
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, second ? 18 : 14, &outer_end) ?:
+		check_ipv6_2(skb, pkt->data, pkt->data_end, outer_end, second ? 38 :
+			     34, &pkt->inner_end) ?:
+			     check_tcp(skb, pkt->data, pkt->data_end, pkt->inner_end, second ? 78 :
+				       74, &pkt->tcp_options_end);
 	if (why)
-		return fr_up(skb, PROG_UNTAG_TCP + why);
+		return fr_up(skb, pkt->prog + why);
 	at_tcp_options_end = fr_pin(pkt->data + fr_bound(pkt->tcp_options_end, 0xff));
 	if (at_tcp_options_end > pkt->data_end)
-		return fr_up(skb, PROG_UNTAG_TCP + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->tcp_options_end > pkt->inner_end)
-		return fr_up(skb, PROG_UNTAG_TCP + reason_truncated);
-	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != pkt->tcp_options_end - 78)
-		return fr_up(skb, PROG_UNTAG_TCP + reason_tcp_data_offset);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != pkt->tcp_options_end - (second ? 78 : 74))
+		return fr_up(skb, pkt->prog + reason_tcp_data_offset);
+	pkt->payload_len = 0;
+	if (second) {
+		/* do: [{set: "tcp.dst_port": 9}, {pop: "vlan"}, "pass"] */
+		if (skb->gso_size != 0)
+			return fr_up(skb, pkt->prog + reason_gso_packet);
+		pkt->payload_len = outer_end - pkt->tcp_options_end;
+	}
 
 	/* do: [{set: "tcp.dst_port": 9}, {pop: "vlan"}, "pass"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_UNTAG_TCP + reason_gso_packet);
-	pkt->payload_len = outer_end - pkt->tcp_options_end;
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(78, 94) ||
-	      ((pkt->partial >> 16) >= pkt->tcp_options_end &&
-	       (pkt->partial & 0xffff) < pkt->tcp_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_UNTAG_TCP + reason_partial_checksum);
-	return untag_tcp_vlan_send(skb, pkt);
+	if (second) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(78, 94) ||
+		      ((pkt->partial >> 16) >= pkt->tcp_options_end &&
+		       (pkt->partial & 0xffff) < pkt->tcp_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return untag_vlan_send(skb, pkt);
+	}
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(74, 90) ||
+	      (pkt->partial >> 16) >= pkt->tcp_options_end))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	return untag_vlan_in_the_metadata_send(skb, pkt);
 }
 
 SEC("tc") int prog_untag_tcp(struct __sk_buff *skb)
 {
-	struct untag_tcp_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_UNTAG_TCP;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -655,8 +571,8 @@ SEC("tc") int prog_untag_tcp(struct __sk_buff *skb)
 	/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "tcp"] */
 	if (skb->vlan_present &&
 	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8))
-		return untag_tcp_vlan_in_the_metadata(skb, &pkt);
+		return untag_tcp_vlan_in_the_metadata(skb, &pkt, 0);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
-		return untag_tcp_vlan(skb, &pkt);
+		return untag_tcp_vlan_in_the_metadata(skb, &pkt, 1);
 	return fr_up(skb, PROG_UNTAG_TCP + reason_not_vlan);
 }

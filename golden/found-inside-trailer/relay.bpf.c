@@ -70,19 +70,19 @@ enum {
 	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
 };
 
-/*
- * prog_wrap: tc/ingress
- *	eth ipv4 udp seal
- *	eth ipv6 udp seal
- */
-
 /* What is known of a packet. */
-struct wrap_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	__u64 payload_len;
 	__u64 partial;
 };
+
+/*
+ * prog_wrap: tc/ingress
+ *	eth ipv4 udp seal
+ *	eth ipv6 udp seal
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -177,7 +177,7 @@ static __always_inline __u32 check_seal(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, struct wrap_packet *pkt)
+static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -250,7 +250,7 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, struct wrap_pac
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int wrap_ipv4(struct __sk_buff *skb, struct wrap_packet *pkt)
+static __always_inline int wrap_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 ip_end, udp_end;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
@@ -319,7 +319,7 @@ static __always_inline __u32 check_seal_2(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, struct wrap_packet *pkt)
+static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -389,7 +389,7 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, struct wrap_pac
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int wrap_ipv6(struct __sk_buff *skb, struct wrap_packet *pkt)
+static __always_inline int wrap_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_udp *udp = pkt->data + 54;
 	__u64 ip_end, udp_end;
@@ -417,7 +417,7 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, struct wrap_packet *
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
 {
-	struct wrap_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 

@@ -86,9 +86,9 @@ static __always_inline __u64 copy_routes(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_HOP(0);
-	FR_COPY(64, 20);
-	FR_COPY(64, 28);
+	all |= fr_copy_hop(to + 0, from + 0);
+	all |= fr_copy64(to + 20, from + 20);
+	all |= fr_copy64(to + 28, from + 28);
 	return all;
 }
 
@@ -114,16 +114,8 @@ enum {
 	reason_udp_checksum, reason_not_vlan,
 };
 
-/*
- * prog_forward: tc/ingress
- *	eth vlan(metadata) ipv4 udp unit
- *	eth vlan(metadata) ipv6 udp unit
- *	eth vlan ipv4 udp unit
- *	eth vlan ipv6 udp unit
- */
-
 /* What is known of a packet. */
-struct forward_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
@@ -131,6 +123,14 @@ struct forward_packet {
 	__u64 payload_len;
 	struct val_routes *r;
 };
+
+/*
+ * prog_forward: tc/ingress
+ *	eth vlan(metadata) ipv4 udp unit
+ *	eth vlan(metadata) ipv6 udp unit
+ *	eth vlan ipv4 udp unit
+ *	eth vlan ipv6 udp unit
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -145,6 +145,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -184,25 +231,6 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
 static __always_inline __u32 check_unit(struct __sk_buff *skb, void *data, void *data_end,
 					__u64 udp_end, const __u32 at)
 {
@@ -217,340 +245,163 @@ static __always_inline __u32 check_unit(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_buff *skb,
-	struct forward_packet *pkt)
+static __always_inline int forward_vlan_in_the_metadata_ip_send(struct __sk_buff *skb,
+	struct packet *pkt, const int second, const int v6)
 {
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv4 *ipv4 = 0;
+	struct hdr_ipv6 *ipv6 = 0;
+
+	if (v6)
+		ipv6 = pkt->data + (second ? 18 : 14);
+	else
+		ipv4 = pkt->data + (second ? 18 : 14);
 	__u32 len = skb->len;
-	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
-					 ipv4_ttl_protocol);
+	const __u32 headers_len = 18, new_headers_len = 14;
+	__be16 ipv4_ttl_protocol = 0;
+	__be16 ip_checksum = 0;
+	__be16 ipv6_next_header_hop_limit = 0;
+	if (v6) {
+		ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						       (be8(&ipv6->hop_limit) - 1));
+	} else {
+		ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
+		/* ip.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
+					  ipv4_ttl_protocol);
+	}
 	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+	if (second) {
+		int err = fr_resize(skb, headers_len, new_headers_len,
+				    pkt->payload_len + (v6 ? 52 : 32), FR_POP_INNER, &pkt->data);
+		if (unlikely(err))
+			return fr_failed(skb, len, err, reason_fault);
+		if (unlikely(pkt->data + (v6 ? 22 : 26) > (void *)(long)skb->data_end))
 			return fr_drop(len, reason_fault);
+	} else {
+		if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+			if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+				return fr_up(skb, reason_no_memory);
+
+			pkt->data = (void *)(long)skb->data;
+			if (unlikely(pkt->data + (v6 ? 22 : 26) > (void *)(long)skb->data_end))
+				return fr_drop(len, reason_fault);
+		}
 	}
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, v6 ? 8 : 12);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop.hop);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* The tag in the metadata belongs to the link that the packet came from. */
-	if (bpf_skb_vlan_pop(skb))
-		return fr_drop(len, reason_fault);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
-}
-
-static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *skb,
-	struct forward_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* headers: unit: fields: [ */
-	why = check_unit(skb, pkt->data, pkt->data_end, udp_end, 42);
-	if (why)
-		return fr_up(skb, why);
-
-	/* lookup: r: routes: ["ip.dst"] */
-	struct key_routes key __attribute__((aligned(8))) = {};
-
-	fr_put_v4(key.addr, ld32(ipv4->dst));
-	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_no_routes, reason_changing);
-
-	/* do: [{send: via: "r.hop"}] */
-	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_hop_limit);
-	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->r->hop.hop, pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->r->hop.hop, reason_too_big);
-	return forward_vlan_in_the_metadata_ipv4_send(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_buff *skb,
-	struct forward_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
 		fr_link(pkt->data, &pkt->r->hop.hop);
 
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, ETH_HLEN, 8);
-
-	/* The tag in the metadata belongs to the link that the packet came from. */
-	if (bpf_skb_vlan_pop(skb))
-		return fr_drop(len, reason_fault);
+	st16(&new_eth->type, bpf_htons(v6 ? 0x86dd : 0x800));
+	if (v6) {
+		st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	} else {
+		st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+		st16(&new_ipv4->checksum, ip_checksum);
+	}
+	fr_complete_end(skb, csum, ETH_HLEN, v6 ? 8 : 12);
+	if (!second) {
+		/* The tag in the metadata belongs to the link that the packet came from. */
+		if (bpf_skb_vlan_pop(skb))
+			return fr_drop(len, reason_fault);
+	}
 
 	fr_count(reason_sent, len);
 	if (direct)
 		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
+	if (v6)
+		return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
 }
 
-static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *skb,
-	struct forward_packet *pkt)
+static __always_inline int forward_vlan_in_the_metadata_ip(struct __sk_buff *skb,
+							   struct packet *pkt, const int second,
+							   const int v6)
 {
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	struct hdr_ipv4 *ipv4 = 0;
+	struct hdr_ipv6 *ipv6 = 0;
+	struct hdr_udp *udp = pkt->data + 58;
 
+	if (v6)
+		ipv6 = pkt->data + (second ? 18 : 14);
+	else
+		ipv4 = pkt->data + (second ? 18 : 14);
+	__u64 udp_end;
+	__u32 why;
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, second ? 18 : 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, second ? 58 :
+				  54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, second ? 18 : 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, second ? 38 :
+				  34, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* headers: unit: fields: [ */
-	why = check_unit(skb, pkt->data, pkt->data_end, udp_end, 62);
+	why = check_unit(skb, pkt->data, pkt->data_end, udp_end, second ? (v6 ? 66 : 46) : v6 ? 62 :
+			 42);
 	if (why)
 		return fr_up(skb, why);
 
 	/* lookup: r: routes: ["ip.dst"] */
 	struct key_routes key __attribute__((aligned(8))) = {};
-
-	fr_put_v6(key.addr, ipv6->dst, 0);
+	if (v6) {
+		fr_put_v6(key.addr, ipv6->dst, 0);
+	} else {
+		fr_put_v4(key.addr, ld32(ipv4->dst));
+	}
 	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_no_routes, reason_changing);
-
-	/* do: [{send: via: "r.hop"}] */
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_hop_limit);
+	if (v6) {
+		/* do: [{send: via: "r.hop"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, reason_hop_limit);
+	} else {
+		/* do: [{send: via: "r.hop"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, reason_hop_limit);
+	}
+	if (second) {
+		pkt->payload_len = pkt->ip_end - (v6 ? 70 : 50);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 58 : 38, v6 ? 64 : 44) ||
+		      ((partial >> 16) >= (v6 ? 70 : 50) &&
+		       (partial & 0xffff) < (v6 ? 70ULL : 50ULL) + pkt->payload_len - 1)))
+			return fr_up(skb, reason_partial_checksum);
+		if (v6) {
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, reason_udp_checksum);
+		}
+		if (unlikely(!fr_fits(&pkt->r->hop.hop, (v6 ? 52ULL : 32ULL) + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->r->hop.hop, reason_too_big);
+		return forward_vlan_in_the_metadata_ip_send(skb, pkt, 1, v6);
+	}
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 		return fr_up(skb, reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r->hop.hop, pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->r->hop.hop, reason_too_big);
-	return forward_vlan_in_the_metadata_ipv6_send(skb, pkt);
+	return forward_vlan_in_the_metadata_ip_send(skb, pkt, 0, v6);
 }
 
-static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb,
-							struct forward_packet *pkt)
+static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 
 	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return forward_vlan_in_the_metadata_ipv4(skb, pkt);
+		return forward_vlan_in_the_metadata_ip(skb, pkt, 0, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return forward_vlan_in_the_metadata_ipv6(skb, pkt);
+		return forward_vlan_in_the_metadata_ip(skb, pkt, 0, 1);
 	return fr_up(skb, reason_not_ip);
 }
 
-static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, struct forward_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 18;
-	__u32 len = skb->len;
-	const __u32 headers_len = 18, new_headers_len = 14;
-	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
-					 ipv4_ttl_protocol);
-	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 32, FR_POP_INNER,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop.hop);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
-}
-
-static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 18;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 38, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* headers: unit: fields: [ */
-	why = check_unit(skb, pkt->data, pkt->data_end, udp_end, 46);
-	if (why)
-		return fr_up(skb, why);
-
-	/* lookup: r: routes: ["ip.dst"] */
-	struct key_routes key __attribute__((aligned(8))) = {};
-
-	fr_put_v4(key.addr, ld32(ipv4->dst));
-	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_no_routes, reason_changing);
-
-	/* do: [{send: via: "r.hop"}] */
-	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_hop_limit);
-	pkt->payload_len = ip_end - 50;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(38, 44) ||
-	      ((partial >> 16) >= 50 && (partial & 0xffff) < 50ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->r->hop.hop, 32ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->r->hop.hop, reason_too_big);
-	return forward_vlan_ipv4_send(skb, pkt);
-}
-
-static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, struct forward_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 18;
-	__u32 len = skb->len;
-	const __u32 headers_len = 18, new_headers_len = 14;
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 52, FR_POP_INNER,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop.hop);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, ETH_HLEN, 8);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
-}
-
-static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 18;
-	struct hdr_udp *udp = pkt->data + 58;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 18, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 58, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* headers: unit: fields: [ */
-	why = check_unit(skb, pkt->data, pkt->data_end, udp_end, 66);
-	if (why)
-		return fr_up(skb, why);
-
-	/* lookup: r: routes: ["ip.dst"] */
-	struct key_routes key __attribute__((aligned(8))) = {};
-
-	fr_put_v6(key.addr, ipv6->dst, 0);
-	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_no_routes, reason_changing);
-
-	/* do: [{send: via: "r.hop"}] */
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_hop_limit);
-	pkt->payload_len = ip_end - 70;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(58, 64) ||
-	      ((partial >> 16) >= 70 && (partial & 0xffff) < 70ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->r->hop.hop, 52ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->r->hop.hop, reason_too_big);
-	return forward_vlan_ipv6_send(skb, pkt);
-}
-
-static __always_inline int forward_vlan(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_vlan(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_vlan *vlan = pkt->data + 14;
 
@@ -559,15 +410,15 @@ static __always_inline int forward_vlan(struct __sk_buff *skb, struct forward_pa
 
 	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
 	if (be16(&vlan->type) == 0x800)
-		return forward_vlan_ipv4(skb, pkt);
+		return forward_vlan_in_the_metadata_ip(skb, pkt, 1, 0);
 	if (be16(&vlan->type) == 0x86dd)
-		return forward_vlan_ipv6(skb, pkt);
+		return forward_vlan_in_the_metadata_ip(skb, pkt, 1, 1);
 	return fr_up(skb, reason_not_ip);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
-	struct forward_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();

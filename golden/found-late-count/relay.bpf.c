@@ -74,10 +74,10 @@ static __always_inline __u64 copy_routes(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_HOP(0);
-	FR_COPY(64, 20);
-	FR_COPY(64, 28);
-	FR_COPY(32, 36);
+	all |= fr_copy_hop(to + 0, from + 0);
+	all |= fr_copy64(to + 20, from + 20);
+	all |= fr_copy64(to + 28, from + 28);
+	all |= fr_copy32(to + 36, from + 36);
 	return all;
 }
 
@@ -105,18 +105,40 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_FRAMED = 0, PROG_BARE = 41 };
 
-/*
- * prog_framed: tc/ingress
- *	eth ipv4 udp cost
- */
-
 /* What is known of a packet. */
-struct framed_packet {
+struct packet {
 	void *data;
+	__u32 prog;
 	__u64 ipv4_end;
 	__u64 partial;
 	struct val_routes *r;
 };
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ipv4_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ipv4_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ipv4_end)
+		return reason_udp_length;
+	if (be16(&udp->dst_port) != 0x1b58)
+		return reason_not_cost;
+
+	*end = udp_end;
+	return 0;
+}
+
+/*
+ * prog_framed: tc/ingress
+ *	eth ipv4 udp cost
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -174,32 +196,11 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ipv4_end, const __u32 at, __u64 *end)
+static __always_inline int framed_send(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ipv4_end)
-		return reason_udp_length;
-	if (be16(&udp->dst_port) != 0x1b58)
-		return reason_not_cost;
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline int framed_send(struct __sk_buff *skb, struct framed_packet *pkt)
-{
-	struct hdr_cost *cost = pkt->data + 42;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_cost *cost = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
@@ -209,10 +210,10 @@ static __always_inline int framed_send(struct __sk_buff *skb, struct framed_pack
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_up(skb, PROG_FRAMED + reason_refused_left);
+		return fr_up(skb, pkt->prog + reason_refused_left);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_up(skb, PROG_FRAMED + reason_contended);
+		return fr_up(skb, pkt->prog + reason_contended);
 	__u64 by0 = be8(&cost->rest_units) & 15;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 	__u8 cost_rest_units = ((be8(&cost->rest_units) >> 4) << 4) | 1;
@@ -238,20 +239,20 @@ static __always_inline int framed_send(struct __sk_buff *skb, struct framed_pack
 	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0)) {
 			fr_refund(credit0, spent0);
-			return fr_up(skb, PROG_FRAMED + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 		}
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 43 > (void *)(long)skb->data_end)) {
 			fr_refund(credit0, spent0);
-			return fr_drop(len, PROG_FRAMED + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 		}
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 21);
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_cost *new_cost = pkt->data + 42;
 	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_cost *new_cost = pkt->data + 42;
 	if (direct)
 		fr_link(pkt->data, &pkt->r->hop.hop);
 
@@ -261,11 +262,11 @@ static __always_inline int framed_send(struct __sk_buff *skb, struct framed_pack
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(len, PROG_FRAMED + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	}
 	fr_complete_end(skb, csum, 22, 21);
 
-	fr_count(PROG_FRAMED + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_named_add(0, by0);
 	if (direct)
 		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
@@ -274,16 +275,18 @@ static __always_inline int framed_send(struct __sk_buff *skb, struct framed_pack
 
 SEC("tc") int prog_framed(struct __sk_buff *skb)
 {
-	struct framed_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_FRAMED;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 43);
 	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_cost *cost = pkt.data + 42;
-	struct hdr_udp *udp = pkt.data + 34;
 	struct hdr_ipv4 *ipv4 = pkt.data + 14;
+	struct hdr_udp *udp = pkt.data + 34;
+	struct hdr_cost *cost = pkt.data + 42;
 	__u64 udp_end;
 
 	/* framed: { */
@@ -331,13 +334,6 @@ SEC("tc") int prog_framed(struct __sk_buff *skb)
  *	ipv4 udp cost
  */
 
-/* What is known of a packet. */
-struct bare_packet {
-	void *data;
-	__u64 ipv4_end;
-	struct val_routes *r;
-};
-
 static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
 					  __u64 *end)
 {
@@ -376,10 +372,10 @@ static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline int bare_send(struct __sk_buff *skb, struct bare_packet *pkt)
+static __always_inline int bare_send(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_cost *cost = pkt->data + 28;
 	struct hdr_ipv4 *ipv4 = pkt->data;
+	struct hdr_cost *cost = pkt->data + 28;
 	__u32 len = skb->len;
 
 	/* do: [{admit: {credit: "r.left", cost: 1}}, {count: {counter: "bare_units", by: "cos... */
@@ -388,10 +384,10 @@ static __always_inline int bare_send(struct __sk_buff *skb, struct bare_packet *
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_up(skb, PROG_BARE + reason_refused_left);
+		return fr_up(skb, pkt->prog + reason_refused_left);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_up(skb, PROG_BARE + reason_contended);
+		return fr_up(skb, pkt->prog + reason_contended);
 	__u64 by0 = be8(&cost->rest_units) & 15;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
@@ -402,13 +398,13 @@ static __always_inline int bare_send(struct __sk_buff *skb, struct bare_packet *
 	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0)) {
 			fr_refund(credit0, spent0);
-			return fr_up(skb, PROG_BARE + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 		}
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 12 > (void *)(long)skb->data_end)) {
 			fr_refund(credit0, spent0);
-			return fr_drop(len, PROG_BARE + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 		}
 	}
 
@@ -422,26 +418,28 @@ static __always_inline int bare_send(struct __sk_buff *skb, struct bare_packet *
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(len, PROG_BARE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	}
 
-	fr_count(PROG_BARE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_named_add(1, by0);
 	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
 }
 
 SEC("tc") int prog_bare(struct __sk_buff *skb)
 {
-	struct bare_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_BARE;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 29);
 	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_cost *cost = pkt.data + 28;
-	struct hdr_udp *udp = pkt.data + 20;
 	struct hdr_ipv4 *ipv4 = pkt.data;
+	struct hdr_udp *udp = pkt.data + 20;
+	struct hdr_cost *cost = pkt.data + 28;
 	__u64 udp_end;
 
 	/* bare: { */

@@ -85,17 +85,17 @@ enum {
 	reason_rule, reason_encap, reason_no_neighbour,
 };
 
-/*
- * prog_forward: tc/ingress
- *	eth session ipv4 udp
- */
-
 /* What is known of a packet. */
-struct forward_packet {
+struct packet {
 	void *data;
 	__u64 ipv4_end;
 	struct val_routes *r;
 };
+
+/*
+ * prog_forward: tc/ingress
+ *	eth session ipv4 udp
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -189,7 +189,7 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int forward_send(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 18;
 	__u32 len = skb->len;
@@ -226,7 +226,7 @@ static __always_inline int forward_send(struct __sk_buff *skb, struct forward_pa
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
-	struct forward_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 

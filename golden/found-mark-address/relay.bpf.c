@@ -127,17 +127,35 @@ enum {
 	reason_rule, reason_encap, reason_no_neighbour, reason_copy, reason_refused_by_device,
 };
 
-/*
- * prog_spread: tc/ingress
- *	eth ipv4 short
- */
-
 /* What is known of a packet. */
-struct spread_packet {
+struct packet {
 	void *data;
 	__u64 net_end;
 	__u64 priority;
 };
+
+/* What is the same for all receivers. */
+struct spread_same1 {
+	__u64 rest0;
+	__u32 skb_mark;
+	__u64 quiet;
+	__u64 clock;
+	__u64 net_end;
+	__u64 priority;
+	__s64 csum;
+	__u64 copies0;
+};
+
+struct spread_fan1 {
+	struct __sk_buff *skb;
+	struct list_calls *list;
+	void *front;
+};
+
+/*
+ * prog_spread: tc/ingress
+ *	eth ipv4 short
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -211,24 +229,6 @@ static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-/* What is the same for all receivers. */
-struct spread_same1 {
-	__u64 rest0;
-	__u32 skb_mark;
-	__u64 quiet;
-	__u64 clock;
-	__u64 net_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct spread_fan1 {
-	struct __sk_buff *skb;
-	struct list_calls *list;
-	void *front;
-};
-
 static __always_inline long spread_copy1(struct __sk_buff *skb, void *front, __u64 priority,
 					 struct receiver_calls *r, struct spread_same1 *same)
 {
@@ -297,11 +297,11 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 	return spread_copy1(skb, front, priority, r, same);
 }
 
-static __always_inline int spread_fan1(struct __sk_buff *skb, struct spread_packet *pkt)
+static __always_inline int spread_fan1(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 
 	/* {fan_out: {group: calls: ["net.src"], rules: [{do: [ */
@@ -378,7 +378,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct spread_pack
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
-	struct spread_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 

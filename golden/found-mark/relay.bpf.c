@@ -65,19 +65,19 @@ enum {
 	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_not_inner,
 };
 
-/*
- * prog_out: tc/ingress
- *	eth ipv4 udp tun ipv4
- *	eth ipv4 udp tun ipv6
- */
-
 /* What is known of a packet. */
-struct out_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	__u64 udp_end;
 	__u64 payload_len;
 };
+
+/*
+ * prog_out: tc/ingress
+ *	eth ipv4 udp tun ipv4
+ *	eth ipv4 udp tun ipv6
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -154,108 +154,12 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 udp_end, const __u32 at, __u64 *end)
-{
-	struct hdr_ipv4 *ipv4 = data + at;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4_2 = data + 14;
-
-	if ((void *)(ipv4 + 1) > data_end || at + sizeof(*ipv4) > udp_end)
-		return reason_truncated;
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return reason_ipv4_version;
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return reason_ip_options;
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return reason_ipv4_reserved;
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return reason_fragment;
-	__u64 inner_end = at + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || inner_end > udp_end)
-		return reason_ipv4_total_length;
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return reason_ipv4_checksum;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4_2->src) + ld32(ipv4_2->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return reason_udp_checksum;
-	__u64 payload_len = inner_end - (at + sizeof(*ipv4));
-
-	*end = payload_len;
-	return 0;
-}
-
-static __always_inline int out_ipv4_send(struct __sk_buff *skb, struct out_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 46;
-	__u32 len = skb->len;
-	const __u32 headers_len = 46, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | ((be8(&ipv4->dscp_ecn) & 3) | 1));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					    ld16(&ipv4->version_ihl) + ipv4_version_to_ecn);
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 20, 0,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int out_ipv4(struct __sk_buff *skb, struct out_packet *pkt)
-{
-	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 46,
-				 &pkt->payload_len);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {mark: {dscp: 34, ecn: "inner.ecn ... */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	return out_ipv4_send(skb, pkt);
-}
-
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					__u64 udp_end, const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = data + at;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv6 *ipv6 = data + at;
 
 	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end)
 		return reason_truncated;
@@ -279,9 +183,47 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int out_ipv6_send_ipv6(struct __sk_buff *skb, struct out_packet *pkt)
+static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4_2 = data + at;
+
+	if ((void *)(ipv4_2 + 1) > data_end || at + sizeof(*ipv4_2) > udp_end)
+		return reason_truncated;
+	if ((be8(&ipv4_2->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4_2->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4_2->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4_2->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4_2->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 inner_end = at + be16(&ipv4_2->total_length);
+	if (be16(&ipv4_2->total_length) < 20 || inner_end > udp_end)
+		return reason_ipv4_total_length;
+	if (!fr_sum_ok((__u64)ld32(&ipv4_2->version_ihl) + ld32(&ipv4_2->id) + ld32(&ipv4_2->ttl) +
+		       ld32(ipv4_2->src) + ld32(ipv4_2->dst)))
+		return reason_ipv4_checksum;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return reason_udp_checksum;
+	__u64 payload_len = inner_end - (at + sizeof(*ipv4_2));
+
+	*end = payload_len;
+	return 0;
+}
+
+static __always_inline int out_ip_send(struct __sk_buff *skb, struct packet *pkt, const int to_v6)
 {
 	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 46;
 	struct hdr_ipv6 *ipv6 = pkt->data + 46;
 	__u32 len = skb->len;
 	const __u32 headers_len = 46, new_headers_len = 14;
@@ -289,31 +231,47 @@ static __always_inline int out_ipv6_send_ipv6(struct __sk_buff *skb, struct out_
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
 	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x68800000ULL |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) | 1) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+	__be16 ipv4_version_to_ecn = 0;
+	__be16 inner_checksum = 0;
+	__be32 ipv6_version_to_flow_label = 0;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV6,
-			    &pkt->data);
+	if (to_v6) {
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x68800000ULL |
+				  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) | 1) << 20) |
+				  (((be16(ipv6->version_to_flow_label + 1) << 8) |
+				    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+	} else {
+		ipv4_version_to_ecn = bpf_htons(0x4588ULL | ((be8(&ipv4->dscp_ecn) & 3) | 1));
+		/* inner.checksum */
+		inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					     ld16(&ipv4->version_ihl) + ipv4_version_to_ecn);
+	}
 
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + (to_v6 ? 40 : 20),
+			    to_v6 ? FR_TO_IPV6 : 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fault);
-	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
+	if (unlikely(pkt->data + (to_v6 ? 18 : 26) > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, to_v6 ? 4 : 12);
 	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
 	st32(new_eth->src, eth_src);
 	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, ETH_HLEN, 4);
+	st16(&new_eth->type, bpf_htons(to_v6 ? 0x86dd : 0x800));
+	if (to_v6) {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	} else {
+		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+		st16(&new_ipv4->checksum, inner_checksum);
+	}
+	fr_complete_end(skb, csum, ETH_HLEN, to_v6 ? 4 : 12);
 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
@@ -322,24 +280,31 @@ static __always_inline int out_ipv6_send_ipv6(struct __sk_buff *skb, struct out_
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int out_ipv6(struct __sk_buff *skb, struct out_packet *pkt)
+static __always_inline int out_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, pkt->udp_end, 46, &pkt->payload_len);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, pkt->udp_end, 46,
+				 &pkt->payload_len);
+	else
+		why = check_ipv4_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 46,
+				   &pkt->payload_len);
 	if (why)
 		return fr_up(skb, why);
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {mark: {dscp: 34, ecn: "inner.ecn ... */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 86 && (partial & 0xffff) < 86ULL + pkt->payload_len - 1)))
+	      ((partial >> 16) >= (v6 ? 86 : 66) &&
+	       (partial & 0xffff) < (v6 ? 86ULL : 66ULL) + pkt->payload_len - 1)))
 		return fr_up(skb, reason_partial_checksum);
-	return out_ipv6_send_ipv6(skb, pkt);
+	return out_ip_send(skb, pkt, v6);
 }
 
 SEC("tc") int prog_out(struct __sk_buff *skb)
 {
-	struct out_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -372,8 +337,8 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 	if ((be8(pkt.data + 46) >> 4) == 4 && (be8(pkt.data + 46) & 15) == 5 &&
 	    (be8(pkt.data + 52) >> 7) == 0 && ((be8(pkt.data + 52) >> 5) & 1) == 0 &&
 	    (be16(pkt.data + 52) & 0x1fff) == 0)
-		return out_ipv4(skb, &pkt);
+		return out_ip(skb, &pkt, 0);
 	if ((be8(pkt.data + 46) >> 4) == 6)
-		return out_ipv6(skb, &pkt);
+		return out_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_inner);
 }

@@ -96,7 +96,7 @@ static __always_inline __u64 copy_sources(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
+	all |= fr_copy_endpoint(to + 0, from + 0);
 	return all;
 }
 
@@ -155,17 +155,34 @@ enum {
 	reason_no_rule,
 };
 
-/*
- * prog_tap: tc/ingress
- *	eth ipv4 udp
- */
-
 /* What is known of a packet. */
-struct tap_packet {
+struct packet {
 	void *data;
 	__u64 ipv4_end;
 	struct val_sources *s;
 };
+
+/* What is the same for all receivers. */
+struct tap_same1 {
+	__u32 kind0;
+	__u64 rest0;
+	__u64 rest1;
+	__u64 ipv4_end;
+	__s64 csum;
+	__u64 copies0;
+};
+
+struct tap_fan1 {
+	struct __sk_buff *skb;
+	struct list_taps *list;
+	void *front;
+	struct val_sources *s;
+};
+
+/*
+ * prog_tap: tc/ingress
+ *	eth ipv4 udp
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -242,23 +259,6 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-/* What is the same for all receivers. */
-struct tap_same1 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u64 ipv4_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct tap_fan1 {
-	struct __sk_buff *skb;
-	struct list_taps *list;
-	void *front;
-	struct val_sources *s;
-};
-
 static __always_inline long tap_copy1(struct __sk_buff *skb, void *front, struct val_sources *s,
 				      struct receiver_taps *r, struct tap_same1 *same)
 {
@@ -333,7 +333,7 @@ static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
 	return fr_decline(r->receiver, skb->len, reason_no_rule);
 }
 
-static __always_inline int tap_fan1(struct __sk_buff *skb, struct tap_packet *pkt)
+static __always_inline int tap_fan1(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
@@ -355,8 +355,8 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, struct tap_packet *pk
 	if (!front)
 		return fr_up(skb, reason_no_memory);
 	struct tap_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_udp *saved_udp = front + 34;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(&saved_udp->checksum) ?
@@ -406,7 +406,7 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, struct tap_packet *pk
 
 SEC("tc") int prog_tap(struct __sk_buff *skb)
 {
-	struct tap_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 

@@ -62,14 +62,8 @@ enum {
 	reason_not_forwarded, reason_forwarding_off, reason_not_vlan,
 };
 
-/*
- * prog_untag: tc/ingress
- *	eth vlan(metadata) ipv4 udp named
- *	eth vlan ipv4 udp named
- */
-
 /* What is known of a packet. */
-struct untag_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	__u64 ipv4_end;
@@ -78,6 +72,12 @@ struct untag_packet {
 	__u64 partial;
 	__u64 payload_len;
 };
+
+/*
+ * prog_untag: tc/ingress
+ *	eth vlan(metadata) ipv4 udp named
+ *	eth vlan ipv4 udp named
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -152,13 +152,93 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int
-untag_vlan_in_the_metadata_send(struct __sk_buff *skb, struct untag_packet *pkt, struct fr_hop *hop,
-				struct bpf_fib_lookup *fib)
+static __always_inline int untag_vlan_send(struct __sk_buff *skb, struct packet *pkt,
+					   struct fr_hop *hop, struct bpf_fib_lookup *fib)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 18;
+	struct hdr_udp *udp = pkt->data + 38;
+	struct hdr_named *named = pkt->at_named_size_end;
+	__u32 len = skb->len;
+	const __u32 headers_len = 18, new_headers_len = 14, udp_checksum_at = 44,
+		udp_new_checksum_at = 40;
+	__be32 named_from = ld32(ipv4->src);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__be32 ipv4_dst = ld32(named->from);
+
+	/* udp.checksum */
+	__u64 odd_sum = ipv4_dst;
+	odd_sum <<= 8 * (((pkt->named_size_end - 38) & 1) != 0);
+	__u64 odd_sum_2 = named_from;
+	odd_sum_2 <<= 8 * (((pkt->named_size_end - 4 - 34) & 1) != 0);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)named_from + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, odd_sum);
+	udp_csum.optional = 1;
+	__u64 udp_new_pseudo = (__u64)named_from + ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, odd_sum_2);
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
+					    old_ipv4_dst) + ipv4_ttl_protocol + ipv4_dst + 64);
+	int direct = hop->state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->named_size_end + 4 - 18), FR_POP_INNER,
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+	if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fault);
+	pkt->at_named_size_end = fr_pin(pkt->data + fr_bound(pkt->named_size_end - 4, 0x3f));
+	named = pkt->at_named_size_end + 4;
+	if (unlikely(pkt->at_named_size_end + 4 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, pkt->named_size_end - 4, 4);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 28);
+	}
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_named *new_named = pkt->at_named_size_end;
+	if (direct)
+		fr_link(pkt->data, hop);
+
+	st32(new_named->from, named_from);
+	st16(&new_eth->type, bpf_htons(0x800));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, ETH_HLEN, 28);
+		fr_complete(skb, csum, pkt->named_size_end - 4, 4);
+	}
+
+	fr_count(reason_sent, len);
+	if (direct)
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
+}
+
+static __always_inline int untag_vlan_in_the_metadata_send(struct __sk_buff *skb,
+							   struct packet *pkt, struct fr_hop *hop,
+							   struct bpf_fib_lookup *fib)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_named *named = pkt->at_named_size_end;
 	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_named *named = pkt->at_named_size_end;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -208,8 +288,8 @@ untag_vlan_in_the_metadata_send(struct __sk_buff *skb, struct untag_packet *pkt,
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_named *new_named = pkt->at_named_size_end;
 	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_named *new_named = pkt->at_named_size_end;
 	if (direct)
 		fr_link(pkt->data, hop);
 
@@ -237,30 +317,41 @@ untag_vlan_in_the_metadata_send(struct __sk_buff *skb, struct untag_packet *pkt,
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb,
-						      struct untag_packet *pkt)
+static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb, struct packet *pkt,
+						      const int second)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
 	struct hdr_eth *eth = pkt->data;
+	struct hdr_vlan *vlan = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (second ? 38 : 34);
 	struct hdr_named *named;
-	struct hdr_udp *udp = pkt->data + 34;
 	__u64 udp_end;
 
-	/* stack: ["eth", "vlan", "ipv4", "udp", "named"] */
-	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_not_ipv4);
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ipv4_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ipv4_end, 34, &udp_end);
+	if (second) {
+		if ((void *)(vlan + 1) > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+
+		/* stack: ["eth", "vlan", "ipv4", "udp", "named"] */
+		if (be16(&vlan->type) != 0x800)
+			return fr_up(skb, reason_not_ipv4);
+	} else {
+		/* stack: ["eth", "vlan", "ipv4", "udp", "named"] */
+		if (be16(&eth->type) != ETH_P_IP)
+			return fr_up(skb, reason_not_ipv4);
+	}
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, second ? 18 : 14, &pkt->ipv4_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ipv4_end, second ? 38 : 34, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* fields: [{name: "size", varint: "quic"}, {name: "from", bytes: 4, type: "ip"}] */
 	__u64 named_size;
-	__u64 named_size_size = fr_varint(pkt->data + 42, pkt->data_end, &named_size);
+	__u64 named_size_size = fr_varint(pkt->data + (second ? 46 : 42), pkt->data_end,
+					  &named_size);
 	if (!named_size_size)
 		return fr_up(skb, reason_truncated);
-	pkt->named_size_end = fr_forget(skb, 42ULL + named_size_size);
+	pkt->named_size_end = fr_forget(skb, (second ? 46ULL : 42ULL) + named_size_size);
 	pkt->at_named_size_end = fr_pin(pkt->data + fr_bound(pkt->named_size_end, 0x3f));
 	if (pkt->at_named_size_end > pkt->data_end)
 		return fr_up(skb, reason_truncated);
@@ -281,170 +372,46 @@ static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb,
 		return fr_up(skb, reason_multicast);
 	if (!fr_unicast_v4(ld32(named->from)))
 		return fr_up(skb, reason_martian_destination);
+	pkt->payload_len = 0;
+	if (second)
+		pkt->payload_len = pkt->ipv4_end - (pkt->named_size_end + 4);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-	      (pkt->partial >> 16) >= pkt->named_size_end + 4) ||
-	    !(skb->len <= pkt->ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ipv4_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+	if (second) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(38, 44) ||
+		      ((pkt->partial >> 16) >= pkt->named_size_end + 4 &&
+		       (pkt->partial & 0xffff) < pkt->named_size_end + 4 + pkt->payload_len - 1)))
+			return fr_up(skb, reason_partial_checksum);
+	} else {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= pkt->named_size_end + 4) ||
+		    !(skb->len <= pkt->ipv4_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ipv4_end - 1))
+			return fr_up(skb, reason_partial_checksum);
+	}
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET;
 	fib->dst[0] = ld32(named->from);
 	fr_flow(fib, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
-	if (fr_route(skb, fib, pkt->ipv4_end - 14, hop))
-		return fr_up(skb, reason_too_big);
+	if (second) {
+		if (fr_route(skb, fib, pkt->named_size_end + (pkt->payload_len - 14), hop))
+			return fr_up(skb, reason_too_big);
+	} else {
+		if (fr_route(skb, fib, pkt->ipv4_end - 14, hop))
+			return fr_up(skb, reason_too_big);
+	}
 	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb, fr_unrouted(hop, reason_not_forwarded, reason_unreachable));
+	if (second) {
+		if (pkt->at_named_size_end > pkt->data_end)
+			return fr_up(skb, reason_truncated);
+		return untag_vlan_send(skb, pkt, hop, fib);
+	}
 	return untag_vlan_in_the_metadata_send(skb, pkt, hop, fib);
-}
-
-static __always_inline int untag_vlan_send(struct __sk_buff *skb, struct untag_packet *pkt,
-					   struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 18;
-	struct hdr_named *named = pkt->at_named_size_end;
-	struct hdr_udp *udp = pkt->data + 38;
-	__u32 len = skb->len;
-	const __u32 headers_len = 18, new_headers_len = 14, udp_checksum_at = 44,
-		udp_new_checksum_at = 40;
-	__be32 named_from = ld32(ipv4->src);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_dst = ld32(named->from);
-
-	/* udp.checksum */
-	__u64 odd_sum = ipv4_dst;
-	odd_sum <<= 8 * (((pkt->named_size_end - 38) & 1) != 0);
-	__u64 odd_sum_2 = named_from;
-	odd_sum_2 <<= 8 * (((pkt->named_size_end - 4 - 34) & 1) != 0);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)named_from + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, odd_sum);
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)named_from + ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, odd_sum_2);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					    old_ipv4_dst) + ipv4_ttl_protocol + ipv4_dst + 64);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->named_size_end + 4 - 18), FR_POP_INNER,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-	if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fault);
-	pkt->at_named_size_end = fr_pin(pkt->data + fr_bound(pkt->named_size_end - 4, 0x3f));
-	named = pkt->at_named_size_end + 4;
-	if (unlikely(pkt->at_named_size_end + 4 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, pkt->named_size_end - 4, 4);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 28);
-	}
-
-	struct hdr_named *new_named = pkt->at_named_size_end;
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st32(new_named->from, named_from);
-	st16(&new_eth->type, bpf_htons(0x800));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, ETH_HLEN, 28);
-		fr_complete(skb, csum, pkt->named_size_end - 4, 4);
-	}
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int untag_vlan(struct __sk_buff *skb, struct untag_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_vlan *vlan = pkt->data + 14;
-	struct hdr_named *named;
-	struct hdr_udp *udp = pkt->data + 38;
-	__u64 ipv4_end, udp_end;
-
-	if ((void *)(vlan + 1) > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-
-	/* stack: ["eth", "vlan", "ipv4", "udp", "named"] */
-	if (be16(&vlan->type) != 0x800)
-		return fr_up(skb, reason_not_ipv4);
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &ipv4_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ipv4_end, 38, &udp_end);
-	if (why)
-		return fr_up(skb, why);
-
-	/* fields: [{name: "size", varint: "quic"}, {name: "from", bytes: 4, type: "ip"}] */
-	__u64 named_size;
-	__u64 named_size_size = fr_varint(pkt->data + 46, pkt->data_end, &named_size);
-	if (!named_size_size)
-		return fr_up(skb, reason_truncated);
-	pkt->named_size_end = fr_forget(skb, 46ULL + named_size_size);
-	pkt->at_named_size_end = fr_pin(pkt->data + fr_bound(pkt->named_size_end, 0x3f));
-	if (pkt->at_named_size_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (pkt->named_size_end > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* headers: named: { */
-	named = pkt->at_named_size_end;
-	if ((void *)(named + 1) > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (pkt->named_size_end + 4 > udp_end)
-		return fr_up(skb, reason_truncated);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
-
-	/* do: [{set: "named.from": "ipv4.src"}, {send: to: "named.from"}] */
-	if (fr_multicast_v4(ld32(named->from)))
-		return fr_up(skb, reason_multicast);
-	if (!fr_unicast_v4(ld32(named->from)))
-		return fr_up(skb, reason_martian_destination);
-	pkt->payload_len = ipv4_end - (pkt->named_size_end + 4);
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(38, 44) ||
-	      ((pkt->partial >> 16) >= pkt->named_size_end + 4 &&
-	       (pkt->partial & 0xffff) < pkt->named_size_end + 4 + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET;
-	fib->dst[0] = ld32(named->from);
-	fr_flow(fib, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
-	if (fr_route(skb, fib, pkt->named_size_end + (pkt->payload_len - 14), hop))
-		return fr_up(skb, reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb, fr_unrouted(hop, reason_not_forwarded, reason_unreachable));
-	if (pkt->at_named_size_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	return untag_vlan_send(skb, pkt, hop, fib);
 }
 
 SEC("tc") int prog_untag(struct __sk_buff *skb)
 {
-	struct untag_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -465,8 +432,8 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 	/* stack: ["eth", "vlan", "ipv4", "udp", "named"] */
 	if (skb->vlan_present &&
 	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8))
-		return untag_vlan_in_the_metadata(skb, &pkt);
+		return untag_vlan_in_the_metadata(skb, &pkt, 0);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
-		return untag_vlan(skb, &pkt);
+		return untag_vlan_in_the_metadata(skb, &pkt, 1);
 	return fr_up(skb, reason_not_vlan);
 }

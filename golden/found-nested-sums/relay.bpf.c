@@ -67,18 +67,18 @@ enum {
 	reason_udp_checksum, reason_not_ip,
 };
 
+/* What is known of a packet. */
+struct packet {
+	void *data;
+	void *data_end;
+	__u64 partial;
+};
+
 /*
  * prog_change: tc/ingress
  *	eth ipv4 udp unit
  *	eth ipv6 udp unit
  */
-
-/* What is known of a packet. */
-struct change_packet {
-	void *data;
-	void *data_end;
-	__u64 partial;
-};
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -153,13 +153,14 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int change_ipv4_send(struct __sk_buff *skb, struct change_packet *pkt)
+static __always_inline int change_ip_send(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_unit *unit = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_unit *unit = pkt->data + (v6 ? 62 : 42);
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
+	const __u32 udp_checksum_at = v6 ? 60 : 40;
 	__be16 unit_kind_hops = bpf_htons((be8(&unit->kind) << 8) | 1);
 	__be32 unit_id = bpf_htonl(be32(&unit->id) ^ 0x12345678);
 
@@ -169,25 +170,45 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, struct change
 	__be16 unit_checksum = fr_checksum(fr_sum_of(ld16(&unit->checksum)) -
 					   ((__u64)old_unit_kind_hops + old_unit_id) +
 					   unit_kind_hops + unit_id);
-
-	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be32 old_ipv4_src = 0;
+	__be32 old_ipv4_dst = 0;
+	__be128 old_ipv6_src;
+	__be128 old_ipv6_dst;
+	if (v6) {
+		/* udp.checksum */
+		old_ipv6_src = ld128(ipv6->src);
+		old_ipv6_dst = ld128(ipv6->dst);
+	} else {
+		/* udp.checksum */
+		old_ipv4_src = ld32(ipv4->src);
+		old_ipv4_dst = ld32(ipv4->dst);
+	}
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo;
+	if (v6)
+		udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)old_unit_kind_hops + ld16(&unit->checksum) + old_unit_id);
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (v6) {
+		udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	} else {
+		udp_csum.optional = 1;
+		udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	}
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)unit_kind_hops + unit_checksum + unit_id);
 
-	__s64 csum = fr_complete_begin(skb, 40, 10);
-	struct hdr_unit *new_unit = pkt->data + 42;
-	struct hdr_udp *new_udp = pkt->data + 34;
+	__s64 csum = fr_complete_begin(skb, v6 ? 60 : 40, 10);
+	struct hdr_udp *new_udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_unit *new_unit = pkt->data + (v6 ? 62 : 42);
 
 	st16(&new_unit->kind, unit_kind_hops);
 	st32(&new_unit->id, unit_id);
@@ -195,13 +216,13 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, struct change
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, 40, 10);
+	fr_complete_end(skb, csum, v6 ? 60 : 40, 10);
 
 	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int change_ipv4(struct __sk_buff *skb, struct change_packet *pkt)
+static __always_inline int change_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_unit *unit = pkt->data + 42;
 	__u64 ip_end, udp_end;
@@ -224,7 +245,7 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, struct change_pack
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 	      (pkt->partial >> 16) >= 50))
 		return fr_up(skb, reason_partial_checksum);
-	return change_ipv4_send(skb, pkt);
+	return change_ip_send(skb, pkt, 0);
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -258,8 +279,8 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 static __always_inline __u32 check_unit(struct __sk_buff *skb, void *data, void *data_end,
 					__u64 udp_end, const __u32 at)
 {
-	struct hdr_unit *unit = data + at;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_unit *unit = data + at;
 
 	if ((void *)(unit + 1) > data_end || at + sizeof(*unit) > udp_end)
 		return reason_truncated;
@@ -270,54 +291,7 @@ static __always_inline __u32 check_unit(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int change_ipv6_send(struct __sk_buff *skb, struct change_packet *pkt)
-{
-	struct hdr_unit *unit = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be16 unit_kind_hops = bpf_htons((be8(&unit->kind) << 8) | 1);
-	__be32 unit_id = bpf_htonl(be32(&unit->id) ^ 0x12345678);
-
-	/* unit.checksum */
-	__be16 old_unit_kind_hops = ld16(&unit->kind);
-	__be32 old_unit_id = ld32(&unit->id);
-	__be16 unit_checksum = fr_checksum(fr_sum_of(ld16(&unit->checksum)) -
-					   ((__u64)old_unit_kind_hops + old_unit_id) +
-					   unit_kind_hops + unit_id);
-
-	/* udp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)old_unit_kind_hops + ld16(&unit->checksum) + old_unit_id);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)unit_kind_hops + unit_checksum + unit_id);
-
-	__s64 csum = fr_complete_begin(skb, 60, 10);
-	struct hdr_unit *new_unit = pkt->data + 62;
-	struct hdr_udp *new_udp = pkt->data + 54;
-
-	st16(&new_unit->kind, unit_kind_hops);
-	st32(&new_unit->id, unit_id);
-	st16(&new_unit->checksum, unit_checksum);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, 60, 10);
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int change_ipv6(struct __sk_buff *skb, struct change_packet *pkt)
+static __always_inline int change_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 ip_end, udp_end;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
@@ -336,12 +310,12 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, struct change_pack
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 	      (pkt->partial >> 16) >= 70))
 		return fr_up(skb, reason_partial_checksum);
-	return change_ipv6_send(skb, pkt);
+	return change_ip_send(skb, pkt, 1);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
 {
-	struct change_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 

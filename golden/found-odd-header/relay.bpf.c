@@ -73,18 +73,16 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_IN = 0, PROG_OUT = 32 };
 
-/*
- * prog_in: tc/ingress
- *	eth ipv4 udp
- *	eth ipv6 udp
- */
-
 /* What is known of a packet. */
-struct in_packet {
+struct packet {
 	void *data;
 	void *data_end;
+	__u32 prog;
 	__u64 payload_len;
 	__u64 partial;
+	__u64 named_id_size;
+	__u64 named_id_end;
+	void *at_named_id_end;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -102,6 +100,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -141,26 +186,89 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
+/*
+ * prog_in: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
+
+static __always_inline int in_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = data + at;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 len = skb->len;
+	const __u32 headers_len = 62, new_headers_len = 65, udp_checksum_at = 60;
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
+	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
+	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
+	__be64 ipv6_src = ld64(ipv6->src);
+	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
+	__be64 ipv6_dst = ld64(ipv6->dst);
+	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
+	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)udp_src_port_udp_dst_port + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		bpf_htons(pkt->payload_len + 11) + bpf_htons(IPPROTO_UDP);
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
+	if (1)
+		udp_payload = __builtin_bswap16(udp_payload);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + udp_src_port_udp_dst_port +
+					 bpf_htons(pkt->payload_len + 11) + udp_new_pseudo + 0x204);
 
-	*end = udp_end;
-	return 0;
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		if (!udp_csum.partial && 1)
+			csum = fr_complete_shifted(csum);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	}
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_tag *new_tag = pkt->data + 62;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st64(new_eth->src, eth_src_eth_src_eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 11));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_2);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_2);
+	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
+	st8(new_tag->id, 1);
+	st16(new_tag->id + 1, bpf_htons(0x203));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int in_ipv4_send(struct __sk_buff *skb, struct in_packet *pkt)
+static __always_inline int in_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -204,7 +312,7 @@ static __always_inline int in_ipv4_send(struct __sk_buff *skb, struct in_packet 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_IN + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -233,178 +341,56 @@ static __always_inline int in_ipv4_send(struct __sk_buff *skb, struct in_packet 
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_IN + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_IN + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int in_ipv4(struct __sk_buff *skb, struct in_packet *pkt)
+static __always_inline int in_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_IN + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, PROG_IN + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* do: [{push: tag: id: 0x010203}, "pass"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_IN + reason_gso_packet);
-	pkt->payload_len = udp_end - 42;
-	if (pkt->payload_len + 31 > 0xffff || pkt->payload_len + 11 > 0xffff)
-		return fr_up(skb, PROG_IN + reason_length);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+	pkt->payload_len = udp_end - (v6 ? 62 : 42);
+	if (pkt->payload_len + (v6 ? 11 : 31) > 0xffff || pkt->payload_len + 11 > 0xffff)
+		return fr_up(skb, pkt->prog + reason_length);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial >> 16) >= 42 &&
-	       (pkt->partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_IN + reason_partial_checksum);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      ((pkt->partial >> 16) >= (v6 ? 62 : 42) &&
+	       (pkt->partial & 0xffff) < (v6 ? 62ULL : 42ULL) + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (v6) {
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return in_ipv6_send(skb, pkt);
+	}
 	return in_ipv4_send(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int in_ipv6_send(struct __sk_buff *skb, struct in_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 65, udp_checksum_at = 60;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
-	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
-	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
-	__be64 ipv6_src = ld64(ipv6->src);
-	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
-	__be64 ipv6_dst = ld64(ipv6->dst);
-	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
-	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)udp_src_port_udp_dst_port + old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(pkt->payload_len + 11) + bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + udp_src_port_udp_dst_port +
-					 bpf_htons(pkt->payload_len + 11) + udp_new_pseudo + 0x204);
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_IN + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_tag *new_tag = pkt->data + 62;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st64(new_eth->src, eth_src_eth_src_eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 11));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_2);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_2);
-	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_IN + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_IN + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int in_ipv6(struct __sk_buff *skb, struct in_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_IN + why);
-
-	/* match: "udp.dst_port": 7000 */
-	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, PROG_IN + reason_no_match);
-
-	/* do: [{push: tag: id: 0x010203}, "pass"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_IN + reason_gso_packet);
-	pkt->payload_len = udp_end - 62;
-	if (pkt->payload_len + 11 > 0xffff || pkt->payload_len + 11 > 0xffff)
-		return fr_up(skb, PROG_IN + reason_length);
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial >> 16) >= 62 &&
-	       (pkt->partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_IN + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_IN + reason_udp_checksum);
-	return in_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_in(struct __sk_buff *skb)
 {
-	struct in_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_IN;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -424,9 +410,9 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return in_ipv4(skb, &pkt);
+		return in_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return in_ipv6(skb, &pkt);
+		return in_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_IN + reason_not_ip);
 }
 
@@ -436,256 +422,173 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
  *	eth ipv6 udp named tag
  */
 
-/* What is known of a packet. */
-struct out_packet {
-	void *data;
-	void *data_end;
-	__u64 named_id_size;
-	__u64 named_id_end;
-	void *at_named_id_end;
-	__u64 payload_len;
-	__u64 partial;
-};
-
-static __always_inline int out_ipv4_send(struct __sk_buff *skb, struct out_packet *pkt)
+static __always_inline int out_ip_send(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_named *named = pkt->data + 42;
-	struct hdr_tag *tag = pkt->at_named_id_end;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->named_id_end - 14));
-	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->named_id_end - 34));
-
-	/* udp.checksum */
-	__u64 region_sum = fr_sum64(skb, 43, pkt->named_id_size);
-	__u64 odd_sum = ld16(tag->id);
-	odd_sum <<= 8 * (((pkt->named_id_end - 34) & 1) != 0);
-	__u64 odd_sum_2 = ld8(tag->id + 2);
-	odd_sum_2 <<= 8 * (((pkt->named_id_end + 2 - 34) & 1) != 0);
-	__u64 region_sum_2 = fr_sum64(skb, 43, pkt->named_id_size);
-	__be32 old_udp_src_port = ld32(&udp->src_port);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_named_size = ld8(&named->size);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)old_udp_src_port + old_udp_length + ((__u64)region_sum << 8) +
-			old_named_size + odd_sum + odd_sum_2);
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((pkt->named_id_end + 3 - 34) ^ (pkt->named_id_end - 34)) & 1) != 0)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port + udp_length +
-					 ((__u64)region_sum_2 << 8) + old_named_size +
-					 udp_new_pseudo);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ld16(&ipv4->total_length) + ipv4_total_length);
-
-	int err = fr_move(skb, pkt->named_id_end + 3, pkt->named_id_end, pkt->payload_len,
-			  FR_PAYLOAD);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_OUT + reason_fault);
-
-	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_OUT + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, 16, 26);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-
-	st16(&new_ipv4->total_length, ipv4_total_length);
-	st16(&new_udp->length, udp_length);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_OUT + reason_fault);
-	fr_complete_end(skb, csum, 16, 26);
-
-	fr_count(PROG_OUT + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int out_ipv4(struct __sk_buff *skb, struct out_packet *pkt)
-{
-	struct hdr_named *named = pkt->data + 42;
-	struct hdr_tag *tag;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_OUT + why);
-
-	/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
-	if ((void *)(named + 1) > pkt->data_end || 43ULL > udp_end)
-		return fr_up(skb, PROG_OUT + reason_truncated);
-	pkt->named_id_size = be8(&named->size);
-	if (pkt->named_id_size > 8)
-		return fr_up(skb, PROG_OUT + reason_named_id);
-	pkt->named_id_end = fr_forget(skb, 43ULL + pkt->named_id_size);
-	pkt->at_named_id_end = fr_pin(pkt->data + fr_bound(pkt->named_id_end, 0x3f));
-	if (pkt->at_named_id_end > pkt->data_end)
-		return fr_up(skb, PROG_OUT + reason_truncated);
-	if (pkt->named_id_end > udp_end)
-		return fr_up(skb, PROG_OUT + reason_truncated);
-
-	/* tag: fields: [{name: "id", bits: 24}] */
-	tag = pkt->at_named_id_end;
-	if ((void *)(tag + 1) > pkt->data_end)
-		return fr_up(skb, PROG_OUT + reason_truncated);
-	if (pkt->named_id_end + 3 > udp_end)
-		return fr_up(skb, PROG_OUT + reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "named", "tag"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_OUT + reason_gso_packet);
-
-	/* match: "udp.dst_port": 7001 */
-	if (be16(&udp->dst_port) != 0x1b59)
-		return fr_up(skb, PROG_OUT + reason_no_match);
-
-	/* do: [{pop: "tag"}, "pass"] */
-	pkt->payload_len = udp_end - (pkt->named_id_end + 3);
-	if (pkt->payload_len + (pkt->named_id_end - 14) > 0xffff ||
-	    pkt->payload_len + (pkt->named_id_end - 34) > 0xffff)
-		return fr_up(skb, PROG_OUT + reason_length);
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40)))
-		return fr_up(skb, PROG_OUT + reason_partial_checksum);
-	return out_ipv4_send(skb, pkt);
-}
-
-static __always_inline int out_ipv6_send(struct __sk_buff *skb, struct out_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_named *named = pkt->data + 62;
-	struct hdr_tag *tag = pkt->at_named_id_end;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_named *named = pkt->data + (v6 ? 62 : 42);
+	struct hdr_tag *tag = pkt->at_named_id_end;
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len + (pkt->named_id_end - 54));
+	const __u32 udp_checksum_at = v6 ? 60 : 40;
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len +
+					     (pkt->named_id_end - (v6 ? 54 : 14)));
+	__be16 udp_length = 0;
+
+	if (!v6)
+		udp_length = bpf_htons(pkt->payload_len + (pkt->named_id_end - 34));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum64(skb, 63, pkt->named_id_size);
+	__u64 region_sum = fr_sum64(skb, v6 ? 63 : 43, pkt->named_id_size);
 	__u64 odd_sum = ld16(tag->id);
-	odd_sum <<= 8 * (((pkt->named_id_end - 54) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->named_id_end - (v6 ? 54 : 34)) & 1) != 0);
 	__u64 odd_sum_2 = ld8(tag->id + 2);
-	odd_sum_2 <<= 8 * (((pkt->named_id_end + 2 - 54) & 1) != 0);
-	__u64 region_sum_2 = fr_sum64(skb, 63, pkt->named_id_size);
+	odd_sum_2 <<= 8 * (((pkt->named_id_end + 2 - (v6 ? 54 : 34)) & 1) != 0);
+	__u64 region_sum_2 = fr_sum64(skb, v6 ? 63 : 43, pkt->named_id_size);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_named_size = ld8(&named->size);
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
+	__be32 old_ipv4_src = 0;
+	__be32 old_ipv4_dst = 0;
+	__u64 udp_old_pseudo;
+	__be128 old_ipv6_src;
+	__be128 old_ipv6_dst;
+	if (v6) {
+		old_ipv6_src = ld128(ipv6->src);
+		old_ipv6_dst = ld128(ipv6->dst);
+		udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	} else {
+		old_ipv4_src = ld32(ipv4->src);
+		old_ipv4_dst = ld32(ipv4->dst);
+		udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	}
 	struct fr_csum udp_csum =
 		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)old_udp_src_port + old_udp_length + ((__u64)region_sum << 8) +
 			old_named_size + odd_sum + odd_sum_2);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (v6)
+		udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			ipv4_total_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
+			bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((pkt->named_id_end + 3 - 54) ^ (pkt->named_id_end - 54)) & 1) != 0)
+	if ((((pkt->named_id_end + 3 - (v6 ? 54 : 34)) ^ (pkt->named_id_end - (v6 ? 54 : 34))) &
+	     1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
-					 ipv6_payload_length + ((__u64)region_sum_2 << 8) +
-					 old_named_size + udp_new_pseudo);
+					 (v6 ? ipv4_total_length : udp_length) +
+					 ((__u64)region_sum_2 << 8) + old_named_size +
+					 udp_new_pseudo);
+	__be16 ip_checksum = 0;
+	if (!v6) {
+		if (!udp_csum.old) /* no checksum came, none leaves */
+			udp_csum.new = 0;
+		/* ip.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					  ld16(&ipv4->total_length) + ipv4_total_length);
+	}
 
 	int err = fr_move(skb, pkt->named_id_end + 3, pkt->named_id_end, pkt->payload_len,
 			  FR_PAYLOAD);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_OUT + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_OUT + reason_fault);
+	if (unlikely(pkt->data + (v6 ? 62 : 42) > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, 18, 44);
+	__s64 csum = fr_complete_begin(skb, v6 ? 18 : 16, v6 ? 44 : 26);
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_udp->length, ipv6_payload_length);
+	struct hdr_udp *new_udp = pkt->data + (v6 ? 54 : 34);
+	if (v6) {
+		st16(&new_ipv6->payload_length, ipv4_total_length);
+	} else {
+		st16(&new_ipv4->total_length, ipv4_total_length);
+	}
+	st16(&new_udp->length, v6 ? ipv4_total_length : udp_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_OUT + reason_fault);
-	fr_complete_end(skb, csum, 18, 44);
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, v6 ? 18 : 16, v6 ? 44 : 26);
 
-	fr_count(PROG_OUT + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int out_ipv6(struct __sk_buff *skb, struct out_packet *pkt)
+static __always_inline int out_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_named *named = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_named *named = pkt->data + (v6 ? 62 : 42);
 	struct hdr_tag *tag;
-	struct hdr_udp *udp = pkt->data + 54;
 	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_OUT + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
-	if ((void *)(named + 1) > pkt->data_end || 63ULL > udp_end)
-		return fr_up(skb, PROG_OUT + reason_truncated);
+	if ((void *)(named + 1) > pkt->data_end || (v6 ? 63ULL : 43ULL) > udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 	pkt->named_id_size = be8(&named->size);
 	if (pkt->named_id_size > 8)
-		return fr_up(skb, PROG_OUT + reason_named_id);
-	pkt->named_id_end = fr_forget(skb, 63ULL + pkt->named_id_size);
-	pkt->at_named_id_end = fr_pin(pkt->data + fr_bound(pkt->named_id_end, 0x7f));
+		return fr_up(skb, pkt->prog + reason_named_id);
+	pkt->named_id_end = fr_forget(skb, (v6 ? 63ULL : 43ULL) + pkt->named_id_size);
+	pkt->at_named_id_end = fr_pin(pkt->data + fr_bound(pkt->named_id_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_named_id_end > pkt->data_end)
-		return fr_up(skb, PROG_OUT + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->named_id_end > udp_end)
-		return fr_up(skb, PROG_OUT + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* tag: fields: [{name: "id", bits: 24}] */
 	tag = pkt->at_named_id_end;
 	if ((void *)(tag + 1) > pkt->data_end)
-		return fr_up(skb, PROG_OUT + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->named_id_end + 3 > udp_end)
-		return fr_up(skb, PROG_OUT + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "named", "tag"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_OUT + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "udp.dst_port": 7001 */
 	if (be16(&udp->dst_port) != 0x1b59)
-		return fr_up(skb, PROG_OUT + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* do: [{pop: "tag"}, "pass"] */
 	pkt->payload_len = udp_end - (pkt->named_id_end + 3);
-	if (pkt->payload_len + (pkt->named_id_end - 54) > 0xffff ||
-	    pkt->payload_len + (pkt->named_id_end - 54) > 0xffff)
-		return fr_up(skb, PROG_OUT + reason_length);
+	if (pkt->payload_len + (pkt->named_id_end - (v6 ? 54 : 14)) > 0xffff ||
+	    pkt->payload_len + (pkt->named_id_end - (v6 ? 54 : 34)) > 0xffff)
+		return fr_up(skb, pkt->prog + reason_length);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60)))
-		return fr_up(skb, PROG_OUT + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_OUT + reason_udp_checksum);
-	return out_ipv6_send(skb, pkt);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (v6) {
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return out_ip_send(skb, pkt, 1);
+	}
+	return out_ip_send(skb, pkt, 0);
 }
 
 SEC("tc") int prog_out(struct __sk_buff *skb)
 {
-	struct out_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_OUT;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -705,8 +608,8 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "named", "tag"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return out_ipv4(skb, &pkt);
+		return out_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return out_ipv6(skb, &pkt);
+		return out_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_OUT + reason_not_ip);
 }

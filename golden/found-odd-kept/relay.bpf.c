@@ -60,19 +60,19 @@ enum {
 	reason_no_memory,
 };
 
-/*
- * prog_mark: tc/ingress
- *	eth ipv4 udp record
- */
-
 /* What is known of a packet. */
-struct mark_packet {
+struct packet {
 	void *data;
 	__u64 record_data_size;
 	__u64 record_data_end;
 	__u64 payload_len;
 	__u64 partial;
 };
+
+/*
+ * prog_mark: tc/ingress
+ *	eth ipv4 udp record
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -151,7 +151,7 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int mark_send(struct __sk_buff *skb, struct mark_packet *pkt)
+static __always_inline int mark_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -241,7 +241,7 @@ static __always_inline int mark_send(struct __sk_buff *skb, struct mark_packet *
 
 SEC("tc") int prog_mark(struct __sk_buff *skb)
 {
-	struct mark_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	void *at_record_data_end;

@@ -69,20 +69,20 @@ enum {
 	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
 };
 
-/*
- * prog_change: tc/ingress
- *	eth ipv4 udp named
- *	eth ipv6 udp named
- */
-
 /* What is known of a packet. */
-struct change_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	__u64 named_id_end;
 	void *at_named_id_end;
 	__u64 partial;
 };
+
+/*
+ * prog_change: tc/ingress
+ *	eth ipv4 udp named
+ *	eth ipv6 udp named
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -99,6 +99,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -138,25 +185,6 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
 static __always_inline __u32 check_named(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 udp_end, const __u32 at, __u64 *end)
 {
@@ -173,165 +201,66 @@ static __always_inline __u32 check_named(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-static __always_inline int change_ipv4_send(struct __sk_buff *skb, struct change_packet *pkt)
+static __always_inline int change_ip_send(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_named_2 *named = pkt->at_named_id_end;
-	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__u8 named_kind = be8(&named->kind) ^ 90;
-	__be16 named_number = bpf_htons((be16(&named->number) + 0x1234) & 0xffff);
-
-	/* udp.checksum */
-	__u64 odd_sum = ld8(&named->kind);
-	odd_sum <<= 8 * (((pkt->named_id_end - 34) & 1) != 0);
-	__u64 odd_sum_2 = ld16(&named->number);
-	odd_sum_2 <<= 8 * (((pkt->named_id_end + 1 - 34) & 1) != 0);
-	__u64 odd_sum_3 = named_kind;
-	odd_sum_3 <<= 8 * (((pkt->named_id_end - 34) & 1) != 0);
-	__u64 odd_sum_4 = named_number;
-	odd_sum_4 <<= 8 * (((pkt->named_id_end + 1 - 34) & 1) != 0);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)odd_sum + odd_sum_2);
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)odd_sum_3 + odd_sum_4);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, pkt->named_id_end, 3);
-		csum = fr_complete_without(skb, csum, 40, 2);
-	}
-
-	struct hdr_named_2 *new_named = pkt->at_named_id_end;
-	struct hdr_udp *new_udp = pkt->data + 34;
-
-	st8(&new_named->kind, named_kind);
-	st16(&new_named->number, named_number);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, pkt->named_id_end, 3);
-	}
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int change_ipv4(struct __sk_buff *skb, struct change_packet *pkt)
-{
-	struct hdr_named_2 *named;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* {name: "id", bytes: "size", max: 9}, */
-	why = check_named(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->named_id_end);
-	if (why)
-		return fr_up(skb, why);
-	pkt->at_named_id_end = fr_pin(pkt->data + fr_bound(pkt->named_id_end, 0x3f));
-	if (pkt->at_named_id_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (pkt->named_id_end > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* headers: named: fields: [ */
-	named = pkt->at_named_id_end;
-	if ((void *)(named + 1) > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (pkt->named_id_end + 3 > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "named"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
-
-	/* do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + ... */
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-	      (pkt->partial >> 16) >= pkt->named_id_end + 3))
-		return fr_up(skb, reason_partial_checksum);
-	return change_ipv4_send(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int change_ipv6_send(struct __sk_buff *skb, struct change_packet *pkt)
-{
-	struct hdr_named_2 *named = pkt->at_named_id_end;
-	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_named_2 *named = pkt->at_named_id_end;
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
+	const __u32 udp_checksum_at = v6 ? 60 : 40;
 	__u8 named_kind = be8(&named->kind) ^ 90;
 	__be16 named_number = bpf_htons((be16(&named->number) + 0x1234) & 0xffff);
 
 	/* udp.checksum */
 	__u64 odd_sum = ld8(&named->kind);
-	odd_sum <<= 8 * (((pkt->named_id_end - 54) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->named_id_end - (v6 ? 54 : 34)) & 1) != 0);
 	__u64 odd_sum_2 = ld16(&named->number);
-	odd_sum_2 <<= 8 * (((pkt->named_id_end + 1 - 54) & 1) != 0);
+	odd_sum_2 <<= 8 * (((pkt->named_id_end + 1 - (v6 ? 54 : 34)) & 1) != 0);
 	__u64 odd_sum_3 = named_kind;
-	odd_sum_3 <<= 8 * (((pkt->named_id_end - 54) & 1) != 0);
+	odd_sum_3 <<= 8 * (((pkt->named_id_end - (v6 ? 54 : 34)) & 1) != 0);
 	__u64 odd_sum_4 = named_number;
-	odd_sum_4 <<= 8 * (((pkt->named_id_end + 1 - 54) & 1) != 0);
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	odd_sum_4 <<= 8 * (((pkt->named_id_end + 1 - (v6 ? 54 : 34)) & 1) != 0);
+	__be32 old_ipv4_src = 0;
+	__be32 old_ipv4_dst = 0;
+	__be128 old_ipv6_src;
+	__be128 old_ipv6_dst;
+	if (v6) {
+		old_ipv6_src = ld128(ipv6->src);
+		old_ipv6_dst = ld128(ipv6->dst);
+	} else {
+		old_ipv4_src = ld32(ipv4->src);
+		old_ipv4_dst = ld32(ipv4->dst);
+	}
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo;
+	if (v6)
+		udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)odd_sum + odd_sum_2);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (v6) {
+		udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	} else {
+		udp_csum.optional = 1;
+		udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	}
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)odd_sum_3 + odd_sum_4);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_without(skb, csum, pkt->named_id_end, 3);
-		csum = fr_complete_without(skb, csum, 60, 2);
+		csum = fr_complete_without(skb, csum, v6 ? 60 : 40, 2);
 	}
 
+	struct hdr_udp *new_udp = pkt->data + (v6 ? 54 : 34);
 	struct hdr_named_2 *new_named = pkt->at_named_id_end;
-	struct hdr_udp *new_udp = pkt->data + 54;
 
 	st8(&new_named->kind, named_kind);
 	st16(&new_named->number, named_number);
@@ -339,7 +268,7 @@ static __always_inline int change_ipv6_send(struct __sk_buff *skb, struct change
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 60, 2);
+		csum = fr_complete_with(skb, csum, v6 ? 60 : 40, 2);
 		fr_complete(skb, csum, pkt->named_id_end, 3);
 	}
 
@@ -347,22 +276,27 @@ static __always_inline int change_ipv6_send(struct __sk_buff *skb, struct change
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int change_ipv6(struct __sk_buff *skb, struct change_packet *pkt)
+static __always_inline int change_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_named_2 *named;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_named_2 *named;
 	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* {name: "id", bytes: "size", max: 9}, */
-	why = check_named(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->named_id_end);
+	why = check_named(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42, &pkt->named_id_end);
 	if (why)
 		return fr_up(skb, why);
-	pkt->at_named_id_end = fr_pin(pkt->data + fr_bound(pkt->named_id_end, 0x7f));
+	pkt->at_named_id_end = fr_pin(pkt->data + fr_bound(pkt->named_id_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_named_id_end > pkt->data_end)
 		return fr_up(skb, reason_truncated);
 	if (pkt->named_id_end > udp_end)
@@ -378,20 +312,22 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, struct change_pack
 	/* stack: ["eth", "ip", "udp", "named"] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_gso_packet);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+	if (v6) {
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_udp_checksum);
+	}
 
 	/* do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + ... */
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (pkt->partial >> 16) >= pkt->named_id_end + 3))
 		return fr_up(skb, reason_partial_checksum);
-	return change_ipv6_send(skb, pkt);
+	return change_ip_send(skb, pkt, v6);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
 {
-	struct change_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -411,8 +347,8 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "named"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return change_ipv4(skb, &pkt);
+		return change_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return change_ipv6(skb, &pkt);
+		return change_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

@@ -74,7 +74,7 @@ static __always_inline __u64 copy_flows(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(8, 0);
+	all |= fr_copy8(to + 0, from + 0);
 	return all;
 }
 
@@ -96,19 +96,19 @@ enum {
 	reason_ipv6_payload_length, reason_changing, reason_not_ip,
 };
 
-/*
- * prog_sort: tc/ingress
- *	eth ipv4 udp
- *	eth ipv6 udp
- */
-
 /* What is known of a packet. */
-struct sort_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
 	struct val_flows *f;
 };
+
+/*
+ * prog_sort: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -183,7 +183,7 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int sort_ipv4_send(struct __sk_buff *skb, struct sort_packet *pkt)
+static __always_inline int sort_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
@@ -204,10 +204,10 @@ static __always_inline int sort_ipv4_send(struct __sk_buff *skb, struct sort_pac
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int sort_ipv4(struct __sk_buff *skb, struct sort_packet *pkt)
+static __always_inline int sort_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u64 ip_end, udp_end;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
@@ -257,7 +257,7 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int sort_ipv6_send(struct __sk_buff *skb, struct sort_packet *pkt)
+static __always_inline int sort_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
@@ -277,7 +277,7 @@ static __always_inline int sort_ipv6_send(struct __sk_buff *skb, struct sort_pac
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int sort_ipv6(struct __sk_buff *skb, struct sort_packet *pkt)
+static __always_inline int sort_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u64 ip_end, udp_end;
@@ -306,7 +306,7 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, struct sort_packet *
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
 {
-	struct sort_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();

@@ -49,16 +49,16 @@ enum {
 	reason_partial_checksum, reason_fault, reason_no_memory,
 };
 
+/* What is known of a packet. */
+struct packet {
+	void *data;
+	__u64 payload_len;
+};
+
 /*
  * prog_unwrap: tc/ingress
  *	eth ipv4 shim
  */
-
-/* What is known of a packet. */
-struct unwrap_packet {
-	void *data;
-	__u64 payload_len;
-};
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -133,7 +133,7 @@ static __always_inline __u32 check_shim(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int unwrap_send(struct __sk_buff *skb, struct unwrap_packet *pkt)
+static __always_inline int unwrap_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -181,7 +181,7 @@ static __always_inline int unwrap_send(struct __sk_buff *skb, struct unwrap_pack
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 {
-	struct unwrap_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 

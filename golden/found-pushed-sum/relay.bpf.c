@@ -66,19 +66,19 @@ enum {
 	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
 };
 
-/*
- * prog_wrap: tc/ingress
- *	eth ipv4 udp
- *	eth ipv6 udp
- */
-
 /* What is known of a packet. */
-struct wrap_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	__u64 payload_len;
 	__u64 partial;
 };
+
+/*
+ * prog_wrap: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -95,6 +95,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -134,26 +181,77 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = data + at;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 len = skb->len;
+	const __u32 headers_len = 62, new_headers_len = 66, udp_checksum_at = 60;
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
+	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
+	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
+	__be64 ipv6_src = ld64(ipv6->src);
+	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
+	__be64 ipv6_dst = ld64(ipv6->dst);
+	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
+	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
+	__be16 seal_id = ld16(&udp->src_port);
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
+	/* seal.checksum */
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be16 seal_checksum = fr_checksum(FR_ZERO + seal_id + bpf_htonl(pkt->payload_len + 4) +
+					   fr_add128(old_ipv6_src) + seal_id + 0x6834);
 
-	*end = udp_end;
-	return 0;
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		bpf_htons(pkt->payload_len + 12) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->payload_len + 12) + seal_id + seal_checksum);
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_seal *new_seal = pkt->data + 62;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st64(new_eth->src, eth_src_eth_src_eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 12));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_2);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_2);
+	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 12));
+	st16(&new_seal->id, seal_id);
+	st16(&new_seal->checksum, seal_checksum);
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, struct wrap_packet *pkt)
+static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -226,13 +324,18 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, struct wrap_pac
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int wrap_ipv4(struct __sk_buff *skb, struct wrap_packet *pkt)
+static __always_inline int wrap_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
@@ -243,148 +346,25 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, struct wrap_packet *
 	/* do: [{push: seal: id: "udp.src_port"}, "pass"] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_gso_packet);
-	pkt->payload_len = udp_end - 42;
-	if (pkt->payload_len + 32 > 0xffff || pkt->payload_len + 12 > 0xffff)
+	pkt->payload_len = udp_end - (v6 ? 62 : 42);
+	if (pkt->payload_len + (v6 ? 12 : 32) > 0xffff || pkt->payload_len + 12 > 0xffff)
 		return fr_up(skb, reason_length);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial >> 16) >= 42 &&
-	       (pkt->partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      ((pkt->partial >> 16) >= (v6 ? 62 : 42) &&
+	       (pkt->partial & 0xffff) < (v6 ? 62ULL : 42ULL) + pkt->payload_len - 1)))
 		return fr_up(skb, reason_partial_checksum);
-	return wrap_ipv4_send(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
+	if (v6) {
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_udp_checksum);
+		return wrap_ipv6_send(skb, pkt);
 	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, struct wrap_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 66, udp_checksum_at = 60;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
-	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
-	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
-	__be64 ipv6_src = ld64(ipv6->src);
-	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
-	__be64 ipv6_dst = ld64(ipv6->dst);
-	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
-	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
-	__be16 seal_id = ld16(&udp->src_port);
-
-	/* seal.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be16 seal_checksum = fr_checksum(FR_ZERO + seal_id + bpf_htonl(pkt->payload_len + 4) +
-					   fr_add128(old_ipv6_src) + seal_id + 0x6834);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(pkt->payload_len + 12) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->payload_len + 12) + seal_id + seal_checksum);
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_seal *new_seal = pkt->data + 62;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st64(new_eth->src, eth_src_eth_src_eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 12));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_2);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_2);
-	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 12));
-	st16(&new_seal->id, seal_id);
-	st16(&new_seal->checksum, seal_checksum);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int wrap_ipv6(struct __sk_buff *skb, struct wrap_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* match: "udp.dst_port": 7000 */
-	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_no_match);
-
-	/* do: [{push: seal: id: "udp.src_port"}, "pass"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
-	pkt->payload_len = udp_end - 62;
-	if (pkt->payload_len + 12 > 0xffff || pkt->payload_len + 12 > 0xffff)
-		return fr_up(skb, reason_length);
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial >> 16) >= 62 &&
-	       (pkt->partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
-	return wrap_ipv6_send(skb, pkt);
+	return wrap_ipv4_send(skb, pkt);
 }
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
 {
-	struct wrap_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -404,8 +384,8 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return wrap_ipv4(skb, &pkt);
+		return wrap_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return wrap_ipv6(skb, &pkt);
+		return wrap_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

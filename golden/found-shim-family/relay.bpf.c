@@ -80,9 +80,9 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY_HOP(36);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy_hop(to + 36, from + 36);
 	return all;
 }
 
@@ -107,14 +107,8 @@ enum {
 	reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
 };
 
-/*
- * prog_relay: tc/ingress
- *	eth shim ipv4 udp
- *	eth shim ipv6 udp
- */
-
 /* What is known of a packet. */
-struct relay_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
@@ -122,6 +116,12 @@ struct relay_packet {
 	__u64 partial;
 	struct val_peers *p;
 };
+
+/*
+ * prog_relay: tc/ingress
+ *	eth shim ipv4 udp
+ *	eth shim ipv6 udp
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -200,7 +200,7 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int relay_ipv4_send(struct __sk_buff *skb, struct relay_packet *pkt)
+static __always_inline int relay_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 18;
 	struct hdr_udp *udp = pkt->data + 38;
@@ -261,7 +261,7 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, struct relay_p
 	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int relay_ipv4(struct __sk_buff *skb, struct relay_packet *pkt)
+static __always_inline int relay_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_shim *shim = pkt->data + 14;
 	__u64 udp_end;
@@ -321,7 +321,7 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int relay_ipv6_send(struct __sk_buff *skb, struct relay_packet *pkt)
+static __always_inline int relay_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 18;
 	struct hdr_udp *udp = pkt->data + 58;
@@ -374,7 +374,7 @@ static __always_inline int relay_ipv6_send(struct __sk_buff *skb, struct relay_p
 	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int relay_ipv6(struct __sk_buff *skb, struct relay_packet *pkt)
+static __always_inline int relay_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_shim *shim = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 58;
@@ -412,7 +412,7 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, struct relay_packet
 
 SEC("tc") int prog_relay(struct __sk_buff *skb)
 {
-	struct relay_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();

@@ -88,21 +88,21 @@ enum {
 	reason_no_neighbour, reason_vlan_tag,
 };
 
-/*
- * prog_forward: tc/egress
- *	eth vlan(metadata) label ipv4 udp
- *	eth vlan label ipv4 udp
- *	eth label ipv4 udp
- */
-
 /* What is known of a packet. */
-struct forward_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	__u64 ipv4_end;
 	__u64 payload_len;
 	struct val_routes *r;
 };
+
+/*
+ * prog_forward: tc/egress
+ *	eth vlan(metadata) label ipv4 udp
+ *	eth vlan label ipv4 udp
+ *	eth label ipv4 udp
+ */
 
 static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					const __u32 at, __u64 *end)
@@ -130,6 +130,25 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
+static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 ipv4_end, const __u32 at)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ipv4_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ipv4_end)
+		return reason_udp_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	return 0;
+}
+
 static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
 				       __u64 ipv4_end, const __u32 at, __u64 *end)
 {
@@ -152,114 +171,9 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 }
 
 static __always_inline int forward_vlan_in_the_metadata_send(struct __sk_buff *skb,
-	struct forward_packet *pkt)
+	struct packet *pkt, const int second, const int second_2)
 {
-	struct hdr_ipv4 *ipv4 = pkt->data + 18;
-	__u32 len = skb->len;
-	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
-					   ipv4_ttl_protocol);
-	int direct = pkt->r->via.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 30 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 16);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 18;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->via.hop);
-
-	st16(&new_eth->type, bpf_htons(0x88b6));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 16);
-
-	/* The tag in the metadata belongs to the link that the packet came from. */
-	if (bpf_skb_vlan_pop(skb))
-		return fr_drop(len, reason_fault);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->via.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->via.hop.ifindex, AF_INET, fr_v4_in(pkt->r->via.addr));
-}
-
-static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb,
-							struct forward_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_label *label = pkt->data + 14;
-	struct hdr_ipv4 *ipv4 = pkt->data + 18;
-	__u64 udp_end;
-
-	/* stack: ["eth", "vlan?", "label", "ipv4", "udp"] */
-	if (be16(&eth->type) != 0x88b6)
-		return fr_up(skb, reason_not_label);
-
-	/* headers: label: {after: {eth: type: 0x88b6, vlan: type: 0x88b6}, fields: [{name: "i... */
-	if ((void *)(label + 1) > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &pkt->ipv4_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ipv4_end, 38, &udp_end);
-	if (why)
-		return fr_up(skb, why);
-
-	/* lookup: r: routes: ["ipv4.dst"] */
-	struct key_routes key __attribute__((aligned(8))) = {};
-
-	key.dst.len = 128;
-	fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-	pkt->r = find_routes(&key);
-	if (!pkt->r)
-		return fr_up(skb, reason_no_routes);
-
-	/* do: [{send: via: "r.via"}] */
-	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_hop_limit);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_martian_source);
-	if (fr_multicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, reason_multicast);
-	if (!fr_unicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, reason_martian_destination);
-	if (!(skb->len <= pkt->ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ipv4_end - 1))
-		return fr_up(skb, reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->r->via.hop, pkt->ipv4_end - 18)))
-		return fr_unfit(skb, &pkt->r->via.hop, reason_too_big);
-	return forward_vlan_in_the_metadata_send(skb, pkt);
-}
-
-static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 ipv4_end, const __u32 at)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ipv4_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ipv4_end)
-		return reason_udp_length;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-	return 0;
-}
-
-static __always_inline int forward_vlan_send(struct __sk_buff *skb, struct forward_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 22;
+	struct hdr_ipv4 *ipv4 = pkt->data + (second_2 ? 22 : 18);
 	__u32 len = skb->len;
 	const __u32 headers_len = 18, new_headers_len = 14;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
@@ -268,24 +182,48 @@ static __always_inline int forward_vlan_send(struct __sk_buff *skb, struct forwa
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					   ipv4_ttl_protocol);
 	int direct = pkt->r->via.hop.state == FR_HOP_DIRECT;
+	if (second_2) {
+		int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 32,
+				    FR_POP_INNER, &pkt->data);
+		if (unlikely(err))
+			return fr_failed(skb, len, err, reason_fault);
+		if (unlikely(pkt->data + 30 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
+	} else {
+		if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
+			if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
+				return fr_up(skb, reason_no_memory);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 32, FR_POP_INNER,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-	if (unlikely(pkt->data + 30 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_fault);
+			pkt->data = (void *)(long)skb->data;
+			if (unlikely(pkt->data + 30 > (void *)(long)skb->data_end))
+				return fr_drop(len, reason_fault);
+		}
+	}
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 16);
+	__s64 csum = fr_complete_begin(skb, second_2 ? ETH_HLEN : second ? 26 :
+				       ETH_HLEN, second_2 ? 16 : second ? 4 : 16);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 18;
 	if (direct)
 		fr_link(pkt->data, &pkt->r->via.hop);
-
-	st16(&new_eth->type, bpf_htons(0x88b6));
+	if (second_2) {
+		st16(&new_eth->type, bpf_htons(0x88b6));
+	} else {
+		if (!second) {
+			st16(&new_eth->type, bpf_htons(0x88b6));
+		}
+	}
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 16);
+	fr_complete_end(skb, csum, second_2 ? ETH_HLEN : second ? 26 : ETH_HLEN, second_2 ? 16 :
+			second ? 4 : 16);
+	if (!second_2) {
+		if (!second) {
+			/* The tag in the metadata belongs to the link that the packet came from. */
+			if (bpf_skb_vlan_pop(skb))
+				return fr_drop(len, reason_fault);
+		}
+	}
 
 	fr_count(reason_sent, len);
 	if (direct)
@@ -293,25 +231,40 @@ static __always_inline int forward_vlan_send(struct __sk_buff *skb, struct forwa
 	return fr_redirect_neigh(pkt->r->via.hop.ifindex, AF_INET, fr_v4_in(pkt->r->via.addr));
 }
 
-static __always_inline int forward_vlan(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, struct packet *pkt,
+							const int second)
 {
+	struct hdr_eth *eth = pkt->data;
 	struct hdr_vlan *vlan = pkt->data + 14;
-	struct hdr_label *label = pkt->data + 18;
-	struct hdr_ipv4 *ipv4 = pkt->data + 22;
-	__u64 ipv4_end;
+	struct hdr_label *label = pkt->data + (second ? 18 : 14);
+	struct hdr_ipv4 *ipv4 = pkt->data + (second ? 22 : 18);
 
-	if ((void *)(vlan + 1) > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+	pkt->ipv4_end = 0;
+	__u64 udp_end = 0;
+	__u64 ipv4_end = 0;
+	if (second) {
+		if ((void *)(vlan + 1) > pkt->data_end)
+			return fr_up(skb, reason_truncated);
 
-	/* stack: ["eth", "vlan?", "label", "ipv4", "udp"] */
-	if (be16(&vlan->type) != 0x88b6)
-		return fr_up(skb, reason_not_label);
+		/* stack: ["eth", "vlan?", "label", "ipv4", "udp"] */
+		if (be16(&vlan->type) != 0x88b6)
+			return fr_up(skb, reason_not_label);
+	} else {
+		/* stack: ["eth", "vlan?", "label", "ipv4", "udp"] */
+		if (be16(&eth->type) != 0x88b6)
+			return fr_up(skb, reason_not_label);
+	}
 
 	/* headers: label: {after: {eth: type: 0x88b6, vlan: type: 0x88b6}, fields: [{name: "i... */
 	if ((void *)(label + 1) > pkt->data_end)
 		return fr_up(skb, reason_truncated);
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 22, &ipv4_end) ?:
-		check_udp_2(skb, pkt->data, pkt->data_end, ipv4_end, 42);
+	__u32 why;
+	if (second)
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 22, &ipv4_end) ?:
+			check_udp_2(skb, pkt->data, pkt->data_end, ipv4_end, 42);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &pkt->ipv4_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ipv4_end, 38, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
@@ -333,54 +286,26 @@ static __always_inline int forward_vlan(struct __sk_buff *skb, struct forward_pa
 		return fr_up(skb, reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4->dst)))
 		return fr_up(skb, reason_martian_destination);
-	pkt->payload_len = ipv4_end - 50;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(42, 48) ||
-	      ((partial >> 16) >= 50 && (partial & 0xffff) < 50ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->r->via.hop, 28ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->r->via.hop, reason_too_big);
-	return forward_vlan_send(skb, pkt);
-}
-
-static __always_inline int forward_send(struct __sk_buff *skb, struct forward_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 18;
-	__u32 len = skb->len;
-	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
-					   ipv4_ttl_protocol);
-	int direct = pkt->r->via.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 30 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
+	if (second) {
+		pkt->payload_len = ipv4_end - 50;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(42, 48) ||
+		      ((partial >> 16) >= 50 && (partial & 0xffff) < 50ULL + pkt->payload_len - 1)))
+			return fr_up(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->via.hop, 28ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->r->via.hop, reason_too_big);
+		return forward_vlan_in_the_metadata_send(skb, pkt, 0, 1);
 	}
-
-	__s64 csum = fr_complete_begin(skb, 26, 4);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 18;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->via.hop);
-
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	fr_complete_end(skb, csum, 26, 4);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->via.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->via.hop.ifindex, AF_INET, fr_v4_in(pkt->r->via.addr));
+	if (!(skb->len <= pkt->ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ipv4_end - 1))
+		return fr_up(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->via.hop, pkt->ipv4_end - 18)))
+		return fr_unfit(skb, &pkt->r->via.hop, reason_too_big);
+	return forward_vlan_in_the_metadata_send(skb, pkt, 0, 0);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
-	struct forward_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -401,9 +326,9 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	/* stack: ["eth", "vlan?", "label", "ipv4", "udp"] */
 	if (skb->vlan_present &&
 	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8))
-		return forward_vlan_in_the_metadata(skb, &pkt);
+		return forward_vlan_in_the_metadata(skb, &pkt, 0);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
-		return forward_vlan(skb, &pkt);
+		return forward_vlan_in_the_metadata(skb, &pkt, 1);
 	if (skb->vlan_present)
 		return fr_up(skb, reason_vlan_tag);
 	if (be16(&eth->type) != 0x88b6)
@@ -439,5 +364,5 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		return fr_up(skb, reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt.r->via.hop, pkt.ipv4_end - 18)))
 		return fr_unfit(skb, &pkt.r->via.hop, reason_too_big);
-	return forward_send(skb, &pkt);
+	return forward_vlan_in_the_metadata_send(skb, &pkt, 1, 0);
 }

@@ -131,7 +131,7 @@ static __always_inline __u64 copy_marks(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(16, 0);
+	all |= fr_copy16(to + 0, from + 0);
 	return all;
 }
 
@@ -153,8 +153,8 @@ static __always_inline __u64 copy_row(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(32, 0);
-	FR_COPY(32, 4);
+	all |= fr_copy32(to + 0, from + 0);
+	all |= fr_copy32(to + 4, from + 4);
 	return all;
 }
 
@@ -179,6 +179,15 @@ enum {
 	reason_ipv6_payload_length, reason_not_ip, reason_not_tag,
 };
 
+/* What is known of a packet. */
+struct packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	struct val_row *c;
+};
+
 /*
  * prog_tagged: tc/ingress
  *	eth vlan(metadata) ipv4 udp
@@ -186,15 +195,6 @@ enum {
  *	eth vlan ipv4 udp
  *	eth vlan ipv6 udp
  */
-
-/* What is known of a packet. */
-struct tagged_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 now;
-	struct val_row *c;
-};
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -209,6 +209,70 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 ip_end, const __u32 at)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -248,61 +312,94 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline int tagged_vlan_in_the_metadata_ipv4_send(struct __sk_buff *skb,
-	struct tagged_packet *pkt)
+static __always_inline int tagged_vlan_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
-
-	struct hdr_eth *new_eth = pkt->data;
-
-	st16(&new_eth->type, bpf_htons(0x800));
 
 	fr_count(reason_pass, len);
 	fr_use(pkt->c->slot, 0, len, pkt->now);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tagged_vlan_in_the_metadata_ipv4_send_2(struct __sk_buff *skb,
-	struct tagged_packet *pkt)
+static __always_inline int tagged_vlan_in_the_metadata_ip_send(struct __sk_buff *skb,
+	struct packet *pkt, const int v6)
 {
 	__u32 len = skb->len;
 
 	struct hdr_eth *new_eth = pkt->data;
 
-	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_eth->type, bpf_htons(v6 ? 0x86dd : 0x800));
+
+	fr_count(reason_pass, len);
+	fr_use(pkt->c->slot, 0, len, pkt->now);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int tagged_vlan_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(reason_pass, len);
+	fr_use(pkt->c->slot, 0, len, pkt->now);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int tagged_vlan_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
 
 	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tagged_vlan_in_the_metadata_ipv4(struct __sk_buff *skb,
-							    struct tagged_packet *pkt)
+static __always_inline int tagged_vlan_in_the_metadata_ip_send_2(struct __sk_buff *skb,
+	struct packet *pkt, const int to_v6)
 {
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+	__u32 len = skb->len;
 
+	struct hdr_eth *new_eth = pkt->data;
+
+	st16(&new_eth->type, bpf_htons(to_v6 ? 0x86dd : 0x800));
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int tagged_vlan_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int tagged_vlan_in_the_metadata_ip(struct __sk_buff *skb, struct packet *pkt,
+							  const int v6, const int second)
+{
+	struct hdr_vlan *vlan = pkt->data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + (second ? 18 : 14);
+	struct hdr_ipv6 *ipv6 = pkt->data + (second ? 18 : 14);
+	struct hdr_udp *udp = pkt->data + (v6 ? (second ? 58 : 54) : second ? 38 : 34);
+	__u64 ip_end = 0;
+	__u64 udp_end = 0;
+	__u64 ip_end_2 = 0;
+	__u32 why;
+
+	if (v6) {
+		if (second)
+			why = check_ipv6(skb, pkt->data, pkt->data_end, 18, &ip_end_2) ?:
+				check_udp_2(skb, pkt->data, pkt->data_end, ip_end_2, 58);
+		else
+			why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+				check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	} else {
+		if (second)
+			why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &ip_end_2) ?:
+				check_udp_2(skb, pkt->data, pkt->data_end, ip_end_2, 38);
+		else
+			why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+				check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+	}
 	if (why)
 		return fr_up(skb, why);
 
@@ -312,7 +409,10 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv4(struct __sk_buff *sk
 		struct key_routes key __attribute__((aligned(8))) = {};
 
 		key.net.len = 128;
-		fr_put_v4(key.net.addr, ld32(ipv4->src));
+		if (v6)
+			fr_put_v6(key.net.addr, ipv6->src, 4);
+		else
+			fr_put_v4(key.net.addr, ld32(ipv4->src));
 		r = find_routes(&key);
 	}
 	if (!r)
@@ -333,315 +433,58 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv4(struct __sk_buff *sk
 			if (found == FR_MISSING)
 				pkt->c = NULL;
 		}
-		if (fr_has(pkt->c))
-			return tagged_vlan_in_the_metadata_ipv4_send(skb, pkt);
-	}
-
-	/* {lookup: m: marks: ["tag.dei"], do: [{count: {counter: "priority", by: "tag.pcp"}}]}, */
-	struct val_marks *m;
-	{
-		struct key_marks key __attribute__((aligned(8))) = {};
-
-		key.dei = ((__u64)fr_vlan_tci(skb) >> 12) & 1;
-		enum fr_found found = find_marks(&key, pkt->lease, 8, &m);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_no_marks, reason_changing);
-	}
-	fr_named_add(0, ((__u64)fr_vlan_tci(skb) >> 13) & 7);
-	return tagged_vlan_in_the_metadata_ipv4_send_2(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int tagged_vlan_in_the_metadata_ipv6_send(struct __sk_buff *skb,
-	struct tagged_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	struct hdr_eth *new_eth = pkt->data;
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-
-	fr_count(reason_pass, len);
-	fr_use(pkt->c->slot, 0, len, pkt->now);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int tagged_vlan_in_the_metadata_ipv6_send_2(struct __sk_buff *skb,
-	struct tagged_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	struct hdr_eth *new_eth = pkt->data;
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int tagged_vlan_in_the_metadata_ipv6(struct __sk_buff *skb,
-							    struct tagged_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* lookup: r: routes: ["udp.src.addr"] */
-	struct val_routes *r;
-	{
-		struct key_routes key __attribute__((aligned(8))) = {};
-
-		key.net.len = 128;
-		fr_put_v6(key.net.addr, ipv6->src, 4);
-		r = find_routes(&key);
-	}
-	if (!r)
-		return fr_up(skb, reason_no_routes);
-
-	/* {lookup: c: row: ["!r", "udp.checksum <= 14", "0x107C5"], when: "setting.allowed ==... */
-	if (ldv64(set_allowed) == ld64(r->to.addr) &&
-	    ldv64(set_allowed + 8) == ld64(r->to.addr + 8)) {
-		{
-			struct key_row key __attribute__((aligned(8))) = {};
-
-			key.second = 0;
-			key.first = be16(&udp->checksum) <= 14;
-			key.a = 0x107c5;
-			enum fr_found found = find_row(&key, pkt->lease, 0, &pkt->c, pkt->now);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_changing);
-			if (found == FR_MISSING)
-				pkt->c = NULL;
+		if (fr_has(pkt->c)) {
+			if (v6) {
+				if (second)
+					return tagged_vlan_ipv6_send(skb, pkt);
+				return tagged_vlan_in_the_metadata_ip_send(skb, pkt, 1);
+			}
+			if (second)
+				return tagged_vlan_ipv4_send(skb, pkt);
+			return tagged_vlan_in_the_metadata_ip_send(skb, pkt, 0);
 		}
-		if (fr_has(pkt->c))
-			return tagged_vlan_in_the_metadata_ipv6_send(skb, pkt);
 	}
 
 	/* {lookup: m: marks: ["tag.dei"], do: [{count: {counter: "priority", by: "tag.pcp"}}]}, */
 	struct val_marks *m;
 	{
 		struct key_marks key __attribute__((aligned(8))) = {};
-
-		key.dei = ((__u64)fr_vlan_tci(skb) >> 12) & 1;
+		if (second) {
+			key.dei = (be8(vlan->pcp_to_vid) >> 4) & 1;
+		} else {
+			key.dei = ((__u64)fr_vlan_tci(skb) >> 12) & 1;
+		}
 		enum fr_found found = find_marks(&key, pkt->lease, 8, &m);
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, reason_no_marks, reason_changing);
 	}
-	fr_named_add(0, ((__u64)fr_vlan_tci(skb) >> 13) & 7);
-	return tagged_vlan_in_the_metadata_ipv6_send_2(skb, pkt);
+	if (second)
+		fr_named_add(0, be8(vlan->pcp_to_vid) >> 5);
+	else
+		fr_named_add(0, ((__u64)fr_vlan_tci(skb) >> 13) & 7);
+	if (v6) {
+		if (second)
+			return tagged_vlan_ipv6_send_2(skb, pkt);
+		return tagged_vlan_in_the_metadata_ip_send_2(skb, pkt, 1);
+	}
+	if (second)
+		return tagged_vlan_ipv4_send_2(skb, pkt);
+	return tagged_vlan_in_the_metadata_ip_send_2(skb, pkt, 0);
 }
 
-static __always_inline int tagged_vlan_in_the_metadata(struct __sk_buff *skb,
-						       struct tagged_packet *pkt)
+static __always_inline int tagged_vlan_in_the_metadata(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 
 	/* stack: ["eth", {tag: ["vlan"]}, "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return tagged_vlan_in_the_metadata_ipv4(skb, pkt);
+		return tagged_vlan_in_the_metadata_ip(skb, pkt, 0, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return tagged_vlan_in_the_metadata_ipv6(skb, pkt);
+		return tagged_vlan_in_the_metadata_ip(skb, pkt, 1, 0);
 	return fr_up(skb, reason_not_ip);
 }
 
-static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 ip_end, const __u32 at)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-	return 0;
-}
-
-static __always_inline int tagged_vlan_ipv4_send(struct __sk_buff *skb, struct tagged_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(reason_pass, len);
-	fr_use(pkt->c->slot, 0, len, pkt->now);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int tagged_vlan_ipv4_send_2(struct __sk_buff *skb, struct tagged_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int tagged_vlan_ipv4(struct __sk_buff *skb, struct tagged_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 18;
-	struct hdr_udp *udp = pkt->data + 38;
-	struct hdr_vlan *vlan = pkt->data + 14;
-	__u64 ip_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &ip_end) ?:
-		check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 38);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* lookup: r: routes: ["udp.src.addr"] */
-	struct val_routes *r;
-	{
-		struct key_routes key __attribute__((aligned(8))) = {};
-
-		key.net.len = 128;
-		fr_put_v4(key.net.addr, ld32(ipv4->src));
-		r = find_routes(&key);
-	}
-	if (!r)
-		return fr_up(skb, reason_no_routes);
-
-	/* {lookup: c: row: ["!r", "udp.checksum <= 14", "0x107C5"], when: "setting.allowed ==... */
-	if (ldv64(set_allowed) == ld64(r->to.addr) &&
-	    ldv64(set_allowed + 8) == ld64(r->to.addr + 8)) {
-		{
-			struct key_row key __attribute__((aligned(8))) = {};
-
-			key.second = 0;
-			key.first = be16(&udp->checksum) <= 14;
-			key.a = 0x107c5;
-			enum fr_found found = find_row(&key, pkt->lease, 0, &pkt->c, pkt->now);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_changing);
-			if (found == FR_MISSING)
-				pkt->c = NULL;
-		}
-		if (fr_has(pkt->c))
-			return tagged_vlan_ipv4_send(skb, pkt);
-	}
-
-	/* {lookup: m: marks: ["tag.dei"], do: [{count: {counter: "priority", by: "tag.pcp"}}]}, */
-	struct val_marks *m;
-	{
-		struct key_marks key __attribute__((aligned(8))) = {};
-
-		key.dei = (be8(vlan->pcp_to_vid) >> 4) & 1;
-		enum fr_found found = find_marks(&key, pkt->lease, 8, &m);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_no_marks, reason_changing);
-	}
-	fr_named_add(0, be8(vlan->pcp_to_vid) >> 5);
-	return tagged_vlan_ipv4_send_2(skb, pkt);
-}
-
-static __always_inline int tagged_vlan_ipv6_send(struct __sk_buff *skb, struct tagged_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(reason_pass, len);
-	fr_use(pkt->c->slot, 0, len, pkt->now);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int tagged_vlan_ipv6_send_2(struct __sk_buff *skb, struct tagged_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int tagged_vlan_ipv6(struct __sk_buff *skb, struct tagged_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 18;
-	struct hdr_udp *udp = pkt->data + 58;
-	struct hdr_vlan *vlan = pkt->data + 14;
-	__u64 ip_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 18, &ip_end) ?:
-		check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 58);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* lookup: r: routes: ["udp.src.addr"] */
-	struct val_routes *r;
-	{
-		struct key_routes key __attribute__((aligned(8))) = {};
-
-		key.net.len = 128;
-		fr_put_v6(key.net.addr, ipv6->src, 4);
-		r = find_routes(&key);
-	}
-	if (!r)
-		return fr_up(skb, reason_no_routes);
-
-	/* {lookup: c: row: ["!r", "udp.checksum <= 14", "0x107C5"], when: "setting.allowed ==... */
-	if (ldv64(set_allowed) == ld64(r->to.addr) &&
-	    ldv64(set_allowed + 8) == ld64(r->to.addr + 8)) {
-		{
-			struct key_row key __attribute__((aligned(8))) = {};
-
-			key.second = 0;
-			key.first = be16(&udp->checksum) <= 14;
-			key.a = 0x107c5;
-			enum fr_found found = find_row(&key, pkt->lease, 0, &pkt->c, pkt->now);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_changing);
-			if (found == FR_MISSING)
-				pkt->c = NULL;
-		}
-		if (fr_has(pkt->c))
-			return tagged_vlan_ipv6_send(skb, pkt);
-	}
-
-	/* {lookup: m: marks: ["tag.dei"], do: [{count: {counter: "priority", by: "tag.pcp"}}]}, */
-	struct val_marks *m;
-	{
-		struct key_marks key __attribute__((aligned(8))) = {};
-
-		key.dei = (be8(vlan->pcp_to_vid) >> 4) & 1;
-		enum fr_found found = find_marks(&key, pkt->lease, 8, &m);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_no_marks, reason_changing);
-	}
-	fr_named_add(0, be8(vlan->pcp_to_vid) >> 5);
-	return tagged_vlan_ipv6_send_2(skb, pkt);
-}
-
-static __always_inline int tagged_vlan(struct __sk_buff *skb, struct tagged_packet *pkt)
+static __always_inline int tagged_vlan(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_vlan *vlan = pkt->data + 14;
 
@@ -650,15 +493,15 @@ static __always_inline int tagged_vlan(struct __sk_buff *skb, struct tagged_pack
 
 	/* stack: ["eth", {tag: ["vlan"]}, "ip", "udp"] */
 	if (be16(&vlan->type) == 0x800)
-		return tagged_vlan_ipv4(skb, pkt);
+		return tagged_vlan_in_the_metadata_ip(skb, pkt, 0, 1);
 	if (be16(&vlan->type) == 0x86dd)
-		return tagged_vlan_ipv6(skb, pkt);
+		return tagged_vlan_in_the_metadata_ip(skb, pkt, 1, 1);
 	return fr_up(skb, reason_not_ip);
 }
 
 SEC("tc") int prog_tagged(struct __sk_buff *skb)
 {
-	struct tagged_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();

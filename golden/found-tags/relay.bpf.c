@@ -52,16 +52,11 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_UNTAG = 0, PROG_WRAP = 32 };
 
-/*
- * prog_untag: tc/ingress
- *	eth vlan(metadata)
- *	eth vlan
- *	eth
- */
-
 /* What is known of a packet. */
-struct untag_packet {
+struct packet {
 	void *data;
+	void *data_end;
+	__u32 prog;
 	__u64 payload_len;
 };
 
@@ -81,15 +76,22 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int untag_send(struct __sk_buff *skb, struct untag_packet *pkt)
+/*
+ * prog_untag: tc/ingress
+ *	eth vlan(metadata)
+ *	eth vlan
+ *	eth
+ */
+
+static __always_inline int untag_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
 	/* The tag in the metadata belongs to the link that the packet came from. */
 	if (bpf_skb_vlan_pop(skb))
-		return fr_up(skb, PROG_UNTAG + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 
-	fr_count(PROG_UNTAG + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
@@ -112,7 +114,7 @@ static __always_inline __u32 check_vlan(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int untag_send_2(struct __sk_buff *skb, struct untag_packet *pkt)
+static __always_inline int untag_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_vlan *vlan = pkt->data + 14;
@@ -128,7 +130,7 @@ static __always_inline int untag_send_2(struct __sk_buff *skb, struct untag_pack
 			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_UNTAG + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	struct hdr_eth *new_eth = pkt->data;
 
@@ -138,27 +140,29 @@ static __always_inline int untag_send_2(struct __sk_buff *skb, struct untag_pack
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, eth_type);
 
-	fr_count(PROG_UNTAG + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int untag_send_3(struct __sk_buff *skb, struct untag_packet *pkt)
+static __always_inline int untag_send_3(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(PROG_UNTAG + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
 SEC("tc") int prog_untag(struct __sk_buff *skb)
 {
-	struct untag_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_UNTAG;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 18);
 	pkt.data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
+	pkt.data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = pkt.data;
 
 	/* untag: { */
@@ -166,7 +170,7 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 		return fr_up(skb, PROG_UNTAG + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	__u32 why = check_eth(skb, pkt.data, data_end);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
 		return fr_up(skb, PROG_UNTAG + why);
 
@@ -179,7 +183,7 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 	}
 	/* vlan */
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8)) {
-		why = check_vlan(skb, pkt.data, data_end, 14, &pkt.payload_len);
+		why = check_vlan(skb, pkt.data, pkt.data_end, 14, &pkt.payload_len);
 		if (why)
 			return fr_up(skb, PROG_UNTAG + why);
 		__u64 partial = fr_partial(skb);
@@ -198,13 +202,6 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
  *	eth vlan ipv6
  *	eth ipv6
  */
-
-/* What is known of a packet. */
-struct wrap_packet {
-	void *data;
-	void *data_end;
-	__u64 payload_len;
-};
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					const __u32 at, __u64 *end)
@@ -237,8 +234,8 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int wrap_vlan_in_the_metadata_send(struct __sk_buff *skb,
-							  struct wrap_packet *pkt)
+static __always_inline int wrap_vlan_in_the_metadata_send(struct __sk_buff *skb, struct packet *pkt,
+							  const int second)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -246,8 +243,16 @@ static __always_inline int wrap_vlan_in_the_metadata_send(struct __sk_buff *skb,
 	const __u32 headers_len = 54, new_headers_len = 58;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
+	__be32 eth_src = 0;
+	__be16 eth_src_2 = 0;
+	__be64 eth_src_eth_src_eth_type;
+
+	if (second) {
+		eth_src_eth_src_eth_type = ld64(eth->src);
+	} else {
+		eth_src = ld32(eth->src);
+		eth_src_2 = ld16(eth->src + 4);
+	}
 	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
 	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
 	__be64 ipv6_src = ld64(ipv6->src);
@@ -256,9 +261,8 @@ static __always_inline int wrap_vlan_in_the_metadata_send(struct __sk_buff *skb,
 	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
-
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_WRAP + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -267,9 +271,13 @@ static __always_inline int wrap_vlan_in_the_metadata_send(struct __sk_buff *skb,
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x86dd));
+	if (second) {
+		st64(new_eth->src, eth_src_eth_src_eth_type);
+	} else {
+		st32(new_eth->src, eth_src);
+		st16(new_eth->src + 4, eth_src_2);
+		st16(&new_eth->type, bpf_htons(0x86dd));
+	}
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 4));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -280,27 +288,27 @@ static __always_inline int wrap_vlan_in_the_metadata_send(struct __sk_buff *skb,
 	st32(&new_mark->id, bpf_htonl(7));
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_WRAP + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int wrap_vlan_in_the_metadata(struct __sk_buff *skb, struct wrap_packet *pkt)
+static __always_inline int wrap_vlan_in_the_metadata(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 
 	/* stack: ["eth", "vlan?", "ipv6"] */
 	if (be16(&eth->type) != ETH_P_IPV6)
-		return fr_up(skb, PROG_WRAP + reason_not_ipv6);
+		return fr_up(skb, pkt->prog + reason_not_ipv6);
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->payload_len);
 	if (why)
-		return fr_up(skb, PROG_WRAP + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* do: [{push: mark: id: 7}, "pass"] */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_WRAP + reason_partial_checksum);
-	return wrap_vlan_in_the_metadata_send(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	return wrap_vlan_in_the_metadata_send(skb, pkt, 0);
 }
 
 static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
@@ -327,70 +335,29 @@ static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline int wrap_vlan(struct __sk_buff *skb, struct wrap_packet *pkt)
+static __always_inline int wrap_vlan(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_vlan *vlan = pkt->data + 14;
 
 	if ((void *)(vlan + 1) > pkt->data_end)
-		return fr_up(skb, PROG_WRAP + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "vlan?", "ipv6"] */
 	if (be16(&vlan->type) != 0x86dd)
-		return fr_up(skb, PROG_WRAP + reason_not_ipv6);
+		return fr_up(skb, pkt->prog + reason_not_ipv6);
 	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 18);
 	if (why)
-		return fr_up(skb, PROG_WRAP + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* do: [{push: mark: id: 7}, "pass"] */
-	return fr_up(skb, PROG_WRAP + reason_tag_in_frame);
-}
-
-static __always_inline int wrap_send(struct __sk_buff *skb, struct wrap_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 54, new_headers_len = 58;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
-	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
-	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
-	__be64 ipv6_src = ld64(ipv6->src);
-	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
-	__be64 ipv6_dst = ld64(ipv6->dst);
-	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_WRAP + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_mark *new_mark = pkt->data + 54;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st64(new_eth->src, eth_src_eth_src_eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 4));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_2);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_2);
-	st32(&new_mark->id, bpf_htonl(7));
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_WRAP + reason_pass, len);
-	return TC_ACT_UNSPEC;
+	return fr_up(skb, pkt->prog + reason_tag_in_frame);
 }
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
 {
-	struct wrap_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_WRAP;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -427,5 +394,5 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt.payload_len - 1)))
 		return fr_up(skb, PROG_WRAP + reason_partial_checksum);
-	return wrap_send(skb, &pkt);
+	return wrap_vlan_in_the_metadata_send(skb, &pkt, 1);
 }

@@ -83,7 +83,7 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(32, 0);
+	all |= fr_copy32(to + 0, from + 0);
 	return all;
 }
 
@@ -106,20 +106,20 @@ enum {
 	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
 };
 
-/*
- * prog_inside: tc/ingress
- *	eth ipv4 udp vxlan eth ipv4 udp
- *	eth ipv6 udp vxlan eth ipv4 udp
- */
-
 /* What is known of a packet. */
-struct inside_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
 	__u64 partial;
 	struct val_peers *p;
 };
+
+/*
+ * prog_inside: tc/ingress
+ *	eth ipv4 udp vxlan eth ipv4 udp
+ *	eth ipv6 udp vxlan eth ipv4 udp
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -137,221 +137,6 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
 	return 0;
-}
-
-static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv4 *ipv4 = data + at;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return reason_ipv4_version;
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return reason_ip_options;
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return reason_ipv4_reserved;
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return reason_fragment;
-	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return reason_ipv4_total_length;
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return reason_ipv4_checksum;
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return reason_martian_source;
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-	if (be16(&udp->dst_port) != 0x12b5)
-		return reason_not_vxlan;
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 udp_end, const __u32 at, __u64 *end)
-{
-	struct hdr_ipv4 *ipv4 = data + at;
-
-	if ((void *)(ipv4 + 1) > data_end || at + sizeof(*ipv4) > udp_end)
-		return reason_truncated;
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return reason_ipv4_version;
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return reason_ip_options;
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return reason_ipv4_reserved;
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return reason_fragment;
-	__u64 inner_ip_end = at + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || inner_ip_end > udp_end)
-		return reason_ipv4_total_length;
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return reason_ipv4_checksum;
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return reason_not_inner_udp;
-
-	*end = inner_ip_end;
-	return 0;
-}
-
-static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 inner_ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > inner_ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 inner_udp_end = at + be16(&udp->length);
-	if (!(inner_udp_end == inner_ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (inner_udp_end != inner_ip_end)
-		return reason_udp_length;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-
-	*end = inner_udp_end;
-	return 0;
-}
-
-static __always_inline int inside_ipv4_send(struct __sk_buff *skb, struct inside_packet *pkt)
-{
-	struct hdr_vxlan *vxlan = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 84;
-	struct hdr_ipv4 *ipv4 = pkt->data + 64;
-	struct hdr_udp *udp_2 = pkt->data + 34;
-	struct hdr_ipv4 *ipv4_2 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 inner_udp_checksum_at = 90, udp_checksum_at = 40;
-	__be32 vxlan_vni_reserved_2 = bpf_htonl(((__u64)pkt->p->tenant << 8) |
-						be8(&vxlan->reserved_2));
-
-	/* inner_udp.checksum */
-	__be16 old_udp_dst_port = ld16(&udp->dst_port);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 inner_udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum inner_udp_csum = fr_csum(pkt->partial, inner_udp_checksum_at,
-						ld16(&udp->checksum), inner_udp_old_pseudo,
-						old_udp_dst_port);
-	inner_udp_csum.optional = 1;
-	__u64 inner_udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&inner_udp_csum, inner_udp_new_pseudo, 0x900);
-
-	/* udp.checksum */
-	__be32 old_ipv4_src_2 = ld32(ipv4_2->src);
-	__be32 old_ipv4_dst_2 = ld32(ipv4_2->dst);
-	__be16 old_udp_length_2 = ld16(&udp_2->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp_2->checksum), udp_old_pseudo,
-			(__u64)ld32(vxlan->vni) + old_udp_dst_port + ld16(&udp->checksum));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)vxlan_vni_reserved_2 + inner_udp_csum.new + 0x900);
-
-	__s64 csum = fr_complete_begin(skb, 40, 52);
-	struct hdr_vxlan *new_vxlan = pkt->data + 42;
-	struct hdr_udp *new_udp = pkt->data + 84;
-	struct hdr_udp *new_udp_2 = pkt->data + 34;
-
-	st32(new_vxlan->vni, vxlan_vni_reserved_2);
-	st16(&new_udp->dst_port, bpf_htons(9));
-	st16(&new_udp->checksum, fr_csum_field(&inner_udp_csum));
-	st16(&new_udp_2->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, inner_udp_checksum_at, &inner_udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, 40, 52);
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int inside_ipv4(struct __sk_buff *skb, struct inside_packet *pkt)
-{
-	struct hdr_vxlan *vxlan = pkt->data + 42;
-	struct hdr_eth *eth = pkt->data + 50;
-	struct hdr_ipv4 *ipv4 = pkt->data + 64;
-	struct hdr_udp *udp = pkt->data + 84;
-	__u64 ip_end, udp_end, inner_ip_end, inner_udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* headers: vxlan: { */
-	if ((void *)(vxlan + 1) > pkt->data_end || 50ULL > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* fields: [{name: "flags", bits: 8, is: 8}, {name: "reserved", bits: 24}, {name: "vni... */
-	if (be8(&vxlan->flags) != 8)
-		return fr_up(skb, reason_vxlan_flags);
-	if ((void *)(eth + 1) > pkt->data_end || 64ULL > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
-	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_not_inner_ip);
-	why = check_ipv4_2(skb, pkt->data, pkt->data_end, udp_end, 64, &inner_ip_end) ?:
-		check_udp_2(skb, pkt->data, pkt->data_end, inner_ip_end, 84, &inner_udp_end);
-	if (why)
-		return fr_up(skb, why);
-
-	/* lookup: p: peers: ["inner_udp.src"] */
-	struct key_peers key __attribute__((aligned(8))) = {};
-
-	fr_put_endpoint_v4(&key.addr, ld32(ipv4->src), be16(&udp->src_port));
-	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_no_peers, reason_changing);
-
-	/* do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-	      pkt->partial == FR_PARTIAL(84, 90) || (pkt->partial >> 16) >= 92))
-		return fr_up(skb, reason_partial_checksum);
-	return inside_ipv4_send(skb, pkt);
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -382,119 +167,240 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int inside_ipv6_send(struct __sk_buff *skb, struct inside_packet *pkt)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
-	struct hdr_vxlan *vxlan = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 104;
-	struct hdr_ipv4 *ipv4 = pkt->data + 84;
-	struct hdr_udp *udp_2 = pkt->data + 54;
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+	if (be16(&udp->dst_port) != 0x12b5)
+		return reason_not_vxlan;
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end, __u64 udp_end, const int second)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if (second) {
+		if ((void *)(ipv4 + 1) > data_end || at + sizeof(*ipv4) > udp_end)
+			return reason_truncated;
+	} else {
+		if ((void *)(ipv4 + 1) > data_end)
+			return reason_truncated;
+	}
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (second) {
+		if (be16(&ipv4->total_length) < 20 || ip_end > udp_end)
+			return reason_ipv4_total_length;
+	} else {
+		if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+			return reason_ipv4_total_length;
+	}
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (!second) {
+		if (!fr_unicast_v4(ld32(ipv4->src)))
+			return reason_martian_source;
+		if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+			if (fr_multicast_v4(ld32(ipv4->dst)))
+				return reason_multicast;
+			return reason_martian_destination;
+		}
+	}
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return second ? reason_not_inner_udp : reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 inner_ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > inner_ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 inner_udp_end = at + be16(&udp->length);
+	if (!(inner_udp_end == inner_ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (inner_udp_end != inner_ip_end)
+		return reason_udp_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+
+	*end = inner_udp_end;
+	return 0;
+}
+
+static __always_inline int inside_ip_send(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_vxlan *vxlan = pkt->data + (v6 ? 62 : 42);
+	struct hdr_ipv4 *ipv4_2 = pkt->data + (v6 ? 84 : 64);
+	struct hdr_udp *udp_2 = pkt->data + (v6 ? 104 : 84);
 	__u32 len = skb->len;
-	const __u32 inner_udp_checksum_at = 110, udp_checksum_at = 60;
+	const __u32 inner_udp_checksum_at = v6 ? 110 : 90, udp_checksum_at = v6 ? 60 : 40;
 	__be32 vxlan_vni_reserved_2 = bpf_htonl(((__u64)pkt->p->tenant << 8) |
 						be8(&vxlan->reserved_2));
 
 	/* inner_udp.checksum */
-	__be16 old_udp_dst_port = ld16(&udp->dst_port);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
+	__be16 old_udp_dst_port = ld16(&udp_2->dst_port);
+	__be32 old_ipv4_src = ld32(ipv4_2->src);
+	__be32 old_ipv4_dst = ld32(ipv4_2->dst);
+	__be16 old_udp_length = ld16(&udp_2->length);
 	__u64 inner_udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum inner_udp_csum = fr_csum(pkt->partial, inner_udp_checksum_at,
-						ld16(&udp->checksum), inner_udp_old_pseudo,
+						ld16(&udp_2->checksum), inner_udp_old_pseudo,
 						old_udp_dst_port);
 	inner_udp_csum.optional = 1;
 	__u64 inner_udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&inner_udp_csum, inner_udp_new_pseudo, 0x900);
-
-	/* udp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length_2 = ld16(&udp_2->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length_2 + bpf_htons(IPPROTO_UDP);
+	__be32 old_ipv4_src_2 = 0;
+	__be32 old_ipv4_dst_2 = 0;
+	__be128 old_ipv6_src;
+	__be128 old_ipv6_dst;
+	if (v6) {
+		/* udp.checksum */
+		old_ipv6_src = ld128(ipv6->src);
+		old_ipv6_dst = ld128(ipv6->dst);
+	} else {
+		/* udp.checksum */
+		old_ipv4_src_2 = ld32(ipv4->src);
+		old_ipv4_dst_2 = ld32(ipv4->dst);
+	}
+	__be16 old_udp_length_2 = ld16(&udp->length);
+	__u64 udp_old_pseudo;
+	if (v6)
+		udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length_2 + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp_2->checksum), udp_old_pseudo,
-			(__u64)ld32(vxlan->vni) + old_udp_dst_port + ld16(&udp->checksum));
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length_2 + bpf_htons(IPPROTO_UDP);
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(vxlan->vni) + old_udp_dst_port + ld16(&udp_2->checksum));
+	__u64 udp_new_pseudo;
+	if (v6) {
+		udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length_2 + bpf_htons(IPPROTO_UDP);
+	} else {
+		udp_csum.optional = 1;
+		udp_new_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 +
+			bpf_htons(IPPROTO_UDP);
+	}
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)vxlan_vni_reserved_2 + inner_udp_csum.new + 0x900);
 
-	__s64 csum = fr_complete_begin(skb, 60, 52);
-	struct hdr_vxlan *new_vxlan = pkt->data + 62;
-	struct hdr_udp *new_udp = pkt->data + 104;
-	struct hdr_udp *new_udp_2 = pkt->data + 54;
+	__s64 csum = fr_complete_begin(skb, v6 ? 60 : 40, 52);
+	struct hdr_udp *new_udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_vxlan *new_vxlan = pkt->data + (v6 ? 62 : 42);
+	struct hdr_udp *new_udp_2 = pkt->data + (v6 ? 104 : 84);
 
 	st32(new_vxlan->vni, vxlan_vni_reserved_2);
-	st16(&new_udp->dst_port, bpf_htons(9));
-	st16(&new_udp->checksum, fr_csum_field(&inner_udp_csum));
-	st16(&new_udp_2->checksum, fr_csum_field(&udp_csum));
+	st16(&new_udp_2->dst_port, bpf_htons(9));
+	st16(&new_udp_2->checksum, fr_csum_field(&inner_udp_csum));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, inner_udp_checksum_at, &inner_udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, 60, 52);
+	fr_complete_end(skb, csum, v6 ? 60 : 40, 52);
 
 	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int inside_ipv6(struct __sk_buff *skb, struct inside_packet *pkt)
+static __always_inline int inside_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_vxlan *vxlan = pkt->data + 62;
-	struct hdr_eth *eth = pkt->data + 70;
-	struct hdr_ipv4 *ipv4 = pkt->data + 84;
-	struct hdr_udp *udp = pkt->data + 104;
-	struct hdr_udp *udp_2 = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_vxlan *vxlan = pkt->data + (v6 ? 62 : 42);
+	struct hdr_eth *eth = pkt->data + (v6 ? 70 : 50);
+	struct hdr_ipv4 *ipv4 = pkt->data + (v6 ? 84 : 64);
+	struct hdr_udp *udp_2 = pkt->data + (v6 ? 104 : 84);
 	__u64 ip_end, udp_end, inner_ip_end, inner_udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end, 0, 0) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* headers: vxlan: { */
-	if ((void *)(vxlan + 1) > pkt->data_end || 70ULL > udp_end)
+	if ((void *)(vxlan + 1) > pkt->data_end || (v6 ? 70ULL : 50ULL) > udp_end)
 		return fr_up(skb, reason_truncated);
 
 	/* fields: [{name: "flags", bits: 8, is: 8}, {name: "reserved", bits: 24}, {name: "vni... */
 	if (be8(&vxlan->flags) != 8)
 		return fr_up(skb, reason_vxlan_flags);
-	if ((void *)(eth + 1) > pkt->data_end || 84ULL > udp_end)
+	if ((void *)(eth + 1) > pkt->data_end || (v6 ? 84ULL : 64ULL) > udp_end)
 		return fr_up(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
 	if (be16(&eth->type) != ETH_P_IP)
 		return fr_up(skb, reason_not_inner_ip);
-	why = check_ipv4_2(skb, pkt->data, pkt->data_end, udp_end, 84, &inner_ip_end) ?:
-		check_udp_2(skb, pkt->data, pkt->data_end, inner_ip_end, 104, &inner_udp_end);
+	why = check_ipv4(skb, pkt->data, pkt->data_end, v6 ? 84 : 64, &inner_ip_end, udp_end, 1) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, inner_ip_end, v6 ? 104 :
+			    84, &inner_udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* lookup: p: peers: ["inner_udp.src"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
 
-	fr_put_endpoint_v4(&key.addr, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.addr, ld32(ipv4->src), be16(&udp_2->src_port));
 	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_no_peers, reason_changing);
-	if (be16(&udp_2->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+	if (v6) {
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_udp_checksum);
+	}
 
 	/* do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-	      pkt->partial == FR_PARTIAL(104, 110) || (pkt->partial >> 16) >= 112))
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      pkt->partial == FR_PARTIAL(v6 ? 104 : 84, v6 ? 110 : 90) ||
+	      (pkt->partial >> 16) >= (v6 ? 112 : 92)))
 		return fr_up(skb, reason_partial_checksum);
-	return inside_ipv6_send(skb, pkt);
+	return inside_ip_send(skb, pkt, v6);
 }
 
 SEC("tc") int prog_inside(struct __sk_buff *skb)
 {
-	struct inside_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
@@ -515,8 +421,8 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
 	if (be16(&eth->type) == ETH_P_IP)
-		return inside_ipv4(skb, &pkt);
+		return inside_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return inside_ipv6(skb, &pkt);
+		return inside_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

@@ -103,7 +103,7 @@ static __always_inline __u64 copy_known(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(8, 0);
+	all |= fr_copy8(to + 0, from + 0);
 	return all;
 }
 
@@ -125,7 +125,7 @@ static __always_inline __u64 copy_busy(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(32, 0);
+	all |= fr_copy32(to + 0, from + 0);
 	return all;
 }
 
@@ -154,18 +154,18 @@ enum {
 	reason_not_ip,
 };
 
+/* What is known of a packet. */
+struct packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+};
+
 /*
  * prog_sort: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
-
-/* What is known of a packet. */
-struct sort_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-};
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -182,6 +182,51 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
 	return 0;
 }
 
@@ -221,24 +266,7 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-	return 0;
-}
-
-static __always_inline int sort_ipv4_send(struct __sk_buff *skb, struct sort_packet *pkt)
+static __always_inline int sort_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -246,102 +274,28 @@ static __always_inline int sort_ipv4_send(struct __sk_buff *skb, struct sort_pac
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int sort_ipv4(struct __sk_buff *skb, struct sort_packet *pkt)
+static __always_inline int sort_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int sort_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u64 ip_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* lookup: {"k?": known: ["ip.src"], "b?": busy: ["udp.dst_port"]} */
-	struct val_known *k;
-	{
-		struct key_known key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr, ld32(ipv4->src));
-		enum fr_found found = find_known(&key, pkt->lease, 0, &k);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_changing);
-		if (found == FR_MISSING)
-			k = NULL;
-	}
-	struct val_busy *b;
-	{
-		struct key_busy key __attribute__((aligned(8))) = {};
-
-		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_busy(&key, pkt->lease, 8, &b);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_changing);
-		if (found == FR_MISSING)
-			b = NULL;
-	}
-
-	/* {when: "!k && !b", do: [{drop: "stranger"}]}, */
-	if (!fr_has(k) && !fr_has(b))
-		return fr_drop(skb->len, reason_stranger);
-
-	/* {do: [{learn: seen: {key: ["ip.src"], value: ["k"]}}, "pass"]}, */
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-		struct val_seen val __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr, ld32(ipv4->src));
-		val.known = fr_has(k);
-		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_full_seen);
-	}
-	return sort_ipv4_send(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int sort_ipv6_send(struct __sk_buff *skb, struct sort_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int sort_ipv6(struct __sk_buff *skb, struct sort_packet *pkt)
-{
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u64 ip_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34);
 	if (why)
 		return fr_up(skb, why);
 
@@ -349,8 +303,11 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, struct sort_packet *
 	struct val_known *k;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.addr, ipv6->src, 0);
+		if (v6) {
+			fr_put_v6(key.addr, ipv6->src, 0);
+		} else {
+			fr_put_v4(key.addr, ld32(ipv4->src));
+		}
 		enum fr_found found = find_known(&key, pkt->lease, 0, &k);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_changing);
@@ -377,18 +334,23 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, struct sort_packet *
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.addr, ipv6->src, 0);
+		if (v6) {
+			fr_put_v6(key.addr, ipv6->src, 0);
+		} else {
+			fr_put_v4(key.addr, ld32(ipv4->src));
+		}
 		val.known = fr_has(k);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
 			return fr_up(skb, reason_full_seen);
 	}
-	return sort_ipv6_send(skb, pkt);
+	if (v6)
+		return sort_ipv6_send(skb, pkt);
+	return sort_ipv4_send(skb, pkt);
 }
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
 {
-	struct sort_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
@@ -409,8 +371,8 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return sort_ipv4(skb, &pkt);
+		return sort_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return sort_ipv6(skb, &pkt);
+		return sort_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

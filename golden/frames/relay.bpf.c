@@ -122,7 +122,7 @@ static __always_inline __u64 copy_moves(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
+	all |= fr_copy64(to + 0, from + 0);
 	return all;
 }
 
@@ -187,19 +187,13 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_TWO = 0, PROG_SPREAD = 55 };
 
-/*
- * prog_two: tc/ingress
- *	eth ipv4 udp short stream object stream
- *	eth ipv4 udp short stream object stream datagram
- *	eth ipv6 udp short stream object stream
- *	eth ipv6 udp short stream object stream datagram
- */
-
 /* What is known of a packet. */
-struct two_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
+	__u32 prog;
+	__u64 ip_end;
 	__u64 short_payload_end;
 	__u64 first_id_size;
 	__u64 first_id;
@@ -221,6 +215,26 @@ struct two_packet {
 	struct val_moves *b;
 };
 
+/* What is the same for all receivers. */
+struct same {
+	__u32 size;
+	__u32 kind0;
+	__u64 rest0;
+	__u64 rest1;
+	__u64 ip_end;
+	__u64 stream_id_size;
+	__u64 second_start;
+	__u64 second_id_size;
+	__s64 csum;
+	__u64 copies0;
+};
+
+struct fan {
+	struct __sk_buff *skb;
+	struct list_viewers *list;
+	void *front;
+};
+
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
@@ -236,6 +250,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -275,22 +336,16 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline __u32 check_short_2(struct __sk_buff *skb, void *data, void *data_end,
+					   __u64 udp_end, const __u32 at, __u64 *end)
 {
-	struct hdr_udp *udp = data + at;
+	struct hdr_short *v_short = data + at;
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end || udp_end < 67)
 		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
+	__u64 short_payload_end = udp_end - 4;
 
-	*end = udp_end;
+	*end = short_payload_end;
 	return 0;
 }
 
@@ -307,91 +362,391 @@ static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-static __always_inline int two_ipv4_object_no_last_send(struct __sk_buff *skb,
-							struct two_packet *pkt)
+static __always_inline int spread_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_object *object = pkt->at_first_length_end;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int spread_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline long spread_copy(struct __sk_buff *skb, void *front, __u64 stream_id_size,
+					__u64 second_start, __u64 second_id_size,
+					struct receiver_viewers *r, struct same *same,
+					const __u32 prog, const int v6)
+{
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	void *data;
+	void *at_second_start;
+
+	/* udp.checksum */
+	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(r->id, second_id_size)));
+	odd_sum <<= 8 * (((second_start + 1 - (v6 ? 54 : 34)) & 1) != 0);
+	__u64 udp_new_pseudo;
+	if (v6)
+		udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+			fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+			fr_add64(ld64(r->remote.addr + 8));
+	else
+		udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_add64(bpf_cpu_to_be64(fr_varint_word(r->id,
+						 stream_id_size))) + odd_sum);
+	__be16 ip_checksum = 0;
+	if (!v6) {
+		if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
+		/* ip.checksum */
+		ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					  fr_v4(r->remote.addr));
+	}
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + (v6 ? 65 : 45) > (void *)(long)skb->data_end))
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
+	if (unlikely(at_second_start + 2 > (void *)(long)skb->data_end))
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + (v6 ? 54 : 34);
+
+	fr_link(data, &r->hop_remote);
+	if (v6) {
+		st32(new_ipv6->version_to_flow_label,
+		     bpf_htonl(0x60000000ULL |
+			       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+		st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+		st64(new_ipv6->src, ld64(r->local.addr));
+		st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+		st64(new_ipv6->dst, ld64(r->remote.addr));
+		st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	} else {
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+		st32(new_ipv4->src, fr_v4(r->local.addr));
+		st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	}
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	fr_put_varint(data + (v6 ? 64 : 44), (void *)(long)skb->data_end,
+		      bpf_cpu_to_be64(fr_varint_word(r->id, stream_id_size)), stream_id_size);
+	fr_put_varint(at_second_start + 1, (void *)(long)skb->data_end,
+		      bpf_cpu_to_be64(fr_varint_word(r->id, second_id_size)), second_id_size);
+	st16(&new_udp->checksum, udp_checksum);
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb,
+			    fr_complete_with(skb,
+					     fr_complete_with(skb, same->csum, second_start + 1,
+					     second_id_size), v6 ? ETH_HLEN : 18, v6 ? 48 : 24),
+			    v6 ? 64 : 44, stream_id_size);
+
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+	same->copies0++;
+	fr_copied(r->receiver, skb->len);
+	return 0;
+}
+
+static __always_inline long spread_turn(__u32 i, struct fan *fan, const int second)
+{
+	__u32 prog = PROG_SPREAD;
+	struct __sk_buff *skb = fan->skb;
+	void *front = fan->front;
+	struct same *same = front + FR_NEEDS_FRONT;
+	__u64 ip_end = same->ip_end;
+	__u64 stream_id_size = same->stream_id_size;
+	__u64 second_start = same->second_start;
+	__u64 second_id_size = same->second_id_size;
+	struct receiver_viewers *r = receiver_of_viewers(fan->list, i);
+	struct hdr_udp *saved_udp = front + 54;
+
+	if (!r)
+		return 1;
+
+	/* each: [{set: {"stream.id": "r.id", "second.id": "r.id"}}, {send: {from: "r.local", ... */
+	if (r->id > fr_varint_room(stream_id_size) || r->id > fr_varint_room(second_id_size))
+		return fr_decline(r->receiver, skb->len, prog + reason_unfit_stream_id_2);
+	if (second) {
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum_2);
+	} else {
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+	}
+	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+		return fr_decline(r->receiver, skb->len,
+				  fr_indirect(&r->hop_remote, prog + reason_no_route));
+	if (ip_end - 14 > r->hop_remote.mtu)
+		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
+	return spread_copy(skb, front, stream_id_size, second_start, second_id_size, r, same, prog,
+			   second);
+}
+
+static __noinline long spread_turn2(__u32 i, struct fan *fan)
+{
+	return spread_turn(i, fan, 1);
+}
+
+static __noinline long spread_turn1(__u32 i, struct fan *fan)
+{
+	return spread_turn(i, fan, 0);
+}
+
+static __always_inline int spread_fan(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	__u32 len = skb->len;
+
+	/* {when: "second", do: [{fan_out: { */
+	struct group_viewers key __attribute__((aligned(8))) = {};
+	struct list_viewers *list;
+
+	key.id = pkt->second_id;
+	list = list_of_viewers(&key);
+	if (!list)
+		return fr_up(skb, pkt->prog + reason_no_viewers);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, pkt->prog + reason_no_memory);
+
+	__u32 size = fr_size(pkt->second_length_end, 4096);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, size);
+	if (!front)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_udp *saved_udp = front + (v6 ? 54 : 34);
+	same->size = size;
+	__u64 odd_sum =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->second_id, pkt->second_id_size)));
+	odd_sum <<= 8 * (((pkt->second_start + 1 - (v6 ? 54 : 34)) & 1) != 0);
+	if (v6) {
+		/* udp.checksum, without what depends on the receiver */
+		same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+					  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+						  fr_add64(ld64(saved_ipv6->src + 8)) +
+						  fr_add64(ld64(saved_ipv6->dst)) +
+						  fr_add64(ld64(saved_ipv6->dst + 8)) +
+						  ld16(&saved_udp->length) +
+						  bpf_htons(IPPROTO_UDP)));
+	} else {
+		/* udp.checksum, without what depends on the receiver */
+		same->kind0 = ld16(&saved_udp->checksum) ?
+			fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+				    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+					    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+					    FR_SUM_ABSENT;
+	}
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	if (v6) {
+		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+			((__u64)fr_add64(ld64(saved_ipv6->src)) +
+			 fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+			 fr_add64(ld64(saved_ipv6->dst + 8))) :
+			 fr_sum_of(ld16(&saved_udp->checksum)) -
+			 ((__u64)ld32(&saved_udp->src_port) +
+			  fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->first_id,
+			  pkt->first_id_size))) + odd_sum + fr_add64(ld64(saved_ipv6->src)) +
+			  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+			  fr_add64(ld64(saved_ipv6->dst + 8)));
+	} else {
+		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+			((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+			fr_sum_of(ld16(&saved_udp->checksum)) -
+			((__u64)ld32(&saved_udp->src_port) +
+			 fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->first_id,
+			 pkt->first_id_size))) + odd_sum + ld32(saved_ipv4->src) +
+			 ld32(saved_ipv4->dst));
+
+		/* ip.checksum, without what depends on the receiver */
+		same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+			((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) +
+			 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
+			 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+	}
+	same->ip_end = pkt->ip_end;
+	same->stream_id_size = pkt->first_id_size;
+	same->second_start = pkt->second_start;
+	same->second_id_size = pkt->second_id_size;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0)) {
+		same->csum = fr_complete_without(skb, same->csum, v6 ? 64 : 44, pkt->first_id_size);
+		same->csum = fr_complete_without(skb, same->csum, pkt->second_start + 1,
+						 pkt->second_id_size);
+		same->csum = fr_complete_without(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 48 : 24);
+	}
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+	};
+	if (v6)
+		bpf_loop(list->count, spread_turn2, &fan, 0);
+	else
+		bpf_loop(list->count, spread_turn1, &fan, 0);
+
+	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 4096), 0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb,
+			    fr_complete_with(skb,
+					     fr_complete_with(skb, same->csum,
+					     same->second_start + 1, same->second_id_size),
+					     v6 ? ETH_HLEN : 18, v6 ? 48 : 24), v6 ? 64 :
+			    44, same->stream_id_size);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int two_ip_object_no_last_send(struct __sk_buff *skb, struct packet *pkt,
+						      const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_object *object = pkt->at_first_length_end;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = v6 ? 60 : 40;
 	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(pkt->a->other, pkt->first_id_size));
 	__be64 stream_id_2 = bpf_cpu_to_be64(fr_varint_word(pkt->b->other, pkt->second_id_size));
 
 	/* udp.checksum */
 	__u64 odd_sum = ld16(&object->number);
-	odd_sum <<= 8 * (((pkt->first_length_end + 1 - 34) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->first_length_end + 1 - (v6 ? 54 : 34)) & 1) != 0);
 	__u64 odd_sum_2 =
 		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->second_id, pkt->second_id_size)));
-	odd_sum_2 <<= 8 * (((pkt->second_start + 1 - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * (((pkt->second_start + 1 - (v6 ? 54 : 34)) & 1) != 0);
 	__u64 odd_sum_3 = bpf_htons(pkt->first_end - pkt->first_length_end);
-	odd_sum_3 <<= 8 * (((pkt->first_length_end + 1 - 34) & 1) != 0);
+	odd_sum_3 <<= 8 * (((pkt->first_length_end + 1 - (v6 ? 54 : 34)) & 1) != 0);
 	__u64 odd_sum_4 = fr_add64(stream_id_2);
-	odd_sum_4 <<= 8 * (((pkt->second_start + 1 - 34) & 1) != 0);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	odd_sum_4 <<= 8 * (((pkt->second_start + 1 - (v6 ? 54 : 34)) & 1) != 0);
+	__be32 old_ipv4_src = 0;
+	__be32 old_ipv4_dst = 0;
+	__be128 old_ipv6_src;
+	__be128 old_ipv6_dst;
+	if (v6) {
+		old_ipv6_src = ld128(ipv6->src);
+		old_ipv6_dst = ld128(ipv6->dst);
+	} else {
+		old_ipv4_src = ld32(ipv4->src);
+		old_ipv4_dst = ld32(ipv4->dst);
+	}
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo;
+	if (v6)
+		udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 		(__u64)fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->first_id,
 		pkt->first_id_size))) + odd_sum + odd_sum_2);
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (v6) {
+		udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	} else {
+		udp_csum.optional = 1;
+		udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	}
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)fr_add64(stream_id) + odd_sum_3 + odd_sum_4);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 44, pkt->first_id_size);
+		csum = fr_complete_without(skb, csum, v6 ? 64 : 44, pkt->first_id_size);
 		csum = fr_complete_without(skb, csum, pkt->second_start + 1, pkt->second_id_size);
 		csum = fr_complete_without(skb, csum, pkt->first_length_end + 1, 2);
-		csum = fr_complete_without(skb, csum, 40, 2);
+		csum = fr_complete_without(skb, csum, v6 ? 60 : 40, 2);
 	}
 
+	struct hdr_udp *new_udp = pkt->data + (v6 ? 54 : 34);
 	struct hdr_object *new_object = pkt->at_first_length_end;
-	struct hdr_udp *new_udp = pkt->data + 34;
 
-	fr_put_varint(pkt->data + 44, (void *)(long)skb->data_end, stream_id, pkt->first_id_size);
+	fr_put_varint(pkt->data + (v6 ? 64 : 44), (void *)(long)skb->data_end, stream_id,
+		      pkt->first_id_size);
 	st16(&new_object->number, bpf_htons(pkt->first_end - pkt->first_length_end));
 	fr_put_varint(pkt->at_second_start + 1, (void *)(long)skb->data_end, stream_id_2,
 		      pkt->second_id_size);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_TWO + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, pkt->second_start + 1, pkt->second_id_size);
 		csum = fr_complete_with(skb, csum, pkt->first_length_end + 1, 2);
-		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, 44, pkt->first_id_size);
+		csum = fr_complete_with(skb, csum, v6 ? 60 : 40, 2);
+		fr_complete(skb, csum, v6 ? 64 : 44, pkt->first_id_size);
 	}
 
-	fr_count(PROG_TWO + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int two_ipv4_object_no_last_send_2(struct __sk_buff *skb,
-							  struct two_packet *pkt)
+static __always_inline int two_ipv6_object_no_last_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(PROG_TWO + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int two_ipv4_object_no_last(struct __sk_buff *skb, struct two_packet *pkt)
+static __always_inline int two_ipv4_object_no_last_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + 34;
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int two_ip_object_no_last(struct __sk_buff *skb, struct packet *pkt,
+						 const int v6)
+{
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 
 	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_TWO + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "udp.dst_port": 4433 */
 	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, PROG_TWO + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* lookup: {a: moves: ["first.id"], b: moves: ["second.id"]} */
 	{
@@ -400,8 +755,8 @@ static __always_inline int two_ipv4_object_no_last(struct __sk_buff *skb, struct
 		key.id = pkt->first_id;
 		enum fr_found found = find_moves(&key, pkt->lease, 0, &pkt->a);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_TWO + reason_no_moves,
-					 PROG_TWO + reason_changing);
+			return fr_missed(skb, found, pkt->prog + reason_no_moves,
+					 pkt->prog + reason_changing);
 	}
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
@@ -409,550 +764,163 @@ static __always_inline int two_ipv4_object_no_last(struct __sk_buff *skb, struct
 		key.id = pkt->second_id;
 		enum fr_found found = find_moves(&key, pkt->lease, 8, &pkt->b);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_TWO + reason_no_moves,
-					 PROG_TWO + reason_changing);
+			return fr_missed(skb, found, pkt->prog + reason_no_moves,
+					 pkt->prog + reason_changing);
 	}
 
 	/* {when: "len(second.payload) > 3", do: [{set: {"first.id": "a.other", "second.id": "... */
 	if (pkt->second_end - pkt->second_length_end > 3) {
 		if (pkt->a->other > fr_varint_room(pkt->first_id_size) ||
 		    pkt->b->other > fr_varint_room(pkt->second_id_size))
-			return fr_up(skb, PROG_TWO + reason_unfit_stream_id);
+			return fr_up(skb, pkt->prog + reason_unfit_stream_id);
+		if (v6) {
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, pkt->prog + reason_udp_checksum);
+		}
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 		      (pkt->partial >> 16) >= pkt->second_length_end))
-			return fr_up(skb, PROG_TWO + reason_partial_checksum);
-		if (pkt->data + 45 > pkt->data_end)
-			return fr_up(skb, PROG_TWO + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (pkt->data + (v6 ? 65 : 45) > pkt->data_end)
+			return fr_up(skb, pkt->prog + reason_truncated);
 		if (pkt->at_second_start + 2 > pkt->data_end)
-			return fr_up(skb, PROG_TWO + reason_truncated);
-		return two_ipv4_object_no_last_send(skb, pkt);
+			return fr_up(skb, pkt->prog + reason_truncated);
+		return two_ip_object_no_last_send(skb, pkt, v6);
 	}
 
 	/* {do: [{count: "short"}, "pass"]}, */
 	fr_named_add(0, 1);
+	if (v6)
+		return two_ipv6_object_no_last_send_2(skb, pkt);
 	return two_ipv4_object_no_last_send_2(skb, pkt);
 }
 
-static __always_inline int two_ipv4_object_send(struct __sk_buff *skb, struct two_packet *pkt)
+static __always_inline int two_ip_object_send(struct __sk_buff *skb, struct packet *pkt,
+					      const int v6)
 {
-	struct hdr_datagram *datagram = pkt->at_last_start;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_object *object = pkt->at_first_length_end;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 object_number = bpf_htons((pkt->short_payload_end - (pkt->last_start + 3)) & 0xffff);
-	__be16 datagram_number = bpf_htons(be16(&datagram->number) ^ 0xffff);
-
-	/* udp.checksum */
-	__u64 odd_sum = ld16(&object->number);
-	odd_sum <<= 8 * (((pkt->first_length_end + 1 - 34) & 1) != 0);
-	__u64 odd_sum_2 = ld16(&datagram->number);
-	odd_sum_2 <<= 8 * (((pkt->last_start + 1 - 34) & 1) != 0);
-	__u64 odd_sum_3 = object_number;
-	odd_sum_3 <<= 8 * (((pkt->first_length_end + 1 - 34) & 1) != 0);
-	__u64 odd_sum_4 = datagram_number;
-	odd_sum_4 <<= 8 * (((pkt->last_start + 1 - 34) & 1) != 0);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, (__u64)odd_sum + odd_sum_2);
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)odd_sum_3 + odd_sum_4);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, pkt->first_length_end + 1, 2);
-		csum = fr_complete_without(skb, csum, pkt->last_start + 1, 2);
-		csum = fr_complete_without(skb, csum, 40, 2);
-	}
-
-	struct hdr_object *new_object = pkt->at_first_length_end;
-	struct hdr_datagram *new_datagram = pkt->at_last_start;
-	struct hdr_udp *new_udp = pkt->data + 34;
-
-	st16(&new_object->number, object_number);
-	st16(&new_datagram->number, datagram_number);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_TWO + reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, pkt->last_start + 1, 2);
-		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, pkt->first_length_end + 1, 2);
-	}
-
-	fr_count(PROG_TWO + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int two_ipv4_object_further(struct __sk_buff *skb, struct two_packet *pkt)
-{
-	void *at_second_length_end;
-	struct hdr_datagram *datagram;
-	struct hdr_udp *udp = pkt->data + 34;
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	at_second_length_end = fr_pin(pkt->data + fr_bound(pkt->second_length_end, 0xfff));
-	if (at_second_length_end > pkt->data_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-	if (pkt->second_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-	pkt->second_end = pkt->second_length_present ? pkt->second_length_end + pkt->second_length :
-		pkt->short_payload_end;
-	if (!(!pkt->second_length_present || pkt->second_end <= pkt->short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, PROG_TWO + reason_gso_packet);
-	if (!(!pkt->second_length_present || pkt->second_end <= pkt->short_payload_end))
-		return fr_up(skb, PROG_TWO + reason_stream_length);
-
-	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
-	if (!(pkt->second_end < pkt->short_payload_end))
-		return two_ipv4_object_no_last(skb, pkt);
-	if (pkt->second_end > 0x7ff)
-		return fr_up(skb, PROG_TWO + reason_last_far);
-	pkt->last_start = fr_forget(skb, pkt->second_end);
-
-	/* datagram: fields: [{name: "type", bits: 8, is: 0x30}, {name: "number", bits: 16}] */
-	pkt->at_last_start = fr_pin(pkt->data + fr_bound(pkt->last_start, 0x7ff));
-	datagram = pkt->at_last_start;
-	if ((void *)(datagram + 1) > pkt->data_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-	if (pkt->last_start + 3 > pkt->short_payload_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-	if (be8(&datagram->type) != 48)
-		return fr_up(skb, PROG_TWO + reason_datagram_type);
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_TWO + reason_gso_packet);
-
-	/* match: "udp.dst_port": 4433 */
-	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, PROG_TWO + reason_no_match);
-
-	/* lookup: {a: moves: ["first.id"], b: moves: ["second.id"]} */
-	struct val_moves *a;
-	{
-		struct key_moves key __attribute__((aligned(8))) = {};
-
-		key.id = pkt->first_id;
-		enum fr_found found = find_moves(&key, pkt->lease, 0, &a);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_TWO + reason_no_moves,
-					 PROG_TWO + reason_changing);
-	}
-	struct val_moves *b;
-	{
-		struct key_moves key __attribute__((aligned(8))) = {};
-
-		key.id = pkt->second_id;
-		enum fr_found found = find_moves(&key, pkt->lease, 8, &b);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_TWO + reason_no_moves,
-					 PROG_TWO + reason_changing);
-	}
-
-	/* {when: "last", do: [{set: {"last.number": "last.number ^ 0xFFFF", "object.number": ... */
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-	      (pkt->partial >> 16) >= pkt->last_start + 3))
-		return fr_up(skb, PROG_TWO + reason_partial_checksum);
-	return two_ipv4_object_send(skb, pkt);
-}
-
-static __always_inline int two_ipv4_object(struct __sk_buff *skb, struct two_packet *pkt)
-{
-	void *at_second_id_end;
-	struct hdr_object *object = pkt->at_first_length_end;
-	struct hdr_stream *stream;
-
-	/* object: fields: [{name: "kind", bits: 8}, {name: "number", bits: 16}] */
-	object = pkt->at_first_length_end;
-	if ((void *)(object + 1) > pkt->data_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-	if (pkt->first_length_end + 3 > pkt->first_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
-	if (pkt->first_end >= pkt->short_payload_end)
-		return fr_up(skb, PROG_TWO + reason_not_second);
-	if (pkt->first_end > 0x7ff)
-		return fr_up(skb, PROG_TWO + reason_second_far);
-	pkt->second_start = fr_forget(skb, pkt->first_end);
-
-	/* {name: "id", varint: "quic"}, */
-	pkt->at_second_start = fr_pin(pkt->data + fr_bound(pkt->second_start, 0x7ff));
-	stream = pkt->at_second_start;
-	if ((void *)(stream + 1) > pkt->data_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-	if (pkt->second_start + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_TWO + reason_stream_type);
-	pkt->second_id_size = fr_varint(pkt->at_second_start + 1, pkt->data_end, &pkt->second_id);
-	if (!pkt->second_id_size)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-	__u64 second_id_end = fr_forget(skb, pkt->second_start + 1 + pkt->second_id_size);
-	at_second_id_end = fr_pin(pkt->data + fr_bound(second_id_end, 0xfff));
-	if (at_second_id_end > pkt->data_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-	if (second_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	pkt->second_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 second_length_size;
-	if (pkt->second_length_present) { /* length */
-		second_length_size = fr_varint(at_second_id_end, pkt->data_end,
-					       &pkt->second_length);
-		if (!second_length_size)
-			return fr_up(skb, PROG_TWO + reason_truncated);
-	} else {
-		second_length_size = 0;
-		pkt->second_length = 0;
-	}
-	pkt->second_length_end = fr_forget(skb, second_id_end + second_length_size);
-
-	return two_ipv4_object_further(skb, pkt);
-}
-
-static __always_inline int two_ipv4(struct __sk_buff *skb, struct two_packet *pkt)
-{
-	void *at_first_id_end;
-	struct hdr_stream *stream = pkt->data + 43;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_TWO + why);
-
-	/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
-	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->short_payload_end);
-	if (why)
-		return fr_up(skb, PROG_TWO + why);
-
-	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > pkt->data_end || 44ULL > pkt->short_payload_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_TWO + reason_stream_type);
-	pkt->first_id_size = fr_varint(pkt->data + 44, pkt->data_end, &pkt->first_id);
-	if (!pkt->first_id_size)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-	__u64 first_id_end = fr_forget(skb, 44ULL + pkt->first_id_size);
-	at_first_id_end = fr_pin(pkt->data + fr_bound(first_id_end, 0x3f));
-	if (at_first_id_end > pkt->data_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-	if (first_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 first_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 first_length;
-	__u64 first_length_size;
-	if (first_length_present) { /* length */
-		first_length_size = fr_varint(at_first_id_end, pkt->data_end, &first_length);
-		if (!first_length_size)
-			return fr_up(skb, PROG_TWO + reason_truncated);
-	} else {
-		first_length_size = 0;
-		first_length = 0;
-	}
-	pkt->first_length_end = fr_forget(skb, first_id_end + first_length_size);
-	pkt->at_first_length_end = fr_pin(pkt->data + fr_bound(pkt->first_length_end, 0x3f));
-	if (pkt->at_first_length_end > pkt->data_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-	if (pkt->first_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-	pkt->first_end = first_length_present ? pkt->first_length_end + first_length :
-		pkt->short_payload_end;
-	if (!(!first_length_present || pkt->first_end <= pkt->short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, PROG_TWO + reason_gso_packet);
-	if (!(!first_length_present || pkt->first_end <= pkt->short_payload_end))
-		return fr_up(skb, PROG_TWO + reason_stream_length);
-
-	return two_ipv4_object(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline __u32 check_short_2(struct __sk_buff *skb, void *data, void *data_end,
-					   __u64 udp_end, const __u32 at, __u64 *end)
-{
-	struct hdr_short *v_short = data + at;
-
-	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end || udp_end < 67)
-		return reason_truncated;
-	__u64 short_payload_end = udp_end - 4;
-
-	*end = short_payload_end;
-	return 0;
-}
-
-static __always_inline int two_ipv6_object_no_last_send(struct __sk_buff *skb,
-							struct two_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_object *object = pkt->at_first_length_end;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(pkt->a->other, pkt->first_id_size));
-	__be64 stream_id_2 = bpf_cpu_to_be64(fr_varint_word(pkt->b->other, pkt->second_id_size));
-
-	/* udp.checksum */
-	__u64 odd_sum = ld16(&object->number);
-	odd_sum <<= 8 * (((pkt->first_length_end + 1 - 54) & 1) != 0);
-	__u64 odd_sum_2 =
-		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->second_id, pkt->second_id_size)));
-	odd_sum_2 <<= 8 * (((pkt->second_start + 1 - 54) & 1) != 0);
-	__u64 odd_sum_3 = bpf_htons(pkt->first_end - pkt->first_length_end);
-	odd_sum_3 <<= 8 * (((pkt->first_length_end + 1 - 54) & 1) != 0);
-	__u64 odd_sum_4 = fr_add64(stream_id_2);
-	odd_sum_4 <<= 8 * (((pkt->second_start + 1 - 54) & 1) != 0);
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-		(__u64)fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->first_id,
-		pkt->first_id_size))) + odd_sum + odd_sum_2);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)fr_add64(stream_id) + odd_sum_3 + odd_sum_4);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 64, pkt->first_id_size);
-		csum = fr_complete_without(skb, csum, pkt->second_start + 1, pkt->second_id_size);
-		csum = fr_complete_without(skb, csum, pkt->first_length_end + 1, 2);
-		csum = fr_complete_without(skb, csum, 60, 2);
-	}
-
-	struct hdr_object *new_object = pkt->at_first_length_end;
-	struct hdr_udp *new_udp = pkt->data + 54;
-
-	fr_put_varint(pkt->data + 64, (void *)(long)skb->data_end, stream_id, pkt->first_id_size);
-	st16(&new_object->number, bpf_htons(pkt->first_end - pkt->first_length_end));
-	fr_put_varint(pkt->at_second_start + 1, (void *)(long)skb->data_end, stream_id_2,
-		      pkt->second_id_size);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_TWO + reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, pkt->second_start + 1, pkt->second_id_size);
-		csum = fr_complete_with(skb, csum, pkt->first_length_end + 1, 2);
-		csum = fr_complete_with(skb, csum, 60, 2);
-		fr_complete(skb, csum, 64, pkt->first_id_size);
-	}
-
-	fr_count(PROG_TWO + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int two_ipv6_object_no_last_send_2(struct __sk_buff *skb,
-							  struct two_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_TWO + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int two_ipv6_object_no_last(struct __sk_buff *skb, struct two_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_TWO + reason_gso_packet);
-
-	/* match: "udp.dst_port": 4433 */
-	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, PROG_TWO + reason_no_match);
-
-	/* lookup: {a: moves: ["first.id"], b: moves: ["second.id"]} */
-	{
-		struct key_moves key __attribute__((aligned(8))) = {};
-
-		key.id = pkt->first_id;
-		enum fr_found found = find_moves(&key, pkt->lease, 0, &pkt->a);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_TWO + reason_no_moves,
-					 PROG_TWO + reason_changing);
-	}
-	{
-		struct key_moves key __attribute__((aligned(8))) = {};
-
-		key.id = pkt->second_id;
-		enum fr_found found = find_moves(&key, pkt->lease, 8, &pkt->b);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_TWO + reason_no_moves,
-					 PROG_TWO + reason_changing);
-	}
-
-	/* {when: "len(second.payload) > 3", do: [{set: {"first.id": "a.other", "second.id": "... */
-	if (pkt->second_end - pkt->second_length_end > 3) {
-		if (pkt->a->other > fr_varint_room(pkt->first_id_size) ||
-		    pkt->b->other > fr_varint_room(pkt->second_id_size))
-			return fr_up(skb, PROG_TWO + reason_unfit_stream_id);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_TWO + reason_udp_checksum);
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= pkt->second_length_end))
-			return fr_up(skb, PROG_TWO + reason_partial_checksum);
-		if (pkt->data + 65 > pkt->data_end)
-			return fr_up(skb, PROG_TWO + reason_truncated);
-		if (pkt->at_second_start + 2 > pkt->data_end)
-			return fr_up(skb, PROG_TWO + reason_truncated);
-		return two_ipv6_object_no_last_send(skb, pkt);
-	}
-
-	/* {do: [{count: "short"}, "pass"]}, */
-	fr_named_add(0, 1);
-	return two_ipv6_object_no_last_send_2(skb, pkt);
-}
-
-static __always_inline int two_ipv6_object_send(struct __sk_buff *skb, struct two_packet *pkt)
-{
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	struct hdr_datagram *datagram = pkt->at_last_start;
-	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_object *object = pkt->at_first_length_end;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
+	const __u32 udp_checksum_at = v6 ? 60 : 40;
 	__be16 object_number = bpf_htons((pkt->short_payload_end - (pkt->last_start + 3)) & 0xffff);
 	__be16 datagram_number = bpf_htons(be16(&datagram->number) ^ 0xffff);
 
 	/* udp.checksum */
 	__u64 odd_sum = ld16(&object->number);
-	odd_sum <<= 8 * (((pkt->first_length_end + 1 - 54) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->first_length_end + 1 - (v6 ? 54 : 34)) & 1) != 0);
 	__u64 odd_sum_2 = ld16(&datagram->number);
-	odd_sum_2 <<= 8 * (((pkt->last_start + 1 - 54) & 1) != 0);
+	odd_sum_2 <<= 8 * (((pkt->last_start + 1 - (v6 ? 54 : 34)) & 1) != 0);
 	__u64 odd_sum_3 = object_number;
-	odd_sum_3 <<= 8 * (((pkt->first_length_end + 1 - 54) & 1) != 0);
+	odd_sum_3 <<= 8 * (((pkt->first_length_end + 1 - (v6 ? 54 : 34)) & 1) != 0);
 	__u64 odd_sum_4 = datagram_number;
-	odd_sum_4 <<= 8 * (((pkt->last_start + 1 - 54) & 1) != 0);
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	odd_sum_4 <<= 8 * (((pkt->last_start + 1 - (v6 ? 54 : 34)) & 1) != 0);
+	__be32 old_ipv4_src = 0;
+	__be32 old_ipv4_dst = 0;
+	__be128 old_ipv6_src;
+	__be128 old_ipv6_dst;
+	if (v6) {
+		old_ipv6_src = ld128(ipv6->src);
+		old_ipv6_dst = ld128(ipv6->dst);
+	} else {
+		old_ipv4_src = ld32(ipv4->src);
+		old_ipv4_dst = ld32(ipv4->dst);
+	}
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo;
+	if (v6)
+		udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)odd_sum + odd_sum_2);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (v6) {
+		udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	} else {
+		udp_csum.optional = 1;
+		udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	}
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)odd_sum_3 + odd_sum_4);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_without(skb, csum, pkt->first_length_end + 1, 2);
 		csum = fr_complete_without(skb, csum, pkt->last_start + 1, 2);
-		csum = fr_complete_without(skb, csum, 60, 2);
+		csum = fr_complete_without(skb, csum, v6 ? 60 : 40, 2);
 	}
 
+	struct hdr_udp *new_udp = pkt->data + (v6 ? 54 : 34);
 	struct hdr_object *new_object = pkt->at_first_length_end;
 	struct hdr_datagram *new_datagram = pkt->at_last_start;
-	struct hdr_udp *new_udp = pkt->data + 54;
 
 	st16(&new_object->number, object_number);
 	st16(&new_datagram->number, datagram_number);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_TWO + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, pkt->last_start + 1, 2);
-		csum = fr_complete_with(skb, csum, 60, 2);
+		csum = fr_complete_with(skb, csum, v6 ? 60 : 40, 2);
 		fr_complete(skb, csum, pkt->first_length_end + 1, 2);
 	}
 
-	fr_count(PROG_TWO + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int two_ipv6_object_further(struct __sk_buff *skb, struct two_packet *pkt)
+static __always_inline int two_ip_object_further(struct __sk_buff *skb, struct packet *pkt,
+						 const int v6)
 {
 	void *at_second_length_end;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	struct hdr_datagram *datagram;
-	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	at_second_length_end = fr_pin(pkt->data + fr_bound(pkt->second_length_end, 0xfff));
 	if (at_second_length_end > pkt->data_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->second_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	pkt->second_end = pkt->second_length_present ? pkt->second_length_end + pkt->second_length :
 		pkt->short_payload_end;
 	if (!(!pkt->second_length_present || pkt->second_end <= pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, PROG_TWO + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(!pkt->second_length_present || pkt->second_end <= pkt->short_payload_end))
-		return fr_up(skb, PROG_TWO + reason_stream_length);
+		return fr_up(skb, pkt->prog + reason_stream_length);
 
 	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
-	if (!(pkt->second_end < pkt->short_payload_end))
-		return two_ipv6_object_no_last(skb, pkt);
+	if (!(pkt->second_end < pkt->short_payload_end)) {
+		if (v6)
+			return two_ip_object_no_last(skb, pkt, 1);
+		return two_ip_object_no_last(skb, pkt, 0);
+	}
 	if (pkt->second_end > 0x7ff)
-		return fr_up(skb, PROG_TWO + reason_last_far);
+		return fr_up(skb, pkt->prog + reason_last_far);
 	pkt->last_start = fr_forget(skb, pkt->second_end);
 
 	/* datagram: fields: [{name: "type", bits: 8, is: 0x30}, {name: "number", bits: 16}] */
 	pkt->at_last_start = fr_pin(pkt->data + fr_bound(pkt->last_start, 0x7ff));
 	datagram = pkt->at_last_start;
 	if ((void *)(datagram + 1) > pkt->data_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->last_start + 3 > pkt->short_payload_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (be8(&datagram->type) != 48)
-		return fr_up(skb, PROG_TWO + reason_datagram_type);
+		return fr_up(skb, pkt->prog + reason_datagram_type);
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_TWO + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "udp.dst_port": 4433 */
 	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, PROG_TWO + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* lookup: {a: moves: ["first.id"], b: moves: ["second.id"]} */
 	struct val_moves *a;
@@ -962,8 +930,8 @@ static __always_inline int two_ipv6_object_further(struct __sk_buff *skb, struct
 		key.id = pkt->first_id;
 		enum fr_found found = find_moves(&key, pkt->lease, 0, &a);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_TWO + reason_no_moves,
-					 PROG_TWO + reason_changing);
+			return fr_missed(skb, found, pkt->prog + reason_no_moves,
+					 pkt->prog + reason_changing);
 	}
 	struct val_moves *b;
 	{
@@ -972,60 +940,72 @@ static __always_inline int two_ipv6_object_further(struct __sk_buff *skb, struct
 		key.id = pkt->second_id;
 		enum fr_found found = find_moves(&key, pkt->lease, 8, &b);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_TWO + reason_no_moves,
-					 PROG_TWO + reason_changing);
+			return fr_missed(skb, found, pkt->prog + reason_no_moves,
+					 pkt->prog + reason_changing);
 	}
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_TWO + reason_udp_checksum);
+	if (v6) {
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	}
 
 	/* {when: "last", do: [{set: {"last.number": "last.number ^ 0xFFFF", "object.number": ... */
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (pkt->partial >> 16) >= pkt->last_start + 3))
-		return fr_up(skb, PROG_TWO + reason_partial_checksum);
-	return two_ipv6_object_send(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (v6)
+		return two_ip_object_send(skb, pkt, 1);
+	return two_ip_object_send(skb, pkt, 0);
 }
 
-static __always_inline int two_ipv6_object(struct __sk_buff *skb, struct two_packet *pkt)
+static __always_inline int shared_ip_object(struct __sk_buff *skb, struct packet *pkt, const int v6,
+					    const int second)
 {
 	void *at_second_id_end;
 	struct hdr_object *object = pkt->at_first_length_end;
+	void *at_second_length_end = 0;
+	struct hdr_udp *udp = 0;
+
+	if (second)
+		udp = pkt->data + (v6 ? 54 : 34);
 	struct hdr_stream *stream;
+	if (!second) {
+		/* object: fields: [{name: "kind", bits: 8}, {name: "number", bits: 16}] */
+		object = pkt->at_first_length_end;
+		if ((void *)(object + 1) > pkt->data_end)
+			return fr_up(skb, pkt->prog + reason_truncated);
+		if (pkt->first_length_end + 3 > pkt->first_end)
+			return fr_up(skb, pkt->prog + reason_truncated);
 
-	/* object: fields: [{name: "kind", bits: 8}, {name: "number", bits: 16}] */
-	object = pkt->at_first_length_end;
-	if ((void *)(object + 1) > pkt->data_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-	if (pkt->first_length_end + 3 > pkt->first_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
-	if (pkt->first_end >= pkt->short_payload_end)
-		return fr_up(skb, PROG_TWO + reason_not_second);
-	if (pkt->first_end > 0x7ff)
-		return fr_up(skb, PROG_TWO + reason_second_far);
+		/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: ... */
+		if (pkt->first_end >= pkt->short_payload_end)
+			return fr_up(skb, pkt->prog + reason_not_second);
+		if (pkt->first_end > 0x7ff)
+			return fr_up(skb, pkt->prog + reason_second_far);
+	}
+	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
 	pkt->second_start = fr_forget(skb, pkt->first_end);
 
 	/* {name: "id", varint: "quic"}, */
 	pkt->at_second_start = fr_pin(pkt->data + fr_bound(pkt->second_start, 0x7ff));
 	stream = pkt->at_second_start;
 	if ((void *)(stream + 1) > pkt->data_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->second_start + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_TWO + reason_stream_type);
+		return fr_up(skb, pkt->prog + reason_stream_type);
 	pkt->second_id_size = fr_varint(pkt->at_second_start + 1, pkt->data_end, &pkt->second_id);
 	if (!pkt->second_id_size)
-		return fr_up(skb, PROG_TWO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 second_id_end = fr_forget(skb, pkt->second_start + 1 + pkt->second_id_size);
 	at_second_id_end = fr_pin(pkt->data + fr_bound(second_id_end, 0xfff));
 	if (at_second_id_end > pkt->data_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (second_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	pkt->second_length_present = !((be8(&stream->type) & 2) == 0);
@@ -1034,48 +1014,100 @@ static __always_inline int two_ipv6_object(struct __sk_buff *skb, struct two_pac
 		second_length_size = fr_varint(at_second_id_end, pkt->data_end,
 					       &pkt->second_length);
 		if (!second_length_size)
-			return fr_up(skb, PROG_TWO + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		second_length_size = 0;
 		pkt->second_length = 0;
 	}
 	pkt->second_length_end = fr_forget(skb, second_id_end + second_length_size);
+	if (second) {
+		at_second_length_end = fr_pin(pkt->data + fr_bound(pkt->second_length_end, 0xfff));
+		if (at_second_length_end > pkt->data_end)
+			return fr_up(skb, pkt->prog + reason_truncated);
+		if (pkt->second_length_end > pkt->short_payload_end)
+			return fr_up(skb, pkt->prog + reason_truncated);
+		if (!(!pkt->second_length_present ||
+		      pkt->second_length_end + pkt->second_length == pkt->short_payload_end ||
+		      skb->gso_size == 0))
+			return fr_up(skb, pkt->prog + reason_gso_packet);
+		if (!(!pkt->second_length_present ||
+		      pkt->second_length_end + pkt->second_length == pkt->short_payload_end))
+			return fr_up(skb, pkt->prog + reason_stream_length);
+		if (skb->gso_size != 0)
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 
-	return two_ipv6_object_further(skb, pkt);
+		/* match: "udp.dst_port": 4434 */
+		if (be16(&udp->dst_port) != 0x1152)
+			return fr_up(skb, pkt->prog + reason_no_match);
+
+		/* {when: "second", do: [{fan_out: { */
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      (partial >> 16) >= pkt->second_length_end) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (at_second_length_end > pkt->data_end)
+			return fr_up(skb, pkt->prog + reason_truncated);
+	}
+	if (v6) {
+		if (second)
+			return spread_fan(skb, pkt, 1);
+
+		return two_ip_object_further(skb, pkt, 1);
+	}
+	if (second)
+		return spread_fan(skb, pkt, 0);
+
+	return two_ip_object_further(skb, pkt, 0);
 }
 
-static __always_inline int two_ipv6(struct __sk_buff *skb, struct two_packet *pkt)
+static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_first_id_end;
-	struct hdr_stream *stream = pkt->data + 63;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	struct hdr_udp *udp = 0;
 
+	if (pkt->prog == PROG_SPREAD)
+		udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_stream *stream = pkt->data + (v6 ? 63 : 43);
+	__u64 udp_end;
+	__u32 why;
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_TWO + why);
-
-	/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
-	why = check_short_2(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->short_payload_end);
+		return fr_up(skb, pkt->prog + why);
+	if (v6) {
+		/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
+		why = check_short_2(skb, pkt->data, pkt->data_end, udp_end, 62,
+				    &pkt->short_payload_end);
+	} else {
+		/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
+		why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42,
+				  &pkt->short_payload_end);
+	}
 	if (why)
-		return fr_up(skb, PROG_TWO + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > pkt->data_end || 64ULL > pkt->short_payload_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
+	if ((void *)(stream + 1) > pkt->data_end || (v6 ? 64ULL : 44ULL) > pkt->short_payload_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_TWO + reason_stream_type);
-	pkt->first_id_size = fr_varint(pkt->data + 64, pkt->data_end, &pkt->first_id);
+		return fr_up(skb, pkt->prog + reason_stream_type);
+	pkt->first_id_size = fr_varint(pkt->data + (v6 ? 64 : 44), pkt->data_end, &pkt->first_id);
 	if (!pkt->first_id_size)
-		return fr_up(skb, PROG_TWO + reason_truncated);
-	__u64 first_id_end = fr_forget(skb, 64ULL + pkt->first_id_size);
-	at_first_id_end = fr_pin(pkt->data + fr_bound(first_id_end, 0x7f));
+		return fr_up(skb, pkt->prog + reason_truncated);
+	__u64 first_id_end = fr_forget(skb, (v6 ? 64ULL : 44ULL) + pkt->first_id_size);
+	at_first_id_end = fr_pin(pkt->data + fr_bound(first_id_end, v6 ? 0x7f : 0x3f));
 	if (at_first_id_end > pkt->data_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (first_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	__u64 first_length_present = !((be8(&stream->type) & 2) == 0);
@@ -1084,32 +1116,71 @@ static __always_inline int two_ipv6(struct __sk_buff *skb, struct two_packet *pk
 	if (first_length_present) { /* length */
 		first_length_size = fr_varint(at_first_id_end, pkt->data_end, &first_length);
 		if (!first_length_size)
-			return fr_up(skb, PROG_TWO + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		first_length_size = 0;
 		first_length = 0;
 	}
 	pkt->first_length_end = fr_forget(skb, first_id_end + first_length_size);
-	pkt->at_first_length_end = fr_pin(pkt->data + fr_bound(pkt->first_length_end, 0x7f));
+	pkt->at_first_length_end = fr_pin(pkt->data +
+					  fr_bound(pkt->first_length_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_first_length_end > pkt->data_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->first_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_TWO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	pkt->first_end = first_length_present ? pkt->first_length_end + first_length :
 		pkt->short_payload_end;
 	if (!(!first_length_present || pkt->first_end <= pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, PROG_TWO + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(!first_length_present || pkt->first_end <= pkt->short_payload_end))
-		return fr_up(skb, PROG_TWO + reason_stream_length);
+		return fr_up(skb, pkt->prog + reason_stream_length);
+	if (pkt->prog == PROG_SPREAD) {
+		/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after:... */
+		if (!(pkt->first_end < pkt->short_payload_end)) { /* no second */
+			if (skb->gso_size != 0)
+				return fr_up(skb, pkt->prog + reason_gso_packet);
 
-	return two_ipv6_object(skb, pkt);
+			/* match: "udp.dst_port": 4434 */
+			if (be16(&udp->dst_port) != 0x1152)
+				return fr_up(skb, pkt->prog + reason_no_match);
+
+			/* {do: [{count: "one"}, "pass"]}, */
+			fr_named_add(1, 1);
+			if (v6)
+				return spread_ipv6_send(skb, pkt);
+			return spread_ipv4_send(skb, pkt);
+		}
+		if (pkt->first_end > 0x7ff)
+			return fr_up(skb, pkt->prog + reason_second_far);
+	}
+	if (v6) {
+		if (pkt->prog == PROG_SPREAD) {
+			return shared_ip_object(skb, pkt, 1, 1);
+		}
+
+		return shared_ip_object(skb, pkt, 1, 0);
+	}
+	if (pkt->prog == PROG_SPREAD) {
+		return shared_ip_object(skb, pkt, 0, 1);
+	}
+
+	return shared_ip_object(skb, pkt, 0, 0);
 }
+
+/*
+ * prog_two: tc/ingress
+ *	eth ipv4 udp short stream object stream
+ *	eth ipv4 udp short stream object stream datagram
+ *	eth ipv6 udp short stream object stream
+ *	eth ipv6 udp short stream object stream datagram
+ */
 
 SEC("tc") int prog_two(struct __sk_buff *skb)
 {
-	struct two_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_TWO;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -1129,9 +1200,9 @@ SEC("tc") int prog_two(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
 	if (be16(&eth->type) == ETH_P_IP)
-		return two_ipv4(skb, &pkt);
+		return shared_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return two_ipv6(skb, &pkt);
+		return shared_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_TWO + reason_not_ip);
 }
 
@@ -1143,751 +1214,12 @@ SEC("tc") int prog_two(struct __sk_buff *skb)
  *	eth ipv6 udp short stream stream
  */
 
-/* What is known of a packet. */
-struct spread_packet {
-	void *data;
-	void *data_end;
-	__u64 ip_end;
-	__u64 short_payload_end;
-	__u64 stream_id_size;
-	__u64 stream_id;
-	__u64 stream_end;
-	__u64 second_start;
-	__u64 second_id_size;
-	__u64 second_id;
-	__u64 second_length_end;
-};
-
-static __always_inline int spread_ipv4_send(struct __sk_buff *skb, struct spread_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_SPREAD + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-/* What is the same for all receivers. */
-struct spread_same1 {
-	__u32 size;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u64 ip_end;
-	__u64 stream_id_size;
-	__u64 second_start;
-	__u64 second_id_size;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct spread_fan1 {
-	struct __sk_buff *skb;
-	struct list_viewers *list;
-	void *front;
-};
-
-static __always_inline long spread_copy1(struct __sk_buff *skb, void *front, __u64 stream_id_size,
-					 __u64 second_start, __u64 second_id_size,
-					 struct receiver_viewers *r, struct spread_same1 *same)
-{
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	void *data;
-	void *at_second_start;
-
-	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(r->id, second_id_size)));
-	odd_sum <<= 8 * (((second_start + 1 - 34) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_add64(bpf_cpu_to_be64(fr_varint_word(r->id,
-						 stream_id_size))) + odd_sum);
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 45 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
-	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
-	if (unlikely(at_second_start + 2 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_varint(data + 44, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(r->id, stream_id_size)), stream_id_size);
-	fr_put_varint(at_second_start + 1, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(r->id, second_id_size)), second_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, second_start + 1,
-					     second_id_size), 18, 24), 44, stream_id_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct spread_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 stream_id_size = same->stream_id_size;
-	__u64 second_start = same->second_start;
-	__u64 second_id_size = same->second_id_size;
-	struct receiver_viewers *r = receiver_of_viewers(fan->list, i);
-
-	if (!r)
-		return 1;
-
-	/* each: [{set: {"stream.id": "r.id", "second.id": "r.id"}}, {send: {from: "r.local", ... */
-	if (r->id > fr_varint_room(stream_id_size) || r->id > fr_varint_room(second_id_size))
-		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_unfit_stream_id_2);
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_address_family);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_SPREAD + reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_too_big);
-	return spread_copy1(skb, front, stream_id_size, second_start, second_id_size, r, same);
-}
-
-static __always_inline int spread_fan1(struct __sk_buff *skb, struct spread_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	/* {when: "second", do: [{fan_out: { */
-	struct group_viewers key __attribute__((aligned(8))) = {};
-	struct list_viewers *list;
-
-	key.id = pkt->second_id;
-	list = list_of_viewers(&key);
-	if (!list)
-		return fr_up(skb, PROG_SPREAD + reason_no_viewers);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
-
-	__u32 size = fr_size(pkt->second_length_end, 4096);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, size);
-	if (!front)
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
-	struct spread_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	same->size = size;
-	__u64 odd_sum =
-		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->second_id, pkt->second_id_size)));
-	odd_sum <<= 8 * (((pkt->second_start + 1 - 34) & 1) != 0);
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) +
-		 fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size))) +
-		 odd_sum + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ip_end = pkt->ip_end;
-	same->stream_id_size = pkt->stream_id_size;
-	same->second_start = pkt->second_start;
-	same->second_id_size = pkt->second_id_size;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 44, pkt->stream_id_size);
-		same->csum = fr_complete_without(skb, same->csum, pkt->second_start + 1,
-						 pkt->second_id_size);
-		same->csum = fr_complete_without(skb, same->csum, 18, 24);
-	}
-
-	same->copies0 = 0;
-	struct spread_fan1 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, spread_turn1, &fan, 0);
-
-	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 4096), 0))
-		return fr_drop(len, PROG_SPREAD + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum,
-					     same->second_start + 1, same->second_id_size), 18, 24),
-			    44, same->stream_id_size);
-
-	fr_count_copies(PROG_SPREAD + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_SPREAD + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int spread_ipv4_second_start(struct __sk_buff *skb,
-						    struct spread_packet *pkt)
-{
-	void *at_second_start;
-	void *at_second_id_end;
-	void *at_second_length_end;
-	struct hdr_stream *stream;
-	struct hdr_udp *udp = pkt->data + 34;
-
-	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
-	pkt->second_start = fr_forget(skb, pkt->stream_end);
-
-	/* {name: "id", varint: "quic"}, */
-	at_second_start = fr_pin(pkt->data + fr_bound(pkt->second_start, 0x7ff));
-	stream = at_second_start;
-	if ((void *)(stream + 1) > pkt->data_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	if (pkt->second_start + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_SPREAD + reason_stream_type);
-	pkt->second_id_size = fr_varint(at_second_start + 1, pkt->data_end, &pkt->second_id);
-	if (!pkt->second_id_size)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	__u64 second_id_end = fr_forget(skb, pkt->second_start + 1 + pkt->second_id_size);
-	at_second_id_end = fr_pin(pkt->data + fr_bound(second_id_end, 0xfff));
-	if (at_second_id_end > pkt->data_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	if (second_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 second_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 second_length;
-	__u64 second_length_size;
-	if (second_length_present) { /* length */
-		second_length_size = fr_varint(at_second_id_end, pkt->data_end, &second_length);
-		if (!second_length_size)
-			return fr_up(skb, PROG_SPREAD + reason_truncated);
-	} else {
-		second_length_size = 0;
-		second_length = 0;
-	}
-	pkt->second_length_end = fr_forget(skb, second_id_end + second_length_size);
-	at_second_length_end = fr_pin(pkt->data + fr_bound(pkt->second_length_end, 0xfff));
-	if (at_second_length_end > pkt->data_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	if (pkt->second_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	if (!(!second_length_present ||
-	      pkt->second_length_end + second_length == pkt->short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, PROG_SPREAD + reason_gso_packet);
-	if (!(!second_length_present ||
-	      pkt->second_length_end + second_length == pkt->short_payload_end))
-		return fr_up(skb, PROG_SPREAD + reason_stream_length);
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_SPREAD + reason_gso_packet);
-
-	/* match: "udp.dst_port": 4434 */
-	if (be16(&udp->dst_port) != 0x1152)
-		return fr_up(skb, PROG_SPREAD + reason_no_match);
-
-	/* {when: "second", do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= pkt->second_length_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_SPREAD + reason_partial_checksum);
-	if (at_second_length_end > pkt->data_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	return spread_fan1(skb, pkt);
-}
-
-static __always_inline int spread_ipv4(struct __sk_buff *skb, struct spread_packet *pkt)
-{
-	void *at_stream_id_end;
-	void *at_stream_length_end;
-	struct hdr_stream *stream = pkt->data + 43;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_SPREAD + why);
-
-	/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
-	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->short_payload_end);
-	if (why)
-		return fr_up(skb, PROG_SPREAD + why);
-
-	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > pkt->data_end || 44ULL > pkt->short_payload_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_SPREAD + reason_stream_type);
-	pkt->stream_id_size = fr_varint(pkt->data + 44, pkt->data_end, &pkt->stream_id);
-	if (!pkt->stream_id_size)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	__u64 stream_id_end = fr_forget(skb, 44ULL + pkt->stream_id_size);
-	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x3f));
-	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	if (stream_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length;
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_id_end, pkt->data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, PROG_SPREAD + reason_truncated);
-	} else {
-		stream_length_size = 0;
-		stream_length = 0;
-	}
-	__u64 stream_length_end = fr_forget(skb, stream_id_end + stream_length_size);
-	at_stream_length_end = fr_pin(pkt->data + fr_bound(stream_length_end, 0x3f));
-	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	if (stream_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	pkt->stream_end = stream_length_present ? stream_length_end + stream_length :
-		pkt->short_payload_end;
-	if (!(!stream_length_present || pkt->stream_end <= pkt->short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, PROG_SPREAD + reason_gso_packet);
-	if (!(!stream_length_present || pkt->stream_end <= pkt->short_payload_end))
-		return fr_up(skb, PROG_SPREAD + reason_stream_length);
-
-	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
-	if (!(pkt->stream_end < pkt->short_payload_end)) { /* no second */
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_SPREAD + reason_gso_packet);
-
-		/* match: "udp.dst_port": 4434 */
-		if (be16(&udp->dst_port) != 0x1152)
-			return fr_up(skb, PROG_SPREAD + reason_no_match);
-
-		/* {do: [{count: "one"}, "pass"]}, */
-		fr_named_add(1, 1);
-		return spread_ipv4_send(skb, pkt);
-	}
-	if (pkt->stream_end > 0x7ff)
-		return fr_up(skb, PROG_SPREAD + reason_second_far);
-
-	return spread_ipv4_second_start(skb, pkt);
-}
-
-static __always_inline int spread_ipv6_send(struct __sk_buff *skb, struct spread_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_SPREAD + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-/* What is the same for all receivers. */
-struct spread_same2 {
-	__u32 size;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 ip_end;
-	__u64 stream_id_size;
-	__u64 second_start;
-	__u64 second_id_size;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct spread_fan2 {
-	struct __sk_buff *skb;
-	struct list_viewers *list;
-	void *front;
-};
-
-static __always_inline long spread_copy2(struct __sk_buff *skb, void *front, __u64 stream_id_size,
-					 __u64 second_start, __u64 second_id_size,
-					 struct receiver_viewers *r, struct spread_same2 *same)
-{
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
-	void *at_second_start;
-
-	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(r->id, second_id_size)));
-	odd_sum <<= 8 * (((second_start + 1 - 54) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_add64(bpf_cpu_to_be64(fr_varint_word(r->id,
-						 stream_id_size))) + odd_sum);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 65 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
-	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
-	if (unlikely(at_second_start + 2 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_varint(data + 64, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(r->id, stream_id_size)), stream_id_size);
-	fr_put_varint(at_second_start + 1, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(r->id, second_id_size)), second_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, second_start + 1,
-					     second_id_size), ETH_HLEN, 48), 64, stream_id_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __noinline long spread_turn2(__u32 i, struct spread_fan2 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct spread_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 stream_id_size = same->stream_id_size;
-	__u64 second_start = same->second_start;
-	__u64 second_id_size = same->second_id_size;
-	struct receiver_viewers *r = receiver_of_viewers(fan->list, i);
-	struct hdr_udp *saved_udp = front + 54;
-
-	if (!r)
-		return 1;
-
-	/* each: [{set: {"stream.id": "r.id", "second.id": "r.id"}}, {send: {from: "r.local", ... */
-	if (r->id > fr_varint_room(stream_id_size) || r->id > fr_varint_room(second_id_size))
-		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_unfit_stream_id_2);
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_address_family);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_udp_checksum_2);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_SPREAD + reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_too_big);
-	return spread_copy2(skb, front, stream_id_size, second_start, second_id_size, r, same);
-}
-
-static __always_inline int spread_fan2(struct __sk_buff *skb, struct spread_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	/* {when: "second", do: [{fan_out: { */
-	struct group_viewers key __attribute__((aligned(8))) = {};
-	struct list_viewers *list;
-
-	key.id = pkt->second_id;
-	list = list_of_viewers(&key);
-	if (!list)
-		return fr_up(skb, PROG_SPREAD + reason_no_viewers);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
-
-	__u32 size = fr_size(pkt->second_length_end, 4096);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, size);
-	if (!front)
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
-	struct spread_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 54;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	same->size = size;
-	__u64 odd_sum =
-		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->second_id, pkt->second_id_size)));
-	odd_sum <<= 8 * (((pkt->second_start + 1 - 54) & 1) != 0);
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
-				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
-					  fr_add64(ld64(saved_ipv6->src + 8)) +
-					  fr_add64(ld64(saved_ipv6->dst)) +
-					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
-		 fr_sum_of(ld16(&saved_udp->checksum)) -
-		 ((__u64)ld32(&saved_udp->src_port) +
-		  fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size))) +
-		  odd_sum + fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->ip_end = pkt->ip_end;
-	same->stream_id_size = pkt->stream_id_size;
-	same->second_start = pkt->second_start;
-	same->second_id_size = pkt->second_id_size;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 64, pkt->stream_id_size);
-		same->csum = fr_complete_without(skb, same->csum, pkt->second_start + 1,
-						 pkt->second_id_size);
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
-	}
-
-	same->copies0 = 0;
-	struct spread_fan2 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, spread_turn2, &fan, 0);
-
-	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 4096), 0))
-		return fr_drop(len, PROG_SPREAD + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum,
-					     same->second_start + 1, same->second_id_size),
-					     ETH_HLEN, 48), 64, same->stream_id_size);
-
-	fr_count_copies(PROG_SPREAD + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_SPREAD + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int spread_ipv6_second_start(struct __sk_buff *skb,
-						    struct spread_packet *pkt)
-{
-	void *at_second_start;
-	void *at_second_id_end;
-	void *at_second_length_end;
-	struct hdr_stream *stream;
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
-	pkt->second_start = fr_forget(skb, pkt->stream_end);
-
-	/* {name: "id", varint: "quic"}, */
-	at_second_start = fr_pin(pkt->data + fr_bound(pkt->second_start, 0x7ff));
-	stream = at_second_start;
-	if ((void *)(stream + 1) > pkt->data_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	if (pkt->second_start + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_SPREAD + reason_stream_type);
-	pkt->second_id_size = fr_varint(at_second_start + 1, pkt->data_end, &pkt->second_id);
-	if (!pkt->second_id_size)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	__u64 second_id_end = fr_forget(skb, pkt->second_start + 1 + pkt->second_id_size);
-	at_second_id_end = fr_pin(pkt->data + fr_bound(second_id_end, 0xfff));
-	if (at_second_id_end > pkt->data_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	if (second_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 second_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 second_length;
-	__u64 second_length_size;
-	if (second_length_present) { /* length */
-		second_length_size = fr_varint(at_second_id_end, pkt->data_end, &second_length);
-		if (!second_length_size)
-			return fr_up(skb, PROG_SPREAD + reason_truncated);
-	} else {
-		second_length_size = 0;
-		second_length = 0;
-	}
-	pkt->second_length_end = fr_forget(skb, second_id_end + second_length_size);
-	at_second_length_end = fr_pin(pkt->data + fr_bound(pkt->second_length_end, 0xfff));
-	if (at_second_length_end > pkt->data_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	if (pkt->second_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	if (!(!second_length_present ||
-	      pkt->second_length_end + second_length == pkt->short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, PROG_SPREAD + reason_gso_packet);
-	if (!(!second_length_present ||
-	      pkt->second_length_end + second_length == pkt->short_payload_end))
-		return fr_up(skb, PROG_SPREAD + reason_stream_length);
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_SPREAD + reason_gso_packet);
-
-	/* match: "udp.dst_port": 4434 */
-	if (be16(&udp->dst_port) != 0x1152)
-		return fr_up(skb, PROG_SPREAD + reason_no_match);
-
-	/* {when: "second", do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= pkt->second_length_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_SPREAD + reason_partial_checksum);
-	if (at_second_length_end > pkt->data_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	return spread_fan2(skb, pkt);
-}
-
-static __always_inline int spread_ipv6(struct __sk_buff *skb, struct spread_packet *pkt)
-{
-	void *at_stream_id_end;
-	void *at_stream_length_end;
-	struct hdr_stream *stream = pkt->data + 63;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_SPREAD + why);
-
-	/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
-	why = check_short_2(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->short_payload_end);
-	if (why)
-		return fr_up(skb, PROG_SPREAD + why);
-
-	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > pkt->data_end || 64ULL > pkt->short_payload_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_SPREAD + reason_stream_type);
-	pkt->stream_id_size = fr_varint(pkt->data + 64, pkt->data_end, &pkt->stream_id);
-	if (!pkt->stream_id_size)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	__u64 stream_id_end = fr_forget(skb, 64ULL + pkt->stream_id_size);
-	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	if (stream_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length;
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_id_end, pkt->data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, PROG_SPREAD + reason_truncated);
-	} else {
-		stream_length_size = 0;
-		stream_length = 0;
-	}
-	__u64 stream_length_end = fr_forget(skb, stream_id_end + stream_length_size);
-	at_stream_length_end = fr_pin(pkt->data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	if (stream_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
-	pkt->stream_end = stream_length_present ? stream_length_end + stream_length :
-		pkt->short_payload_end;
-	if (!(!stream_length_present || pkt->stream_end <= pkt->short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, PROG_SPREAD + reason_gso_packet);
-	if (!(!stream_length_present || pkt->stream_end <= pkt->short_payload_end))
-		return fr_up(skb, PROG_SPREAD + reason_stream_length);
-
-	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
-	if (!(pkt->stream_end < pkt->short_payload_end)) { /* no second */
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_SPREAD + reason_gso_packet);
-
-		/* match: "udp.dst_port": 4434 */
-		if (be16(&udp->dst_port) != 0x1152)
-			return fr_up(skb, PROG_SPREAD + reason_no_match);
-
-		/* {do: [{count: "one"}, "pass"]}, */
-		fr_named_add(1, 1);
-		return spread_ipv6_send(skb, pkt);
-	}
-	if (pkt->stream_end > 0x7ff)
-		return fr_up(skb, PROG_SPREAD + reason_second_far);
-
-	return spread_ipv6_second_start(skb, pkt);
-}
-
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
-	struct spread_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
+	struct packet pkt;
+
+	pkt.prog = PROG_SPREAD;
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 2064);
@@ -1896,7 +1228,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	struct hdr_eth *eth = pkt.data;
 
 	/* spread: { */
-	if (!fr_lease_valid(lease, now))
+	if (!fr_lease_valid(pkt.lease, now))
 		return fr_up(skb, PROG_SPREAD + reason_inactive);
 
 	/* hook: "tc/ingress" */
@@ -1906,8 +1238,8 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return spread_ipv4(skb, &pkt);
+		return shared_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return spread_ipv6(skb, &pkt);
+		return shared_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_SPREAD + reason_not_ip);
 }

@@ -106,9 +106,9 @@ static __always_inline __u64 copy_routes(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_HOP(0);
-	FR_COPY(64, 20);
-	FR_COPY(64, 28);
+	all |= fr_copy_hop(to + 0, from + 0);
+	all |= fr_copy64(to + 20, from + 20);
+	all |= fr_copy64(to + 28, from + 28);
 	return all;
 }
 
@@ -131,9 +131,9 @@ static __always_inline __u64 copy_groups(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_HOP(0);
-	FR_COPY(64, 20);
-	FR_COPY(64, 28);
+	all |= fr_copy_hop(to + 0, from + 0);
+	all |= fr_copy64(to + 20, from + 20);
+	all |= fr_copy64(to + 28, from + 28);
 	return all;
 }
 
@@ -163,74 +163,18 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_ROUTE = 0, PROG_UNWRAP = 50, PROG_LISTEN = 100 };
 
-/*
- * prog_route: tc/ingress
- *	eth ipv4 udp tag
- *	eth ipv6 udp tag
- */
-
 /* What is known of a packet. */
-struct route_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
+	__u32 prog;
 	__u64 ip_end;
 	struct val_routes *r;
+	__u64 payload_len;
+	__u64 partial;
+	struct val_groups *r_2;
 };
-
-static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
-{
-	struct hdr_eth *eth = data;
-
-	if (skb->vlan_present)
-		return reason_vlan_tag;
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return reason_other_host;
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return reason_link_broadcast;
-		return reason_link_multicast;
-	}
-	if ((void *)(eth + 1) > data_end)
-		return reason_truncated;
-	return 0;
-}
-
-static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv4 *ipv4 = data + at;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return reason_ipv4_version;
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return reason_ip_options;
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return reason_ipv4_reserved;
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return reason_fragment;
-	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return reason_ipv4_total_length;
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return reason_ipv4_checksum;
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return reason_martian_source;
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
 
 static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
 				       __u64 ip_end, const __u32 at, __u64 *end)
@@ -253,88 +197,181 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline __u32 check_tag(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 udp_end, const __u32 at)
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end, __u64 udp_end, const int second)
 {
-	struct hdr_tag *tag = data + at;
+	struct hdr_ipv4 *ipv4 = data + at;
 
-	if ((void *)(tag + 1) > data_end || at + sizeof(*tag) > udp_end)
-		return reason_truncated;
-	if (!fr_sum_ok((__u64)ld32(&tag->kind) + ld32(&tag->checksum)))
-		return reason_tag_checksum;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
+	if (second) {
+		if ((void *)(ipv4 + 1) > data_end || at + sizeof(*ipv4) > udp_end)
+			return reason_truncated;
+	} else {
+		if ((void *)(ipv4 + 1) > data_end)
+			return reason_truncated;
+	}
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (second) {
+		if (be16(&ipv4->total_length) < 20 || ip_end > udp_end)
+			return reason_ipv4_total_length;
+	} else {
+		if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+			return reason_ipv4_total_length;
+	}
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return reason_ipv4_checksum;
+	if (second) {
+		if (be8(&ipv4->protocol) != 253)
+			return reason_not_note;
+	} else {
+		if (!fr_unicast_v4(ld32(ipv4->src)))
+			return reason_martian_source;
+		if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+			if (fr_multicast_v4(ld32(ipv4->dst)))
+				return reason_multicast;
+			return reason_martian_destination;
+		}
+		if (be8(&ipv4->protocol) != IPPROTO_UDP)
+			return reason_not_udp;
+	}
+
+	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int route_ipv4_send(struct __sk_buff *skb, struct route_packet *pkt)
+static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
-	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
+	int direct;
 
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
-					 ipv4_ttl_protocol);
-	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
+	if (pkt->prog == PROG_LISTEN)
+		direct = pkt->r_2->hop.hop.state == FR_HOP_DIRECT;
+	else
+		direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_ROUTE + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_ROUTE + reason_fault);
+		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 22, 4);
+	__s64 csum = fr_complete_begin(skb, 20, 2);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	if (direct) {
+		if (pkt->prog == PROG_LISTEN)
+			fr_link(pkt->data, &pkt->r_2->hop.hop);
+		else
+			fr_link(pkt->data, &pkt->r->hop.hop);
+	}
+
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	fr_complete_end(skb, csum, 20, 2);
+
+	fr_count(pkt->prog + reason_sent, len);
+	if (direct) {
+		if (pkt->prog == PROG_LISTEN)
+			return bpf_redirect(pkt->r_2->hop.hop.ifindex, 0);
+		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
+	}
+	if (pkt->prog == PROG_LISTEN)
+		return fr_redirect_neigh(pkt->r_2->hop.hop.ifindex, AF_INET6, pkt->r_2->hop.addr);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
+}
+
+static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + (pkt->prog == PROG_UNWRAP ? 50 : 14);
+	__u32 len = skb->len;
+	const __u32 headers_len = 50, new_headers_len = 14;
+	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
+
+	/* ip.checksum */
+	/* inner.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
+					 ipv4_ttl_protocol);
+	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
+	if (pkt->prog == PROG_UNWRAP) {
+		int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 21, 0,
+				    &pkt->data);
+		if (unlikely(err))
+			return fr_failed(skb, len, err, pkt->prog + reason_fault);
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, pkt->prog + reason_fault);
+	} else {
+		if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+			if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+				return fr_up(skb, pkt->prog + reason_no_memory);
+
+			pkt->data = (void *)(long)skb->data;
+			if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+				return fr_drop(len, pkt->prog + reason_fault);
+		}
+	}
+
+	__s64 csum = fr_complete_begin(skb, pkt->prog == PROG_UNWRAP ? ETH_HLEN :
+				       22, pkt->prog == PROG_UNWRAP ? 12 : 4);
+	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
 		fr_link(pkt->data, &pkt->r->hop.hop);
+	if (pkt->prog == PROG_UNWRAP) {
+		st16(&new_eth->type, bpf_htons(0x800));
+	}
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, 22, 4);
+	fr_complete_end(skb, csum, pkt->prog == PROG_UNWRAP ? ETH_HLEN :
+			22, pkt->prog == PROG_UNWRAP ? 12 : 4);
+	if (pkt->prog == PROG_UNWRAP) {
+		/*
+		 * What a device has verified may have been the checksum of a header that has gone.
+		 */
+		bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+	}
 
-	fr_count(PROG_ROUTE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
 	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
 }
 
-static __always_inline int route_ipv4(struct __sk_buff *skb, struct route_packet *pkt)
+/*
+ * prog_route: tc/ingress
+ *	eth ipv4 udp tag
+ *	eth ipv6 udp tag
+ */
+
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_tag *tag = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
+	struct hdr_eth *eth = data;
 
-	if (why)
-		return fr_up(skb, PROG_ROUTE + why);
-
-	/* headers: tag: { */
-	why = check_tag(skb, pkt->data, pkt->data_end, udp_end, 42);
-	if (why)
-		return fr_up(skb, PROG_ROUTE + why);
-
-	/* lookup: r: routes: ["tag.flow"] */
-	struct key_routes key __attribute__((aligned(8))) = {};
-
-	key.flow = (be16(tag->flow) << 8) | be8(tag->flow + 2);
-	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_ROUTE + reason_no_routes,
-				 PROG_ROUTE + reason_changing);
-
-	/* do: [{send: via: "r.hop"}] */
-	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, PROG_ROUTE + reason_hop_limit);
-	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_ROUTE + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->r->hop.hop, pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->r->hop.hop, PROG_ROUTE + reason_too_big);
-	return route_ipv4_send(skb, pkt);
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -365,52 +402,41 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int route_ipv6_send(struct __sk_buff *skb, struct route_packet *pkt)
+static __always_inline __u32 check_tag(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 udp_end, const __u32 at)
 {
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
+	struct hdr_tag *tag = data + at;
 
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_ROUTE + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_ROUTE + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 20, 2);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop.hop);
-
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, 20, 2);
-
-	fr_count(PROG_ROUTE + reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
+	if ((void *)(tag + 1) > data_end || at + sizeof(*tag) > udp_end)
+		return reason_truncated;
+	if (!fr_sum_ok((__u64)ld32(&tag->kind) + ld32(&tag->checksum)))
+		return reason_tag_checksum;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	return 0;
 }
 
-static __always_inline int route_ipv6(struct __sk_buff *skb, struct route_packet *pkt)
+static __always_inline int route_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_tag *tag = pkt->data + 62;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_tag *tag = pkt->data + (v6 ? 62 : 42);
 	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end, 0, 0) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_ROUTE + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* headers: tag: { */
-	why = check_tag(skb, pkt->data, pkt->data_end, udp_end, 62);
+	why = check_tag(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42);
 	if (why)
-		return fr_up(skb, PROG_ROUTE + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: r: routes: ["tag.flow"] */
 	struct key_routes key __attribute__((aligned(8))) = {};
@@ -418,23 +444,31 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, struct route_packet
 	key.flow = (be16(tag->flow) << 8) | be8(tag->flow + 2);
 	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_ROUTE + reason_no_routes,
-				 PROG_ROUTE + reason_changing);
-
-	/* do: [{send: via: "r.hop"}] */
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, PROG_ROUTE + reason_hop_limit);
+		return fr_missed(skb, found, pkt->prog + reason_no_routes,
+				 pkt->prog + reason_changing);
+	if (v6) {
+		/* do: [{send: via: "r.hop"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, pkt->prog + reason_hop_limit);
+	} else {
+		/* do: [{send: via: "r.hop"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, pkt->prog + reason_hop_limit);
+	}
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_ROUTE + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r->hop.hop, pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->r->hop.hop, PROG_ROUTE + reason_too_big);
-	return route_ipv6_send(skb, pkt);
+		return fr_unfit(skb, &pkt->r->hop.hop, pkt->prog + reason_too_big);
+	if (v6)
+		return shared_ipv6_send(skb, pkt);
+	return shared_ipv4_send(skb, pkt);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)
 {
-	struct route_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_ROUTE;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -454,9 +488,9 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return route_ipv4(skb, &pkt);
+		return route_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return route_ipv6(skb, &pkt);
+		return route_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_ROUTE + reason_not_ip);
 }
 
@@ -464,13 +498,6 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
  * prog_unwrap: tc/ingress
  *	eth ipv4 udp tag ipv4 note
  */
-
-/* What is known of a packet. */
-struct unwrap_packet {
-	void *data;
-	__u64 payload_len;
-	struct val_routes *r;
-};
 
 static __always_inline __u32 check_eth_2(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -492,114 +519,48 @@ static __always_inline __u32 check_eth_2(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 udp_end, const __u32 at, __u64 *end)
-{
-	struct hdr_ipv4 *ipv4 = data + at;
-
-	if ((void *)(ipv4 + 1) > data_end || at + sizeof(*ipv4) > udp_end)
-		return reason_truncated;
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return reason_ipv4_version;
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return reason_ip_options;
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return reason_ipv4_reserved;
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return reason_fragment;
-	__u64 inner_end = at + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || inner_end > udp_end)
-		return reason_ipv4_total_length;
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return reason_ipv4_checksum;
-	if (be8(&ipv4->protocol) != 253)
-		return reason_not_note;
-
-	*end = inner_end;
-	return 0;
-}
-
-static __always_inline int unwrap_send(struct __sk_buff *skb, struct unwrap_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 50;
-	__u32 len = skb->len;
-	const __u32 headers_len = 50, new_headers_len = 14;
-	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
-					    ipv4_ttl_protocol);
-	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 21, 0,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_UNWRAP + reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_UNWRAP + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop.hop);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st16(&new_ipv4->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_UNWRAP + reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
-}
-
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 {
-	struct unwrap_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
+	struct packet pkt;
+
+	pkt.prog = PROG_UNWRAP;
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 71);
 	pkt.data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_tag *tag = pkt.data + 42;
-	struct hdr_note *note = pkt.data + 70;
-	struct hdr_udp *udp = pkt.data + 34;
+	pkt.data_end = (void *)(long)skb->data_end;
 	struct hdr_ipv4 *ipv4 = pkt.data + 14;
+	struct hdr_udp *udp = pkt.data + 34;
+	struct hdr_tag *tag = pkt.data + 42;
 	struct hdr_ipv4 *ipv4_2 = pkt.data + 50;
+	struct hdr_note *note = pkt.data + 70;
 	__u64 outer_end, udp_end, inner_end;
 
 	/* unwrap: { */
-	if (!fr_lease_valid(lease, now))
+	if (!fr_lease_valid(pkt.lease, now))
 		return fr_up(skb, PROG_UNWRAP + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	__u32 why = check_eth_2(skb, pkt.data, data_end) ?:
-		check_ipv4(skb, pkt.data, data_end, 14, &outer_end) ?:
-		check_udp(skb, pkt.data, data_end, outer_end, 34, &udp_end);
+	__u32 why = check_eth_2(skb, pkt.data, pkt.data_end) ?:
+		check_ipv4(skb, pkt.data, pkt.data_end, 14, &outer_end, 0, 0) ?:
+		check_udp(skb, pkt.data, pkt.data_end, outer_end, 34, &udp_end);
 	if (why)
 		return fr_up(skb, PROG_UNWRAP + why);
 
 	/* headers: tag: { */
-	if ((void *)(tag + 1) > data_end || 50ULL > udp_end)
+	if ((void *)(tag + 1) > pkt.data_end || 50ULL > udp_end)
 		return fr_up(skb, PROG_UNWRAP + reason_truncated);
 
 	/* {name: "checksum", bits: 16, checksum: {covers: "header", verify: true}}, */
 	if (!fr_sum_ok((__u64)ld32(&tag->kind) + ld32(&tag->checksum)))
 		return fr_up(skb, PROG_UNWRAP + reason_tag_checksum);
-	why = check_ipv4_2(skb, pkt.data, data_end, udp_end, 50, &inner_end);
+	why = check_ipv4(skb, pkt.data, pkt.data_end, 50, &inner_end, udp_end, 1);
 	if (why)
 		return fr_up(skb, PROG_UNWRAP + why);
 
 	/* headers: note: { */
-	if ((void *)(note + 1) > data_end || 71ULL > inner_end)
+	if ((void *)(note + 1) > pkt.data_end || 71ULL > inner_end)
 		return fr_up(skb, PROG_UNWRAP + reason_truncated);
 
 	/* stack: ["eth", {outer: ["ipv4"]}, "udp", "tag", {inner: "ipv4"}, "note"] */
@@ -610,7 +571,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	struct key_routes key __attribute__((aligned(8))) = {};
 
 	key.flow = (be16(tag->flow) << 8) | be8(tag->flow + 2);
-	enum fr_found found = find_routes(&key, lease, 0, &pkt.r);
+	enum fr_found found = find_routes(&key, pkt.lease, 0, &pkt.r);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, PROG_UNWRAP + reason_no_routes,
 				 PROG_UNWRAP + reason_changing);
@@ -636,7 +597,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		return fr_up(skb, PROG_UNWRAP + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt.r->hop.hop, 21ULL + pkt.payload_len)))
 		return fr_unfit(skb, &pkt.r->hop.hop, PROG_UNWRAP + reason_too_big);
-	return unwrap_send(skb, &pkt);
+	return shared_ipv4_send(skb, &pkt);
 }
 
 /*
@@ -644,17 +605,6 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
-
-/* What is known of a packet. */
-struct listen_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 ip_end;
-	__u64 partial;
-	__u64 partial_2;
-	struct val_groups *r;
-};
 
 static __always_inline __u32 check_ipv4_3(struct __sk_buff *skb, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
@@ -704,7 +654,7 @@ static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-static __always_inline int listen_ipv4_send(struct __sk_buff *skb, struct listen_packet *pkt,
+static __always_inline int listen_ipv4_send(struct __sk_buff *skb, struct packet *pkt,
 					    struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -736,11 +686,11 @@ static __always_inline int listen_ipv4_send(struct __sk_buff *skb, struct listen
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_LISTEN + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_LISTEN + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
@@ -758,16 +708,16 @@ static __always_inline int listen_ipv4_send(struct __sk_buff *skb, struct listen
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_LISTEN + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(PROG_LISTEN + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(hop->ifindex, 0);
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, struct listen_packet *pkt,
+static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt,
 					      struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -782,10 +732,10 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, struct list
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, pkt->partial_2, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)fr_setting_v4(set_self) + ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
@@ -800,11 +750,11 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, struct list
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_LISTEN + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_LISTEN + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
@@ -820,16 +770,16 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, struct list
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_LISTEN + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(PROG_LISTEN + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(hop->ifindex, 0);
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int listen_ipv4_send_3(struct __sk_buff *skb, struct listen_packet *pkt)
+static __always_inline int listen_ipv4_send_3(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
@@ -838,33 +788,33 @@ static __always_inline int listen_ipv4_send_3(struct __sk_buff *skb, struct list
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
+	int direct = pkt->r_2->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_LISTEN + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_LISTEN + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
-		fr_link(pkt->data, &pkt->r->hop.hop);
+		fr_link(pkt->data, &pkt->r_2->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
 
-	fr_count(PROG_LISTEN + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
-		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
+		return bpf_redirect(pkt->r_2->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->r_2->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r_2->hop.addr));
 }
 
-static __always_inline int listen_ipv4_groups(struct __sk_buff *skb, struct listen_packet *pkt)
+static __always_inline int listen_ipv4_groups(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -873,27 +823,27 @@ static __always_inline int listen_ipv4_groups(struct __sk_buff *skb, struct list
 	struct key_groups key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.at, ld32(ipv4->dst), be16(&udp->dst_port));
-	enum fr_found found = find_groups(&key, pkt->lease, 0, &pkt->r);
+	enum fr_found found = find_groups(&key, pkt->lease, 0, &pkt->r_2);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_LISTEN + reason_no_groups,
-				 PROG_LISTEN + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_groups,
+				 pkt->prog + reason_changing);
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, PROG_LISTEN + reason_hop_limit);
+		return fr_up(skb, pkt->prog + reason_hop_limit);
 	if (fr_multicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, PROG_LISTEN + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, PROG_LISTEN + reason_martian_destination);
+		return fr_up(skb, pkt->prog + reason_martian_destination);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_LISTEN + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + 28 :
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r_2->hop.hop, skb->gso_size ? skb->gso_size + 28 :
 			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->r->hop.hop, PROG_LISTEN + reason_too_big);
+		return fr_unfit(skb, &pkt->r_2->hop.hop, pkt->prog + reason_too_big);
 	return listen_ipv4_send_3(skb, pkt);
 }
 
-static __always_inline int listen_ipv4(struct __sk_buff *skb, struct listen_packet *pkt)
+static __always_inline int listen_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
@@ -905,70 +855,70 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, struct listen_pack
 	__u32 why = check_ipv4_3(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_up(skb, PROG_LISTEN + why);
+		return fr_up(skb, pkt->prog + why);
 	if (fr_unicast_v4(ld32(ipv4->dst))) { /* a unicast destination */
 		if (skb->pkt_type != PACKET_HOST) { /* in a broadcast or multicast frame */
 			if (skb->pkt_type == PACKET_BROADCAST)
-				return fr_up(skb, PROG_LISTEN + reason_link_broadcast);
-			return fr_up(skb, PROG_LISTEN + reason_link_multicast);
+				return fr_up(skb, pkt->prog + reason_link_broadcast);
+			return fr_up(skb, pkt->prog + reason_link_multicast);
 		}
 	} else {
 		if (!fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, PROG_LISTEN + reason_martian_destination);
+			return fr_up(skb, pkt->prog + reason_martian_destination);
 	}
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, PROG_LISTEN + reason_not_udp);
+		return fr_up(skb, pkt->prog + reason_not_udp);
 	why = check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_LISTEN + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* {match: "udp.dst_port": 1, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
 	if (be16(&udp->dst_port) == 1) {
 		if (!fr_unicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, PROG_LISTEN + reason_martian_source);
+			return fr_up(skb, pkt->prog + reason_martian_source);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      (pkt->partial >> 16) >= 42))
-			return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, PROG_LISTEN + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		__builtin_memset(fib, 0, sizeof(*fib));
 		fib->family = AF_INET;
 		fib->src[0] = ld32(ipv4->dst);
 		fib->dst[0] = ld32(ipv4->src);
 		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
 		if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 28 : pkt->ip_end - 14, hop))
-			return fr_up(skb, PROG_LISTEN + reason_too_big);
+			return fr_up(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_usable(hop)))
 			return fr_up(skb,
-				     fr_unrouted(hop, PROG_LISTEN + reason_not_forwarded,
-						 PROG_LISTEN + reason_unreachable));
+				     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+						 pkt->prog + reason_unreachable));
 		return listen_ipv4_send(skb, pkt, hop, fib);
 	}
 
 	/* {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}}]}, */
 	if (be16(&udp->dst_port) == 2) {
 		if ((ldv64(set_self) == 0 && ldv32(set_self + 8) == 0xffff0000ULL) != 1)
-			return fr_up(skb, PROG_LISTEN + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		__u64 self[2];
 		st64((void *)self, ldv64(set_self));
 		st64((void *)self + 8, ldv64(set_self + 8));
 		if (!fr_unicast((void *)self))
-			return fr_up(skb, PROG_LISTEN + reason_martian_source);
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-		      (pkt->partial_2 >> 16) >= 42))
-			return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_martian_source);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 42))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, PROG_LISTEN + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		__builtin_memset(fib_2, 0, sizeof(*fib_2));
 		fib_2->family = AF_INET;
 		fib_2->src[0] = fr_setting_v4(set_self);
@@ -976,11 +926,11 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, struct listen_pack
 		fr_flow(fib_2, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
 		if (fr_route(skb, fib_2, skb->gso_size ? skb->gso_size + 28 :
 			     pkt->ip_end - 14, hop_2))
-			return fr_up(skb, PROG_LISTEN + reason_too_big);
+			return fr_up(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_usable(hop_2)))
 			return fr_up(skb,
-				     fr_unrouted(hop_2, PROG_LISTEN + reason_not_forwarded,
-						 PROG_LISTEN + reason_unreachable));
+				     fr_unrouted(hop_2, pkt->prog + reason_not_forwarded,
+						 pkt->prog + reason_unreachable));
 		return listen_ipv4_send_2(skb, pkt, hop_2, fib_2);
 	}
 
@@ -1008,8 +958,9 @@ static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline int listen_ipv6_send(struct __sk_buff *skb, struct listen_packet *pkt,
-					    struct fr_hop *hop, struct bpf_fib_lookup *fib)
+static __always_inline int listen_ipv6_send(struct __sk_buff *skb, struct packet *pkt,
+					    struct fr_hop *hop, struct bpf_fib_lookup *fib,
+					    const int second)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -1019,30 +970,47 @@ static __always_inline int listen_ipv6_send(struct __sk_buff *skb, struct listen
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(ipv6->dst);
+	__be128 ipv6_src;
+
+	if (!second)
+		ipv6_src = ld128(ipv6->dst);
 	__be128 ipv6_dst = ld128(ipv6->src);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = ld16(&udp->src_port);
+	__be16 udp_src_port = 0;
+	__be16 udp_dst_port = 0;
+	if (!second) {
+		udp_src_port = ld16(&udp->dst_port);
+		udp_dst_port = ld16(&udp->src_port);
+	}
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo;
+	if (second)
+		udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ld128(ipv6->dst)) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (second)
+		udp_new_pseudo = (__u64)fr_add64(ldv64(set_self)) + fr_add64(ldv64(set_self + 8)) +
+			fr_add128(ipv6_dst) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 	int direct = hop->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_LISTEN + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_LISTEN + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
@@ -1053,110 +1021,29 @@ static __always_inline int listen_ipv6_send(struct __sk_buff *skb, struct listen
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
+	if (second) {
+		st64(new_ipv6->src, ldv64(set_self));
+		st64(new_ipv6->src + 8, ldv64(set_self + 8));
+	} else {
+		st128(new_ipv6->src, ipv6_src);
+	}
 	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
+	if (!second) {
+		st16(&new_udp->src_port, udp_src_port);
+		st16(&new_udp->dst_port, udp_dst_port);
+	}
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_LISTEN + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(PROG_LISTEN + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(hop->ifindex, 0);
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int listen_ipv6_send_2(struct __sk_buff *skb, struct listen_packet *pkt,
-					      struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_dst = ld128(ipv6->src);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, 0);
-	udp_csum.partial = udp_csum.partial ||
-		fr_is_segmented(skb, pkt->partial_2, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add64(ldv64(set_self)) + fr_add64(ldv64(set_self + 8)) +
-		fr_add128(ipv6_dst) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_LISTEN + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_LISTEN + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ldv64(set_self));
-	st64(new_ipv6->src + 8, ldv64(set_self + 8));
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_LISTEN + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 48);
-
-	fr_count(PROG_LISTEN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int listen_ipv6_send_3(struct __sk_buff *skb, struct listen_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_LISTEN + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_LISTEN + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 20, 2);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop.hop);
-
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, 20, 2);
-
-	fr_count(PROG_LISTEN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
-}
-
-static __always_inline int listen_ipv6_groups(struct __sk_buff *skb, struct listen_packet *pkt)
+static __always_inline int listen_ipv6_groups(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -1166,27 +1053,27 @@ static __always_inline int listen_ipv6_groups(struct __sk_buff *skb, struct list
 
 	fr_put_endpoint_v6(&key.at, ipv6->dst, be16(&udp->dst_port), 0);
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-	enum fr_found found = find_groups(&key, pkt->lease, 0, &pkt->r);
+	enum fr_found found = find_groups(&key, pkt->lease, 0, &pkt->r_2);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_LISTEN + reason_no_groups,
-				 PROG_LISTEN + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_groups,
+				 pkt->prog + reason_changing);
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, PROG_LISTEN + reason_hop_limit);
+		return fr_up(skb, pkt->prog + reason_hop_limit);
 	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, PROG_LISTEN + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, PROG_LISTEN + reason_martian_destination);
+		return fr_up(skb, pkt->prog + reason_martian_destination);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_LISTEN + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + 48 :
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r_2->hop.hop, skb->gso_size ? skb->gso_size + 48 :
 			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->r->hop.hop, PROG_LISTEN + reason_too_big);
-	return listen_ipv6_send_3(skb, pkt);
+		return fr_unfit(skb, &pkt->r_2->hop.hop, pkt->prog + reason_too_big);
+	return shared_ipv6_send(skb, pkt);
 }
 
-static __always_inline int listen_ipv6(struct __sk_buff *skb, struct listen_packet *pkt)
+static __always_inline int listen_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
@@ -1198,40 +1085,40 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, struct listen_pack
 	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_up(skb, PROG_LISTEN + why);
+		return fr_up(skb, pkt->prog + why);
 	if (fr_unicast(ipv6->dst)) { /* a unicast destination */
 		if (skb->pkt_type != PACKET_HOST) { /* in a broadcast or multicast frame */
 			if (skb->pkt_type == PACKET_BROADCAST)
-				return fr_up(skb, PROG_LISTEN + reason_link_broadcast);
-			return fr_up(skb, PROG_LISTEN + reason_link_multicast);
+				return fr_up(skb, pkt->prog + reason_link_broadcast);
+			return fr_up(skb, pkt->prog + reason_link_multicast);
 		}
 	} else {
 		if (!fr_multicast(ipv6->dst))
-			return fr_up(skb, PROG_LISTEN + reason_martian_destination);
+			return fr_up(skb, pkt->prog + reason_martian_destination);
 	}
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, PROG_LISTEN + reason_not_udp);
+		return fr_up(skb, pkt->prog + reason_not_udp);
 	why = check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_LISTEN + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* {match: "udp.dst_port": 1, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
 	if (be16(&udp->dst_port) == 1) {
 		if (!fr_unicast(ipv6->dst))
-			return fr_up(skb, PROG_LISTEN + reason_martian_source);
+			return fr_up(skb, pkt->prog + reason_martian_source);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      (pkt->partial >> 16) >= 62))
-			return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_LISTEN + reason_udp_checksum);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, PROG_LISTEN + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		__builtin_memset(fib, 0, sizeof(*fib));
 		fib->family = AF_INET6;
 		fib->src[0] = ld32(ipv6->dst);
@@ -1244,34 +1131,34 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, struct listen_pack
 		fib->dst[3] = ld32(ipv6->src + 12);
 		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
 		if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 48 : pkt->ip_end - 14, hop))
-			return fr_up(skb, PROG_LISTEN + reason_too_big);
+			return fr_up(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_usable(hop)))
 			return fr_up(skb,
-				     fr_unrouted(hop, PROG_LISTEN + reason_not_forwarded,
-						 PROG_LISTEN + reason_unreachable));
-		return listen_ipv6_send(skb, pkt, hop, fib);
+				     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+						 pkt->prog + reason_unreachable));
+		return listen_ipv6_send(skb, pkt, hop, fib, 0);
 	}
 
 	/* {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}}]}, */
 	if (be16(&udp->dst_port) == 2) {
 		if ((ldv64(set_self) == 0 && ldv32(set_self + 8) == 0xffff0000ULL) != 0)
-			return fr_up(skb, PROG_LISTEN + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		__u64 self[2];
 		st64((void *)self, ldv64(set_self));
 		st64((void *)self + 8, ldv64(set_self + 8));
 		if (!fr_unicast((void *)self))
-			return fr_up(skb, PROG_LISTEN + reason_martian_source);
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-		      (pkt->partial_2 >> 16) >= 62))
-			return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_martian_source);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 62))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_LISTEN + reason_udp_checksum);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, PROG_LISTEN + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_LISTEN + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		__builtin_memset(fib_2, 0, sizeof(*fib_2));
 		fib_2->family = AF_INET6;
 		fib_2->src[0] = ldv32(set_self);
@@ -1285,12 +1172,12 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, struct listen_pack
 		fr_flow(fib_2, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
 		if (fr_route(skb, fib_2, skb->gso_size ? skb->gso_size + 48 :
 			     pkt->ip_end - 14, hop_2))
-			return fr_up(skb, PROG_LISTEN + reason_too_big);
+			return fr_up(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_usable(hop_2)))
 			return fr_up(skb,
-				     fr_unrouted(hop_2, PROG_LISTEN + reason_not_forwarded,
-						 PROG_LISTEN + reason_unreachable));
-		return listen_ipv6_send_2(skb, pkt, hop_2, fib_2);
+				     fr_unrouted(hop_2, pkt->prog + reason_not_forwarded,
+						 pkt->prog + reason_unreachable));
+		return listen_ipv6_send(skb, pkt, hop_2, fib_2, 1);
 	}
 
 	return listen_ipv6_groups(skb, pkt);
@@ -1298,8 +1185,9 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, struct listen_pack
 
 SEC("tc") int prog_listen(struct __sk_buff *skb)
 {
-	struct listen_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_LISTEN;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 

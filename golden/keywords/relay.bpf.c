@@ -108,8 +108,8 @@ static __always_inline __u64 copy_map(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(32, 0);
-	FR_COPY(32, 4);
+	all |= fr_copy32(to + 0, from + 0);
+	all |= fr_copy32(to + 4, from + 4);
 	return all;
 }
 
@@ -131,11 +131,11 @@ static __always_inline __u64 copy_void(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY_HOP(36);
-	FR_COPY(32, 56);
-	FR_COPY(32, 60);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy_hop(to + 36, from + 36);
+	all |= fr_copy32(to + 56, from + 56);
+	all |= fr_copy32(to + 60, from + 60);
 	return all;
 }
 
@@ -163,14 +163,8 @@ enum {
 	reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
 };
 
-/*
- * prog_main: tc/ingress
- *	eth ipv4 udp int
- *	eth ipv6 udp int
- */
-
 /* What is known of a packet. */
-struct main_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
@@ -179,8 +173,15 @@ struct main_packet {
 	__u64 partial;
 	__u64 payload_len;
 	__u64 partial_2;
+	__u64 partial_3;
 	struct val_void *v_double;
 };
+
+/*
+ * prog_main: tc/ingress
+ *	eth ipv4 udp int
+ *	eth ipv6 udp int
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -197,6 +198,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -236,25 +284,6 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
 static __always_inline __u32 check_int(struct __sk_buff *skb, void *data, void *data_end,
 				       __u64 udp_end, const __u32 at)
 {
@@ -269,7 +298,63 @@ static __always_inline __u32 check_int(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int main_ipv4_send(struct __sk_buff *skb, struct main_packet *pkt)
+static __always_inline int main_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, ld32(&udp->src_port));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->v_double->m_long.addr)) +
+		fr_add128(ld128(pkt->v_double->close.addr)) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->v_double->m_long.port) +
+			  bpf_htons(pkt->v_double->close.port));
+	int direct = pkt->v_double->hop_close.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
+	}
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	if (direct)
+		fr_link(pkt->data, &pkt->v_double->hop_close);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->v_double->m_long.addr));
+	st128(new_ipv6->dst, ld128(pkt->v_double->close.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->v_double->m_long.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->v_double->close.port));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, 48);
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->v_double->slot, 0, len, pkt->now);
+	return fr_send(&pkt->v_double->hop_close, direct);
+}
+
+static __always_inline int main_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -332,289 +417,100 @@ static __always_inline int main_ipv4_send(struct __sk_buff *skb, struct main_pac
 	return fr_send(&pkt->v_double->hop_close, direct);
 }
 
-static __always_inline int main_ipv4_send_ipv6(struct __sk_buff *skb, struct main_packet *pkt)
+static __always_inline int main_ip_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+					     const int to_v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_int *v_int = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_int *v_int = pkt->data + (to_v6 ? 62 : 42);
 	__u32 len = skb->len;
-	const __u32 headers_len = 46, new_headers_len = 66, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	const __u32 headers_len = to_v6 ? 66 : 46, new_headers_len = to_v6 ? 46 :
+		66, udp_checksum_at = to_v6 ? 60 : 40, udp_new_checksum_at = to_v6 ? 40 : 60;
+	__be32 ipv6_version_to_flow_label = 0;
+	__be16 ipv4_version_to_ecn = 0;
+
+	if (to_v6)
+		ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+						(((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						 2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						       3));
+	else
+		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						       ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						       ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__be32 int_type_range_int_return = ld32(&v_int->type);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo;
+	if (to_v6)
+		udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->v_double->m_long.addr)) +
-		fr_add128(ld128(pkt->v_double->close.addr)) + bpf_htons(pkt->payload_len + 12) +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (to_v6)
+		udp_new_pseudo = (__u64)fr_v4(pkt->v_double->m_long.addr) +
+			fr_v4(pkt->v_double->close.addr) + bpf_htons(pkt->payload_len + 12) +
+			bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)fr_add128(ld128(pkt->v_double->m_long.addr)) +
+			fr_add128(ld128(pkt->v_double->close.addr)) +
+			bpf_htons(pkt->payload_len + 12) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)bpf_htons(pkt->v_double->m_long.port) +
 			  bpf_htons(pkt->v_double->close.port) + bpf_htons(pkt->payload_len + 12));
+	__be16 ipv4_checksum = 0;
+	if (to_v6) {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 32) +
+					    fr_v4(pkt->v_double->m_long.addr) +
+					    fr_v4(pkt->v_double->close.addr) + 0x1180);
+	}
 	int direct = pkt->v_double->hop_close.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
-			    &pkt->data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    to_v6 ? FR_TO_IPV4 : FR_TO_IPV6, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_int *new_int = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->v_double->hop_close);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 12));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->v_double->m_long.addr));
-	st128(new_ipv6->dst, ld128(pkt->v_double->close.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->v_double->m_long.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->v_double->close.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 12));
-	st32(&new_int->type, int_type_range_int_return);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->v_double->slot, 0, len, pkt->now);
-	return fr_send(&pkt->v_double->hop_close, direct);
-}
-
-static __always_inline int main_ipv4(struct __sk_buff *skb, struct main_packet *pkt)
-{
-	struct hdr_int *v_int = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* headers: int: fields: [{name: "type", bits: 8, is: 1}, {name: "range", bits: 8}, {n... */
-	why = check_int(skb, pkt->data, pkt->data_end, udp_end, 42);
-	if (why)
-		return fr_up(skb, why);
-
-	/* when: "setting.func && int.range == setting.default" */
-	if (!(set_func && be8(&v_int->range) == set_default))
-		return fr_up(skb, reason_no_match);
-
-	/* lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
-	struct val_map *package;
-	{
-		struct key_map key __attribute__((aligned(8))) = {};
-
-		key.m_switch = be16(&v_int->return_);
-		enum fr_found found = find_map(&key, pkt->lease, 0, &package);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_changing);
-		if (found == FR_MISSING)
-			package = NULL;
-	}
-	{
-		struct key_void key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.m_goto, ld32(ipv4->src), be16(&udp->src_port));
-		key.var = be16(&v_int->return_);
-		enum fr_found found = find_void(&key, pkt->lease, 8, &pkt->v_double, pkt->now);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_no_void, reason_changing);
-	}
-
-	/* {when: "package && package.static > 1", do: [{count: "package.error"}, {drop: "floa... */
-	if (fr_has(package) && package->m_static > 1) {
-		fr_shared_add(package->error, 1);
-		return fr_drop(skb->len, reason_float);
-	}
-
-	/* {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
-	if (fr_is_v4(pkt->v_double->m_long.addr) != fr_is_v4(pkt->v_double->close.addr))
-		return fr_up(skb, reason_address_family);
-	if (fr_is_v4(pkt->v_double->close.addr)) { /* ipv4 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= 46) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->v_double->hop_close, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->v_double->hop_close, reason_too_big);
-		fr_named_add(0, 1);
-		return main_ipv4_send(skb, pkt);
-	}
-	pkt->payload_len = udp_end - 46;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 46 &&
-	       (pkt->partial_2 & 0xffff) < 46ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->v_double->hop_close, 52ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->v_double->hop_close, reason_too_big);
-	fr_named_add(0, 1);
-	return main_ipv4_send_ipv6(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int main_ipv6_send(struct __sk_buff *skb, struct main_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld32(&udp->src_port));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->v_double->m_long.addr)) +
-		fr_add128(ld128(pkt->v_double->close.addr)) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->v_double->m_long.port) +
-			  bpf_htons(pkt->v_double->close.port));
-	int direct = pkt->v_double->hop_close.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->v_double->hop_close);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->v_double->m_long.addr));
-	st128(new_ipv6->dst, ld128(pkt->v_double->close.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->v_double->m_long.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->v_double->close.port));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 48);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->v_double->slot, 0, len, pkt->now);
-	return fr_send(&pkt->v_double->hop_close, direct);
-}
-
-static __always_inline int main_ipv6_send_ipv4(struct __sk_buff *skb, struct main_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_int *v_int = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 66, new_headers_len = 46, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be32 int_type_range_int_return = ld32(&v_int->type);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->v_double->m_long.addr) +
-		fr_v4(pkt->v_double->close.addr) + bpf_htons(pkt->payload_len + 12) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->v_double->m_long.port) +
-			  bpf_htons(pkt->v_double->close.port) + bpf_htons(pkt->payload_len + 12));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(pkt->payload_len + 32) +
-					   fr_v4(pkt->v_double->m_long.addr) +
-					   fr_v4(pkt->v_double->close.addr) + 0x1180);
-	int direct = pkt->v_double->hop_close.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_int *new_int = pkt->data + 42;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 34 : 54);
+	struct hdr_int *new_int = pkt->data + (to_v6 ? 42 : 62);
 	if (direct)
 		fr_link(pkt->data, &pkt->v_double->hop_close);
 
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 32));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->v_double->m_long.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->v_double->close.addr));
+	st16(&new_eth->type, bpf_htons(to_v6 ? 0x800 : 0x86dd));
+	if (to_v6) {
+		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 32));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4011));
+		st32(new_ipv4->src, fr_v4(pkt->v_double->m_long.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->v_double->close.addr));
+	} else {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 12));
+		st16(&new_ipv6->next_header, bpf_htons(0x1140));
+		st128(new_ipv6->src, ld128(pkt->v_double->m_long.addr));
+		st128(new_ipv6->dst, ld128(pkt->v_double->close.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(pkt->v_double->m_long.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->v_double->close.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 12));
 	st32(&new_int->type, int_type_range_int_return);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (to_v6)
+		st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -624,20 +520,26 @@ static __always_inline int main_ipv6_send_ipv4(struct __sk_buff *skb, struct mai
 	return fr_send(&pkt->v_double->hop_close, direct);
 }
 
-static __always_inline int main_ipv6(struct __sk_buff *skb, struct main_packet *pkt)
+static __always_inline int main_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_int *v_int = pkt->data + 62;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_int *v_int = pkt->data + (v6 ? 62 : 42);
 	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* headers: int: fields: [{name: "type", bits: 8, is: 1}, {name: "range", bits: 8}, {n... */
-	why = check_int(skb, pkt->data, pkt->data_end, udp_end, 62);
+	why = check_int(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42);
 	if (why)
 		return fr_up(skb, why);
 
@@ -659,8 +561,11 @@ static __always_inline int main_ipv6(struct __sk_buff *skb, struct main_packet *
 	}
 	{
 		struct key_void key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v6(&key.m_goto, ipv6->src, be16(&udp->src_port), 0);
+		if (v6) {
+			fr_put_endpoint_v6(&key.m_goto, ipv6->src, be16(&udp->src_port), 0);
+		} else {
+			fr_put_endpoint_v4(&key.m_goto, ld32(ipv4->src), be16(&udp->src_port));
+		}
 		key.var = be16(&v_int->return_);
 		enum fr_found found = find_void(&key, pkt->lease, 8, &pkt->v_double, pkt->now);
 		if (found != FR_FOUND)
@@ -676,38 +581,55 @@ static __always_inline int main_ipv6(struct __sk_buff *skb, struct main_packet *
 	/* {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
 	if (fr_is_v4(pkt->v_double->m_long.addr) != fr_is_v4(pkt->v_double->close.addr))
 		return fr_up(skb, reason_address_family);
-	if (!fr_is_v4(pkt->v_double->close.addr)) { /* ipv6 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= 66))
-			return fr_up(skb, reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->v_double->hop_close, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->v_double->hop_close, reason_too_big);
-		fr_named_add(0, 1);
-		return main_ipv6_send(skb, pkt);
+	if (v6) {
+		if (!fr_is_v4(pkt->v_double->close.addr)) { /* ipv6 stays */
+			pkt->partial_3 = fr_partial(skb);
+			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
+			      (pkt->partial_3 >> 16) >= 66))
+				return fr_up(skb, reason_partial_checksum);
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, reason_udp_checksum);
+			if (!(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->v_double->hop_close, pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->v_double->hop_close, reason_too_big);
+			fr_named_add(0, 1);
+			return main_ipv6_send(skb, pkt);
+		}
+	} else {
+		if (fr_is_v4(pkt->v_double->close.addr)) { /* ipv4 stays */
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 46) ||
+			    !(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->v_double->hop_close, pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->v_double->hop_close, reason_too_big);
+			fr_named_add(0, 1);
+			return main_ipv4_send(skb, pkt);
+		}
 	}
-	pkt->payload_len = udp_end - 66;
+	pkt->payload_len = udp_end - (v6 ? 66 : 46);
 	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 66 &&
-	       (pkt->partial_2 & 0xffff) < 66ULL + pkt->payload_len - 1)))
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      ((pkt->partial_2 >> 16) >= (v6 ? 66 : 46) &&
+	       (pkt->partial_2 & 0xffff) < (v6 ? 66ULL : 46ULL) + pkt->payload_len - 1)))
 		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->v_double->hop_close, 32ULL + pkt->payload_len)))
+	if (unlikely(!fr_fits(&pkt->v_double->hop_close, (v6 ? 32ULL : 52ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->v_double->hop_close, reason_too_big);
 	fr_named_add(0, 1);
-	return main_ipv6_send_ipv4(skb, pkt);
+	if (v6)
+		return main_ip_send_ipv6(skb, pkt, 1);
+	return main_ip_send_ipv6(skb, pkt, 0);
 }
 
 SEC("tc") int prog_main(struct __sk_buff *skb)
 {
-	struct main_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
@@ -728,8 +650,8 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "int"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return main_ipv4(skb, &pkt);
+		return main_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return main_ipv6(skb, &pkt);
+		return main_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

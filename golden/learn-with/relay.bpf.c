@@ -106,10 +106,10 @@ static __always_inline __u64 copy_doors(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY(8, 18);
-	FR_COPY(32, 20);
-	FR_COPY(32, 24);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy8(to + 18, from + 18);
+	all |= fr_copy32(to + 20, from + 20);
+	all |= fr_copy32(to + 24, from + 24);
 	return all;
 }
 
@@ -134,9 +134,9 @@ static __always_inline __u64 copy_clients(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(8, 0);
-	FR_COPY(32, 4);
-	FR_COPY(32, 8);
+	all |= fr_copy8(to + 0, from + 0);
+	all |= fr_copy32(to + 4, from + 4);
+	all |= fr_copy32(to + 8, from + 8);
 	return all;
 }
 
@@ -168,19 +168,17 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_ASKS = 0, PROG_ENTERS = 50 };
 
-/*
- * prog_asks: tc/ingress
- *	eth ipv4 udp ask
- *	eth ipv6 udp ask
- */
-
 /* What is known of a packet. */
-struct asks_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
 	__u64 now;
+	__u32 prog;
 	__u64 udp_end;
+	__u64 ip_end;
+	__u64 partial;
+	struct val_doors *d;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -198,6 +196,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -237,100 +282,113 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
+/*
+ * prog_asks: tc/ingress
+ *	eth ipv4 udp ask
+ *	eth ipv6 udp ask
+ */
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline int asks_ipv4_clients(struct __sk_buff *skb, struct asks_packet *pkt)
+static __always_inline int asks_ip_clients(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ask *ask = pkt->data + 42;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_ask *ask = pkt->data + (v6 ? 62 : 42);
 
 	/* lookup: c: clients: ["udp.src"] */
 	struct val_clients *c;
 	{
 		struct key_clients key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.addr, ld32(ipv4->src), be16(&udp->src_port));
+		if (v6) {
+			fr_put_endpoint_v6(&key.addr, ipv6->src, be16(&udp->src_port), 0);
+		} else {
+			fr_put_endpoint_v4(&key.addr, ld32(ipv4->src), be16(&udp->src_port));
+		}
 		enum fr_found found = find_clients(&key, pkt->lease, 48, &c, pkt->now);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_ASKS + reason_no_clients,
-					 PROG_ASKS + reason_changing);
+			return fr_missed(skb, found, pkt->prog + reason_no_clients,
+					 pkt->prog + reason_changing);
 	}
 
 	/* do: [{learn: doors: {key: ["ask.door"], value: ["udp.src", "c.group"], verified: "u... */
-	if (pkt->udp_end - 34 > 0x4000)
-		return fr_up(skb, PROG_ASKS + reason_too_big);
-	if (be16(&udp->checksum) == 0 ||
-	    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb))))
-		return fr_up(skb, PROG_ASKS + reason_udp_checksum);
+	if (pkt->udp_end - (v6 ? 54 : 34) > 0x4000)
+		return fr_up(skb, pkt->prog + reason_too_big);
+	if (v6) {
+		if (be16(&udp->checksum) == 0 ||
+		    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+			       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+			       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
+			       bpf_htons(be16(&udp->length)) +
+			       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	} else {
+		if (be16(&udp->checksum) == 0 ||
+		    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+			       bpf_htons(be16(&udp->length)) +
+			       fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	}
 	{
 		struct key_doors key __attribute__((aligned(8))) = {};
 		struct val_doors val __attribute__((aligned(8))) = {};
 
 		key.door = be16(&ask->door);
-		fr_put_endpoint_v4(&val.to, ld32(ipv4->src), be16(&udp->src_port));
+		if (v6)
+			fr_put_endpoint_v6(&val.to, ipv6->src, be16(&udp->src_port), 0);
+		else
+			fr_put_endpoint_v4(&val.to, ld32(ipv4->src), be16(&udp->src_port));
 		val.group = c->group;
 		val.slot = c->slot;
 		val.gen = c->gen;
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_doors, &key, &val, BPF_ANY))
-			return fr_up(skb, PROG_ASKS + reason_full_doors);
+			return fr_up(skb, pkt->prog + reason_full_doors);
 	}
-	return fr_drop(skb->len, PROG_ASKS + reason_asked);
+	return fr_drop(skb->len, pkt->prog + reason_asked);
 }
 
-static __always_inline int asks_ipv4(struct __sk_buff *skb, struct asks_packet *pkt)
+static __always_inline int asks_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_ask *ask = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_ask *ask = pkt->data + (v6 ? 62 : 42);
 	__u64 ip_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, PROG_ASKS + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* headers: ask: fields: [{name: "door", bits: 16}] */
-	if ((void *)(ask + 1) > pkt->data_end || 44ULL > pkt->udp_end)
-		return fr_up(skb, PROG_ASKS + reason_truncated);
+	if ((void *)(ask + 1) > pkt->data_end || (v6 ? 64ULL : 44ULL) > pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "ask"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_ASKS + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, PROG_ASKS + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* lookup: {c: clients: ["udp.src"], d: doors: ["ask.door"]} */
 	struct val_clients *c;
 	{
 		struct key_clients key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.addr, ld32(ipv4->src), be16(&udp->src_port));
+		if (v6) {
+			fr_put_endpoint_v6(&key.addr, ipv6->src, be16(&udp->src_port), 0);
+		} else {
+			fr_put_endpoint_v4(&key.addr, ld32(ipv4->src), be16(&udp->src_port));
+		}
 		enum fr_found found = find_clients(&key, pkt->lease, 0, &c, pkt->now);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_ASKS + reason_changing);
+			return fr_up(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			c = NULL;
 	}
@@ -342,7 +400,7 @@ static __always_inline int asks_ipv4(struct __sk_buff *skb, struct asks_packet *
 			key.door = be16(&ask->door);
 			enum fr_found found = find_doors(&key, pkt->lease, 16, &d, pkt->now);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, PROG_ASKS + reason_changing);
+				return fr_up(skb, pkt->prog + reason_changing);
 			if (found == FR_MISSING)
 				d = NULL;
 		}
@@ -355,173 +413,35 @@ static __always_inline int asks_ipv4(struct __sk_buff *skb, struct asks_packet *
 					struct val_doors val __attribute__((aligned(8))) = {};
 
 					key.door = be16(&ask->door);
-					fr_put_endpoint_v4(&val.to, ld32(ipv4->src),
-							   be16(&udp->src_port));
+					if (v6)
+						fr_put_endpoint_v6(&val.to, ipv6->src,
+							be16(&udp->src_port), 0);
+					else
+						fr_put_endpoint_v4(&val.to, ld32(ipv4->src),
+							be16(&udp->src_port));
 					val.group = d->group;
 					val.slot = d->slot;
 					val.gen = d->gen;
 					fr_learning(0);
 					if (bpf_map_update_elem(&tbl_doors, &key, &val, BPF_ANY))
-						return fr_up(skb, PROG_ASKS + reason_full_doors);
+						return fr_up(skb, pkt->prog + reason_full_doors);
 				}
-				return fr_drop(skb->len, PROG_ASKS + reason_shared);
+				return fr_drop(skb->len, pkt->prog + reason_shared);
 			}
 		}
 	}
-
-	return asks_ipv4_clients(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int asks_ipv6_clients(struct __sk_buff *skb, struct asks_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ask *ask = pkt->data + 62;
-
-	/* lookup: c: clients: ["udp.src"] */
-	struct val_clients *c;
-	{
-		struct key_clients key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v6(&key.addr, ipv6->src, be16(&udp->src_port), 0);
-		enum fr_found found = find_clients(&key, pkt->lease, 48, &c, pkt->now);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_ASKS + reason_no_clients,
-					 PROG_ASKS + reason_changing);
+	if (v6) {
+		return asks_ip_clients(skb, pkt, 1);
 	}
 
-	/* do: [{learn: doors: {key: ["ask.door"], value: ["udp.src", "c.group"], verified: "u... */
-	if (pkt->udp_end - 54 > 0x4000)
-		return fr_up(skb, PROG_ASKS + reason_too_big);
-	if (be16(&udp->checksum) == 0 ||
-	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
-		return fr_up(skb, PROG_ASKS + reason_udp_checksum);
-	{
-		struct key_doors key __attribute__((aligned(8))) = {};
-		struct val_doors val __attribute__((aligned(8))) = {};
-
-		key.door = be16(&ask->door);
-		fr_put_endpoint_v6(&val.to, ipv6->src, be16(&udp->src_port), 0);
-		val.group = c->group;
-		val.slot = c->slot;
-		val.gen = c->gen;
-		fr_learning(0);
-		if (bpf_map_update_elem(&tbl_doors, &key, &val, BPF_ANY))
-			return fr_up(skb, PROG_ASKS + reason_full_doors);
-	}
-	return fr_drop(skb->len, PROG_ASKS + reason_asked);
-}
-
-static __always_inline int asks_ipv6(struct __sk_buff *skb, struct asks_packet *pkt)
-{
-	struct hdr_ask *ask = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u64 ip_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_ASKS + why);
-
-	/* headers: ask: fields: [{name: "door", bits: 16}] */
-	if ((void *)(ask + 1) > pkt->data_end || 64ULL > pkt->udp_end)
-		return fr_up(skb, PROG_ASKS + reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "ask"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_ASKS + reason_gso_packet);
-
-	/* match: "udp.dst_port": 7000 */
-	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, PROG_ASKS + reason_no_match);
-
-	/* lookup: {c: clients: ["udp.src"], d: doors: ["ask.door"]} */
-	struct val_clients *c;
-	{
-		struct key_clients key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v6(&key.addr, ipv6->src, be16(&udp->src_port), 0);
-		enum fr_found found = find_clients(&key, pkt->lease, 0, &c, pkt->now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_ASKS + reason_changing);
-		if (found == FR_MISSING)
-			c = NULL;
-	}
-	struct val_doors *d;
-	if (fr_has(c)) {
-		{
-			struct key_doors key __attribute__((aligned(8))) = {};
-
-			key.door = be16(&ask->door);
-			enum fr_found found = find_doors(&key, pkt->lease, 16, &d, pkt->now);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, PROG_ASKS + reason_changing);
-			if (found == FR_MISSING)
-				d = NULL;
-		}
-		if (fr_has(d)) {
-			/* when: "d.group == c.group" */
-			if (d->group == c->group) {
-				/* do: [{learn: doors: {key: ["ask.door"], value: ["udp.src", ... */
-				{
-					struct key_doors key __attribute__((aligned(8))) = {};
-					struct val_doors val __attribute__((aligned(8))) = {};
-
-					key.door = be16(&ask->door);
-					fr_put_endpoint_v6(&val.to, ipv6->src, be16(&udp->src_port),
-							   0);
-					val.group = d->group;
-					val.slot = d->slot;
-					val.gen = d->gen;
-					fr_learning(0);
-					if (bpf_map_update_elem(&tbl_doors, &key, &val, BPF_ANY))
-						return fr_up(skb, PROG_ASKS + reason_full_doors);
-				}
-				return fr_drop(skb->len, PROG_ASKS + reason_shared);
-			}
-		}
-	}
-
-	return asks_ipv6_clients(skb, pkt);
+	return asks_ip_clients(skb, pkt, 0);
 }
 
 SEC("tc") int prog_asks(struct __sk_buff *skb)
 {
-	struct asks_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_ASKS;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
 
@@ -541,9 +461,9 @@ SEC("tc") int prog_asks(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "ask"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return asks_ipv4(skb, &pkt);
+		return asks_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return asks_ipv6(skb, &pkt);
+		return asks_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_ASKS + reason_not_ip);
 }
 
@@ -553,18 +473,59 @@ SEC("tc") int prog_asks(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What is known of a packet. */
-struct enters_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 now;
-	__u64 ip_end;
-	__u64 partial;
-	struct val_doors *d;
-};
+static __always_inline int enters_ipv6_send(struct __sk_buff *skb, struct packet *pkt,
+					    struct fr_hop *hop, struct bpf_fib_lookup *fib)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
 
-static __always_inline int enters_ipv4_send(struct __sk_buff *skb, struct enters_packet *pkt,
+	/* udp.checksum */
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, ld16(&udp->dst_port));
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(ld128(pkt->d->to.addr)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->d->to.port));
+	int direct = hop->state == FR_HOP_DIRECT;
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, pkt->prog + reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, pkt->prog + reason_fault);
+	}
+
+	__s64 csum = fr_complete_begin(skb, 20, 42);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	if (direct)
+		fr_link(pkt->data, hop);
+
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->dst, ld128(pkt->d->to.addr));
+	st16(&new_udp->dst_port, bpf_htons(pkt->d->to.port));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, 20, 42);
+
+	fr_count(pkt->prog + reason_sent, len);
+	if (direct)
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
+}
+
+static __always_inline int enters_ipv4_send(struct __sk_buff *skb, struct packet *pkt,
 					    struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -596,11 +557,11 @@ static __always_inline int enters_ipv4_send(struct __sk_buff *skb, struct enters
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_ENTERS + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_ENTERS + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 20);
@@ -615,27 +576,33 @@ static __always_inline int enters_ipv4_send(struct __sk_buff *skb, struct enters
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_ENTERS + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 22, 20);
 
-	fr_count(PROG_ENTERS + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(hop->ifindex, 0);
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int enters_ipv4(struct __sk_buff *skb, struct enters_packet *pkt)
+static __always_inline int enters_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
-	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_ENTERS + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: d: doors: ["udp.dst_port"] */
 	struct key_doors key __attribute__((aligned(8))) = {};
@@ -643,155 +610,67 @@ static __always_inline int enters_ipv4(struct __sk_buff *skb, struct enters_pack
 	key.door = be16(&udp->dst_port);
 	enum fr_found found = find_doors(&key, pkt->lease, 0, &pkt->d, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_ENTERS + reason_no_doors,
-				 PROG_ENTERS + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_doors,
+				 pkt->prog + reason_changing);
 
 	/* do: [{set: {"ip.dst": "d.to.addr", "udp.dst_port": "d.to.port"}}, {send: via: "rout... */
-	if (fr_is_v4(pkt->d->to.addr) != 1)
-		return fr_up(skb, PROG_ENTERS + reason_address_family);
-	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, PROG_ENTERS + reason_hop_limit);
-	if (fr_multicast(pkt->d->to.addr))
-		return fr_up(skb, PROG_ENTERS + reason_multicast);
-	if (!fr_unicast(pkt->d->to.addr))
-		return fr_up(skb, PROG_ENTERS + reason_martian_destination);
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-	      (pkt->partial >> 16) >= 42))
-		return fr_up(skb, PROG_ENTERS + reason_partial_checksum);
-	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_ENTERS + reason_gso_packet);
-	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_ENTERS + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET;
-	fib->src[0] = ld32(ipv4->src);
-	fib->dst[0] = fr_v4(pkt->d->to.addr);
-	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 28 : pkt->ip_end - 14, hop))
-		return fr_up(skb, PROG_ENTERS + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_ENTERS + reason_not_forwarded,
-					 PROG_ENTERS + reason_unreachable));
-	return enters_ipv4_send(skb, pkt, hop, fib);
-}
-
-static __always_inline int enters_ipv6_send(struct __sk_buff *skb, struct enters_packet *pkt,
-					    struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-
-	/* udp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld16(&udp->dst_port));
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(ld128(pkt->d->to.addr)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->d->to.port));
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_ENTERS + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_ENTERS + reason_fault);
+	if (fr_is_v4(pkt->d->to.addr) != (v6 ? 0 : 1))
+		return fr_up(skb, pkt->prog + reason_address_family);
+	if (v6) {
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, pkt->prog + reason_hop_limit);
+	} else {
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, pkt->prog + reason_hop_limit);
 	}
-
-	__s64 csum = fr_complete_begin(skb, 20, 42);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->dst, ld128(pkt->d->to.addr));
-	st16(&new_udp->dst_port, bpf_htons(pkt->d->to.port));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_ENTERS + reason_fault);
-	fr_complete_end(skb, csum, 20, 42);
-
-	fr_count(PROG_ENTERS + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int enters_ipv6(struct __sk_buff *skb, struct enters_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_ENTERS + why);
-
-	/* lookup: d: doors: ["udp.dst_port"] */
-	struct key_doors key __attribute__((aligned(8))) = {};
-
-	key.door = be16(&udp->dst_port);
-	enum fr_found found = find_doors(&key, pkt->lease, 0, &pkt->d, pkt->now);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_ENTERS + reason_no_doors,
-				 PROG_ENTERS + reason_changing);
-
-	/* do: [{set: {"ip.dst": "d.to.addr", "udp.dst_port": "d.to.port"}}, {send: via: "rout... */
-	if (fr_is_v4(pkt->d->to.addr) != 0)
-		return fr_up(skb, PROG_ENTERS + reason_address_family);
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, PROG_ENTERS + reason_hop_limit);
 	if (fr_multicast(pkt->d->to.addr))
-		return fr_up(skb, PROG_ENTERS + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast(pkt->d->to.addr))
-		return fr_up(skb, PROG_ENTERS + reason_martian_destination);
+		return fr_up(skb, pkt->prog + reason_martian_destination);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-	      (pkt->partial >> 16) >= 62))
-		return fr_up(skb, PROG_ENTERS + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_ENTERS + reason_udp_checksum);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      (pkt->partial >> 16) >= (v6 ? 62 : 42)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (v6) {
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	}
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_ENTERS + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_ENTERS + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET6;
-	fib->src[0] = ld32(ipv6->src);
-	fib->src[1] = ld32(ipv6->src + 4);
-	fib->src[2] = ld32(ipv6->src + 8);
-	fib->src[3] = ld32(ipv6->src + 12);
-	fib->dst[0] = ld32(pkt->d->to.addr);
-	fib->dst[1] = ld32(pkt->d->to.addr + 4);
-	fib->dst[2] = ld32(pkt->d->to.addr + 8);
-	fib->dst[3] = ld32(pkt->d->to.addr + 12);
-	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 48 : pkt->ip_end - 14, hop))
-		return fr_up(skb, PROG_ENTERS + reason_too_big);
+	fib->family = v6 ? AF_INET6 : AF_INET;
+	if (v6) {
+		fib->src[0] = ld32(ipv6->src);
+		fib->src[1] = ld32(ipv6->src + 4);
+		fib->src[2] = ld32(ipv6->src + 8);
+		fib->src[3] = ld32(ipv6->src + 12);
+		fib->dst[0] = ld32(pkt->d->to.addr);
+		fib->dst[1] = ld32(pkt->d->to.addr + 4);
+		fib->dst[2] = ld32(pkt->d->to.addr + 8);
+		fib->dst[3] = ld32(pkt->d->to.addr + 12);
+	} else {
+		fib->src[0] = ld32(ipv4->src);
+		fib->dst[0] = fr_v4(pkt->d->to.addr);
+	}
+	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
+		     pkt->ip_end - 14, hop))
+		return fr_up(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(hop, PROG_ENTERS + reason_not_forwarded,
-					 PROG_ENTERS + reason_unreachable));
-	return enters_ipv6_send(skb, pkt, hop, fib);
+			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					 pkt->prog + reason_unreachable));
+	if (v6)
+		return enters_ipv6_send(skb, pkt, hop, fib);
+	return enters_ipv4_send(skb, pkt, hop, fib);
 }
 
 SEC("tc") int prog_enters(struct __sk_buff *skb)
 {
-	struct enters_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_ENTERS;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
 
@@ -811,8 +690,8 @@ SEC("tc") int prog_enters(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return enters_ipv4(skb, &pkt);
+		return enters_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return enters_ipv6(skb, &pkt);
+		return enters_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_ENTERS + reason_not_ip);
 }

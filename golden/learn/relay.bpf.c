@@ -85,17 +85,17 @@ enum {
 	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
 };
 
+/* What is known of a packet. */
+struct packet {
+	void *data;
+	void *data_end;
+};
+
 /*
  * prog_inbound: tc/ingress
  *	eth ipv4 udp tag
  *	eth ipv6 udp tag
  */
-
-/* What is known of a packet. */
-struct inbound_packet {
-	void *data;
-	void *data_end;
-};
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -112,6 +112,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -151,26 +198,7 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline int inbound_ipv4_send(struct __sk_buff *skb, struct inbound_packet *pkt)
+static __always_inline int inbound_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -178,95 +206,34 @@ static __always_inline int inbound_ipv4_send(struct __sk_buff *skb, struct inbou
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int inbound_ipv4(struct __sk_buff *skb, struct inbound_packet *pkt)
+static __always_inline int inbound_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_tag *tag = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
+	__u32 len = skb->len;
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int inbound_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* headers: tag: fields: [{name: "id", bits: 32}] */
-	if ((void *)(tag + 1) > pkt->data_end || 46ULL > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "tag"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
-
-	/* match: "udp.dst_port": 7000 */
-	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_no_match);
-
-	/* do: [{learn: seen: {key: ["tag.id"], value: ["udp.src", "udp.dst_port"]}}, {count: ... */
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-		struct val_seen val __attribute__((aligned(8))) = {};
-
-		key.id = be32(&tag->id);
-		fr_put_endpoint_v4(&val.client, ld32(ipv4->src), be16(&udp->src_port));
-		val.port = be16(&udp->dst_port);
-		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_full_seen);
-	}
-	fr_named_add(0, 1);
-	return inbound_ipv4_send(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int inbound_ipv6_send(struct __sk_buff *skb, struct inbound_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int inbound_ipv6(struct __sk_buff *skb, struct inbound_packet *pkt)
-{
-	struct hdr_tag *tag = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_tag *tag = pkt->data + (v6 ? 62 : 42);
 	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* headers: tag: fields: [{name: "id", bits: 32}] */
-	if ((void *)(tag + 1) > pkt->data_end || 66ULL > udp_end)
+	if ((void *)(tag + 1) > pkt->data_end || (v6 ? 66ULL : 46ULL) > udp_end)
 		return fr_up(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
@@ -283,18 +250,23 @@ static __always_inline int inbound_ipv6(struct __sk_buff *skb, struct inbound_pa
 		struct val_seen val __attribute__((aligned(8))) = {};
 
 		key.id = be32(&tag->id);
-		fr_put_endpoint_v6(&val.client, ipv6->src, be16(&udp->src_port), 0);
+		if (v6)
+			fr_put_endpoint_v6(&val.client, ipv6->src, be16(&udp->src_port), 0);
+		else
+			fr_put_endpoint_v4(&val.client, ld32(ipv4->src), be16(&udp->src_port));
 		val.port = be16(&udp->dst_port);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
 			return fr_up(skb, reason_full_seen);
 	}
 	fr_named_add(0, 1);
-	return inbound_ipv6_send(skb, pkt);
+	if (v6)
+		return inbound_ipv6_send(skb, pkt);
+	return inbound_ipv4_send(skb, pkt);
 }
 
 SEC("tc") int prog_inbound(struct __sk_buff *skb)
 {
-	struct inbound_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -314,8 +286,8 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return inbound_ipv4(skb, &pkt);
+		return inbound_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return inbound_ipv6(skb, &pkt);
+		return inbound_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

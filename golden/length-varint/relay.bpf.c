@@ -83,16 +83,11 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_PUT = 0, PROG_TAKE = 36 };
 
-/*
- * prog_put: tc/ingress
- *	eth ipv4 udp outer frame
- *	eth ipv6 udp outer frame
- */
-
 /* What is known of a packet. */
-struct put_packet {
+struct packet {
 	void *data;
 	void *data_end;
+	__u32 prog;
 	__u64 udp_end;
 	__u64 outer_length_size;
 	__u64 outer_length;
@@ -125,6 +120,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -164,31 +206,133 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
+/*
+ * prog_put: tc/ingress
+ *	eth ipv4 udp outer frame
+ *	eth ipv6 udp outer frame
+ */
+
+static __always_inline int put_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = data + at;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_outer *outer = pkt->data + 62;
+	struct hdr_frame *frame = pkt->at_outer_length_end;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len + (pkt->frame_length_end + 3 - 54));
+	__be64 outer_length =
+		bpf_cpu_to_be64(fr_varint_word(pkt->payload_len + (pkt->frame_length_end + 3 - 62) +
+					       1, pkt->outer_length_size));
+	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(pkt->payload_len + 3,
+		pkt->frame_length_size));
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
+	/* udp.checksum */
+	__u64 region_sum = fr_sum64(skb, pkt->outer_length_end + 1, pkt->frame_id_size);
+	__u64 odd_sum = region_sum;
+	odd_sum <<= 8 * (((pkt->outer_length_end + 1 - 54) & 1) != 0);
+	__u64 odd_sum_2 =
+		fr_add64(bpf_cpu_to_be64(pkt->frame_length_present ?
+					 fr_varint_word(pkt->frame_length, pkt->frame_length_size) :
+					 0ULL));
+	odd_sum_2 <<= 8 * (((pkt->frame_id_end - 54) & 1) != 0);
+	__u8 old_frame_type = ld8(&frame->type);
+	__u64 odd_sum_3 = old_frame_type;
+	odd_sum_3 <<= 8 * (((pkt->outer_length_end - 54) & 1) != 0);
+	__u64 region_sum_2 = fr_sum64(skb, pkt->outer_length_end + 1, pkt->frame_id_size);
+	__u64 odd_sum_4 = region_sum_2;
+	odd_sum_4 <<= 8 * (((pkt->outer_length_end + 1 - 54) & 1) != 0);
+	__u64 odd_sum_5 =
+		fr_add64(bpf_cpu_to_be64(pkt->frame_length_present ?
+					 fr_varint_word(pkt->payload_len + 3,
+							pkt->frame_length_size) : 0ULL));
+	odd_sum_5 <<= 8 * (((pkt->frame_id_end - 54) & 1) != 0);
+	__u64 odd_sum_6 = old_frame_type;
+	odd_sum_6 <<= 8 * (((pkt->outer_length_end - 54) & 1) != 0);
+	__u64 odd_sum_7 = 7;
+	odd_sum_7 <<= 8 * (((pkt->frame_length_end - 54) & 1) != 0);
+	__u64 odd_sum_8 = bpf_htons(set_kind);
+	odd_sum_8 <<= 8 * (((pkt->frame_length_end + 1 - 54) & 1) != 0);
+	__be32 old_udp_src_port = ld32(&udp->src_port);
+	__be16 old_udp_length = ld16(&udp->length);
+	__be16 old_outer_magic = ld16(&outer->magic);
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)old_udp_src_port + old_udp_length +
+					  fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->outer_length,
+					  pkt->outer_length_size))) + old_outer_magic + odd_sum +
+					  odd_sum_2 + odd_sum_3);
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
+	if ((((pkt->frame_length_end - 54) ^ (pkt->frame_length_end + 3 - 54)) & 1) != 0)
+		udp_payload = __builtin_bswap16(udp_payload);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
+					 ipv6_payload_length + fr_add64(outer_length) +
+					 old_outer_magic + odd_sum_4 + odd_sum_5 + odd_sum_6 +
+					 odd_sum_7 + odd_sum_8 + udp_new_pseudo);
 
-	*end = udp_end;
-	return 0;
+	int err = fr_move(skb, pkt->frame_length_end, pkt->frame_length_end + 3, pkt->payload_len,
+			  FR_PAYLOAD);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 65 > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, 0x7f));
+	if (unlikely(pkt->at_frame_id_end + 0 > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+	pkt->at_frame_length_end = fr_pin(pkt->data + fr_bound(pkt->frame_length_end, 0x7f));
+	if (unlikely(pkt->at_frame_length_end + 3 > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, 64, pkt->outer_length_size);
+		csum = fr_complete_without(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
+		csum = fr_complete_without(skb, csum, 18, 44);
+		csum = fr_complete_without(skb, csum, pkt->frame_length_end, 3);
+	}
+
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_tag *new_tag = pkt->at_frame_length_end;
+
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_udp->length, ipv6_payload_length);
+	fr_put_varint(pkt->data + 64, (void *)(long)skb->data_end, outer_length,
+		      pkt->outer_length_size);
+	if (pkt->frame_length_present)
+		fr_put_varint(pkt->at_frame_id_end, (void *)(long)skb->data_end, frame_length,
+			      pkt->frame_length_size);
+	st8(&new_tag->kind, 7);
+	st16(&new_tag->number, bpf_htons(set_kind));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
+		csum = fr_complete_with(skb, csum, 18, 44);
+		csum = fr_complete_with(skb, csum, pkt->frame_length_end, 3);
+		fr_complete(skb, csum, 64, pkt->outer_length_size);
+	}
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int put_ipv4_send(struct __sk_buff *skb, struct put_packet *pkt)
+static __always_inline int put_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_outer *outer = pkt->data + 42;
 	struct hdr_frame *frame = pkt->at_outer_length_end;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->frame_length_end + 3 - 14));
@@ -258,17 +402,17 @@ static __always_inline int put_ipv4_send(struct __sk_buff *skb, struct put_packe
 	int err = fr_move(skb, pkt->frame_length_end, pkt->frame_length_end + 3, pkt->payload_len,
 			  FR_PAYLOAD);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_PUT + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	pkt->data = (void *)(long)skb->data;
 	if (unlikely(pkt->data + 45 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_PUT + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, 0x3f));
 	if (unlikely(pkt->at_frame_id_end + 0 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_PUT + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	pkt->at_frame_length_end = fr_pin(pkt->data + fr_bound(pkt->frame_length_end, 0x7f));
 	if (unlikely(pkt->at_frame_length_end + 3 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_PUT + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -294,7 +438,7 @@ static __always_inline int put_ipv4_send(struct __sk_buff *skb, struct put_packe
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_PUT + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
 		csum = fr_complete_with(skb, csum, 16, 26);
@@ -302,105 +446,118 @@ static __always_inline int put_ipv4_send(struct __sk_buff *skb, struct put_packe
 		fr_complete(skb, csum, 44, pkt->outer_length_size);
 	}
 
-	fr_count(PROG_PUT + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int put_ipv4_frame_length_end(struct __sk_buff *skb, struct put_packet *pkt)
+static __always_inline int put_ip_frame_length_end(struct __sk_buff *skb, struct packet *pkt,
+						   const int v6)
 {
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	pkt->frame_length_end = fr_forget(skb, pkt->frame_id_end + pkt->frame_length_size);
 	pkt->at_frame_length_end = fr_pin(pkt->data + fr_bound(pkt->frame_length_end, 0x7f));
 	if (pkt->at_frame_length_end > pkt->data_end)
-		return fr_up(skb, PROG_PUT + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->frame_length_end > pkt->udp_end)
-		return fr_up(skb, PROG_PUT + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (!(!pkt->frame_length_present ||
 	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_PUT + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(!pkt->frame_length_present ||
 	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end))
-		return fr_up(skb, PROG_PUT + reason_frame_length);
+		return fr_up(skb, pkt->prog + reason_frame_length);
 
 	/* stack: ["eth", "ip", "udp", "outer", "frame"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_PUT + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "udp.dst_port": 4433 */
 	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, PROG_PUT + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* do: [{push: tag: {kind: 7, number: "setting.kind"}}, "pass"] */
 	pkt->payload_len = pkt->udp_end - pkt->frame_length_end;
-	if (pkt->payload_len + (pkt->frame_length_end + 3 - 14) > 0xffff ||
-	    pkt->payload_len + (pkt->frame_length_end + 3 - 34) > 0xffff ||
-	    pkt->payload_len + (pkt->frame_length_end + 3 - 42) +
+	if (pkt->payload_len + (pkt->frame_length_end + 3 - (v6 ? 54 : 14)) > 0xffff ||
+	    pkt->payload_len + (pkt->frame_length_end + 3 - (v6 ? 54 : 34)) > 0xffff ||
+	    pkt->payload_len + (pkt->frame_length_end + 3 - (v6 ? 62 : 42)) +
 	    1 > fr_varint_room(pkt->outer_length_size) ||
 	    !(!pkt->frame_length_present ||
 	      pkt->payload_len + 3 <= fr_varint_room(pkt->frame_length_size)))
-		return fr_up(skb, PROG_PUT + reason_length);
+		return fr_up(skb, pkt->prog + reason_length);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40)))
-		return fr_up(skb, PROG_PUT + reason_partial_checksum);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (v6) {
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return put_ipv6_send(skb, pkt);
+	}
 	return put_ipv4_send(skb, pkt);
 }
 
-static __always_inline int put_ipv4(struct __sk_buff *skb, struct put_packet *pkt)
+static __always_inline int put_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_outer *outer = pkt->data + 42;
+	struct hdr_outer *outer = pkt->data + (v6 ? 62 : 42);
 	struct hdr_frame *frame;
 	__u64 ip_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, PROG_PUT + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* {name: "length", varint: "quic", counts: "all", bias: 1, reason: "outer_size"}, */
-	if ((void *)(outer + 1) > pkt->data_end || 44ULL > pkt->udp_end)
-		return fr_up(skb, PROG_PUT + reason_truncated);
+	if ((void *)(outer + 1) > pkt->data_end || (v6 ? 64ULL : 44ULL) > pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "magic", bits: 16, is: 0xbeef}, */
 	if (be16(&outer->magic) != 0xbeef)
-		return fr_up(skb, PROG_PUT + reason_outer_magic);
-	pkt->outer_length_size = fr_varint(pkt->data + 44, pkt->data_end, &pkt->outer_length);
+		return fr_up(skb, pkt->prog + reason_outer_magic);
+	pkt->outer_length_size = fr_varint(pkt->data + (v6 ? 64 : 44), pkt->data_end,
+					   &pkt->outer_length);
 	if (!pkt->outer_length_size)
-		return fr_up(skb, PROG_PUT + reason_truncated);
-	pkt->outer_length_end = fr_forget(skb, 44ULL + pkt->outer_length_size);
-	pkt->at_outer_length_end = fr_pin(pkt->data + fr_bound(pkt->outer_length_end, 0x3f));
+		return fr_up(skb, pkt->prog + reason_truncated);
+	pkt->outer_length_end = fr_forget(skb, (v6 ? 64ULL : 44ULL) + pkt->outer_length_size);
+	pkt->at_outer_length_end = fr_pin(pkt->data +
+					  fr_bound(pkt->outer_length_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_outer_length_end > pkt->data_end)
-		return fr_up(skb, PROG_PUT + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->outer_length_end > pkt->udp_end)
-		return fr_up(skb, PROG_PUT + reason_truncated);
-	if (pkt->outer_length < 1 || pkt->outer_length - 1 < pkt->outer_length_end - 42)
-		return fr_up(skb, PROG_PUT + reason_outer_size);
-	if (!(42ULL + (pkt->outer_length - 1) == pkt->udp_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_PUT + reason_gso_packet);
-	if (42ULL + (pkt->outer_length - 1) != pkt->udp_end)
-		return fr_up(skb, PROG_PUT + reason_outer_size);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (pkt->outer_length < 1 || pkt->outer_length - 1 < pkt->outer_length_end - (v6 ? 62 : 42))
+		return fr_up(skb, pkt->prog + reason_outer_size);
+	if (!((v6 ? 62ULL : 42ULL) + (pkt->outer_length - 1) == pkt->udp_end || skb->gso_size == 0))
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+	if ((v6 ? 62ULL : 42ULL) + (pkt->outer_length - 1) != pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_outer_size);
 
 	/* {name: "id", varint: "quic"}, */
 	frame = pkt->at_outer_length_end;
 	if ((void *)(frame + 1) > pkt->data_end)
-		return fr_up(skb, PROG_PUT + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->outer_length_end + 1 > pkt->udp_end)
-		return fr_up(skb, PROG_PUT + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&frame->type) >= 8 && be8(&frame->type) <= 15))
-		return fr_up(skb, PROG_PUT + reason_frame_type);
+		return fr_up(skb, pkt->prog + reason_frame_type);
 	__u64 frame_id;
 	pkt->frame_id_size = fr_varint(pkt->at_outer_length_end + 1, pkt->data_end, &frame_id);
 	if (!pkt->frame_id_size)
-		return fr_up(skb, PROG_PUT + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	pkt->frame_id_end = fr_forget(skb, pkt->outer_length_end + 1 + pkt->frame_id_size);
-	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, 0x3f));
+	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_frame_id_end > pkt->data_end)
-		return fr_up(skb, PROG_PUT + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->frame_id_end > pkt->udp_end)
-		return fr_up(skb, PROG_PUT + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	pkt->frame_length_present = !((be8(&frame->type) & 2) == 0);
@@ -408,274 +565,23 @@ static __always_inline int put_ipv4(struct __sk_buff *skb, struct put_packet *pk
 		pkt->frame_length_size = fr_varint(pkt->at_frame_id_end, pkt->data_end,
 						   &pkt->frame_length);
 		if (!pkt->frame_length_size)
-			return fr_up(skb, PROG_PUT + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		pkt->frame_length_size = 0;
 		pkt->frame_length = 0;
 	}
-
-	return put_ipv4_frame_length_end(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int put_ipv6_send(struct __sk_buff *skb, struct put_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_outer *outer = pkt->data + 62;
-	struct hdr_frame *frame = pkt->at_outer_length_end;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len + (pkt->frame_length_end + 3 - 54));
-	__be64 outer_length =
-		bpf_cpu_to_be64(fr_varint_word(pkt->payload_len + (pkt->frame_length_end + 3 - 62) +
-					       1, pkt->outer_length_size));
-	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(pkt->payload_len + 3,
-		pkt->frame_length_size));
-
-	/* udp.checksum */
-	__u64 region_sum = fr_sum64(skb, pkt->outer_length_end + 1, pkt->frame_id_size);
-	__u64 odd_sum = region_sum;
-	odd_sum <<= 8 * (((pkt->outer_length_end + 1 - 54) & 1) != 0);
-	__u64 odd_sum_2 =
-		fr_add64(bpf_cpu_to_be64(pkt->frame_length_present ?
-					 fr_varint_word(pkt->frame_length, pkt->frame_length_size) :
-					 0ULL));
-	odd_sum_2 <<= 8 * (((pkt->frame_id_end - 54) & 1) != 0);
-	__u8 old_frame_type = ld8(&frame->type);
-	__u64 odd_sum_3 = old_frame_type;
-	odd_sum_3 <<= 8 * (((pkt->outer_length_end - 54) & 1) != 0);
-	__u64 region_sum_2 = fr_sum64(skb, pkt->outer_length_end + 1, pkt->frame_id_size);
-	__u64 odd_sum_4 = region_sum_2;
-	odd_sum_4 <<= 8 * (((pkt->outer_length_end + 1 - 54) & 1) != 0);
-	__u64 odd_sum_5 =
-		fr_add64(bpf_cpu_to_be64(pkt->frame_length_present ?
-					 fr_varint_word(pkt->payload_len + 3,
-							pkt->frame_length_size) : 0ULL));
-	odd_sum_5 <<= 8 * (((pkt->frame_id_end - 54) & 1) != 0);
-	__u64 odd_sum_6 = old_frame_type;
-	odd_sum_6 <<= 8 * (((pkt->outer_length_end - 54) & 1) != 0);
-	__u64 odd_sum_7 = 7;
-	odd_sum_7 <<= 8 * (((pkt->frame_length_end - 54) & 1) != 0);
-	__u64 odd_sum_8 = bpf_htons(set_kind);
-	odd_sum_8 <<= 8 * (((pkt->frame_length_end + 1 - 54) & 1) != 0);
-	__be32 old_udp_src_port = ld32(&udp->src_port);
-	__be16 old_udp_length = ld16(&udp->length);
-	__be16 old_outer_magic = ld16(&outer->magic);
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)old_udp_src_port + old_udp_length +
-					  fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->outer_length,
-					  pkt->outer_length_size))) + old_outer_magic + odd_sum +
-					  odd_sum_2 + odd_sum_3);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((pkt->frame_length_end - 54) ^ (pkt->frame_length_end + 3 - 54)) & 1) != 0)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
-					 ipv6_payload_length + fr_add64(outer_length) +
-					 old_outer_magic + odd_sum_4 + odd_sum_5 + odd_sum_6 +
-					 odd_sum_7 + odd_sum_8 + udp_new_pseudo);
-
-	int err = fr_move(skb, pkt->frame_length_end, pkt->frame_length_end + 3, pkt->payload_len,
-			  FR_PAYLOAD);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_PUT + reason_fault);
-
-	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 65 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_PUT + reason_fault);
-	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, 0x7f));
-	if (unlikely(pkt->at_frame_id_end + 0 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_PUT + reason_fault);
-	pkt->at_frame_length_end = fr_pin(pkt->data + fr_bound(pkt->frame_length_end, 0x7f));
-	if (unlikely(pkt->at_frame_length_end + 3 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_PUT + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 64, pkt->outer_length_size);
-		csum = fr_complete_without(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
-		csum = fr_complete_without(skb, csum, 18, 44);
-		csum = fr_complete_without(skb, csum, pkt->frame_length_end, 3);
+	if (v6) {
+		return put_ip_frame_length_end(skb, pkt, 1);
 	}
 
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_tag *new_tag = pkt->at_frame_length_end;
-
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_udp->length, ipv6_payload_length);
-	fr_put_varint(pkt->data + 64, (void *)(long)skb->data_end, outer_length,
-		      pkt->outer_length_size);
-	if (pkt->frame_length_present)
-		fr_put_varint(pkt->at_frame_id_end, (void *)(long)skb->data_end, frame_length,
-			      pkt->frame_length_size);
-	st8(&new_tag->kind, 7);
-	st16(&new_tag->number, bpf_htons(set_kind));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_PUT + reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
-		csum = fr_complete_with(skb, csum, 18, 44);
-		csum = fr_complete_with(skb, csum, pkt->frame_length_end, 3);
-		fr_complete(skb, csum, 64, pkt->outer_length_size);
-	}
-
-	fr_count(PROG_PUT + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int put_ipv6_frame_length_end(struct __sk_buff *skb, struct put_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	pkt->frame_length_end = fr_forget(skb, pkt->frame_id_end + pkt->frame_length_size);
-	pkt->at_frame_length_end = fr_pin(pkt->data + fr_bound(pkt->frame_length_end, 0x7f));
-	if (pkt->at_frame_length_end > pkt->data_end)
-		return fr_up(skb, PROG_PUT + reason_truncated);
-	if (pkt->frame_length_end > pkt->udp_end)
-		return fr_up(skb, PROG_PUT + reason_truncated);
-	if (!(!pkt->frame_length_present ||
-	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_PUT + reason_gso_packet);
-	if (!(!pkt->frame_length_present ||
-	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end))
-		return fr_up(skb, PROG_PUT + reason_frame_length);
-
-	/* stack: ["eth", "ip", "udp", "outer", "frame"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_PUT + reason_gso_packet);
-
-	/* match: "udp.dst_port": 4433 */
-	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, PROG_PUT + reason_no_match);
-
-	/* do: [{push: tag: {kind: 7, number: "setting.kind"}}, "pass"] */
-	pkt->payload_len = pkt->udp_end - pkt->frame_length_end;
-	if (pkt->payload_len + (pkt->frame_length_end + 3 - 54) > 0xffff ||
-	    pkt->payload_len + (pkt->frame_length_end + 3 - 54) > 0xffff ||
-	    pkt->payload_len + (pkt->frame_length_end + 3 - 62) +
-	    1 > fr_varint_room(pkt->outer_length_size) ||
-	    !(!pkt->frame_length_present ||
-	      pkt->payload_len + 3 <= fr_varint_room(pkt->frame_length_size)))
-		return fr_up(skb, PROG_PUT + reason_length);
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60)))
-		return fr_up(skb, PROG_PUT + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_PUT + reason_udp_checksum);
-	return put_ipv6_send(skb, pkt);
-}
-
-static __always_inline int put_ipv6(struct __sk_buff *skb, struct put_packet *pkt)
-{
-	struct hdr_outer *outer = pkt->data + 62;
-	struct hdr_frame *frame;
-	__u64 ip_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_PUT + why);
-
-	/* {name: "length", varint: "quic", counts: "all", bias: 1, reason: "outer_size"}, */
-	if ((void *)(outer + 1) > pkt->data_end || 64ULL > pkt->udp_end)
-		return fr_up(skb, PROG_PUT + reason_truncated);
-
-	/* {name: "magic", bits: 16, is: 0xbeef}, */
-	if (be16(&outer->magic) != 0xbeef)
-		return fr_up(skb, PROG_PUT + reason_outer_magic);
-	pkt->outer_length_size = fr_varint(pkt->data + 64, pkt->data_end, &pkt->outer_length);
-	if (!pkt->outer_length_size)
-		return fr_up(skb, PROG_PUT + reason_truncated);
-	pkt->outer_length_end = fr_forget(skb, 64ULL + pkt->outer_length_size);
-	pkt->at_outer_length_end = fr_pin(pkt->data + fr_bound(pkt->outer_length_end, 0x7f));
-	if (pkt->at_outer_length_end > pkt->data_end)
-		return fr_up(skb, PROG_PUT + reason_truncated);
-	if (pkt->outer_length_end > pkt->udp_end)
-		return fr_up(skb, PROG_PUT + reason_truncated);
-	if (pkt->outer_length < 1 || pkt->outer_length - 1 < pkt->outer_length_end - 62)
-		return fr_up(skb, PROG_PUT + reason_outer_size);
-	if (!(62ULL + (pkt->outer_length - 1) == pkt->udp_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_PUT + reason_gso_packet);
-	if (62ULL + (pkt->outer_length - 1) != pkt->udp_end)
-		return fr_up(skb, PROG_PUT + reason_outer_size);
-
-	/* {name: "id", varint: "quic"}, */
-	frame = pkt->at_outer_length_end;
-	if ((void *)(frame + 1) > pkt->data_end)
-		return fr_up(skb, PROG_PUT + reason_truncated);
-	if (pkt->outer_length_end + 1 > pkt->udp_end)
-		return fr_up(skb, PROG_PUT + reason_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-	if (!(be8(&frame->type) >= 8 && be8(&frame->type) <= 15))
-		return fr_up(skb, PROG_PUT + reason_frame_type);
-	__u64 frame_id;
-	pkt->frame_id_size = fr_varint(pkt->at_outer_length_end + 1, pkt->data_end, &frame_id);
-	if (!pkt->frame_id_size)
-		return fr_up(skb, PROG_PUT + reason_truncated);
-	pkt->frame_id_end = fr_forget(skb, pkt->outer_length_end + 1 + pkt->frame_id_size);
-	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, 0x7f));
-	if (pkt->at_frame_id_end > pkt->data_end)
-		return fr_up(skb, PROG_PUT + reason_truncated);
-	if (pkt->frame_id_end > pkt->udp_end)
-		return fr_up(skb, PROG_PUT + reason_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	pkt->frame_length_present = !((be8(&frame->type) & 2) == 0);
-	if (pkt->frame_length_present) { /* length */
-		pkt->frame_length_size = fr_varint(pkt->at_frame_id_end, pkt->data_end,
-						   &pkt->frame_length);
-		if (!pkt->frame_length_size)
-			return fr_up(skb, PROG_PUT + reason_truncated);
-	} else {
-		pkt->frame_length_size = 0;
-		pkt->frame_length = 0;
-	}
-
-	return put_ipv6_frame_length_end(skb, pkt);
+	return put_ip_frame_length_end(skb, pkt, 0);
 }
 
 SEC("tc") int prog_put(struct __sk_buff *skb)
 {
-	struct put_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_PUT;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -695,9 +601,9 @@ SEC("tc") int prog_put(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "outer", "frame"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return put_ipv4(skb, &pkt);
+		return put_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return put_ipv6(skb, &pkt);
+		return put_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_PUT + reason_not_ip);
 }
 
@@ -707,37 +613,116 @@ SEC("tc") int prog_put(struct __sk_buff *skb)
  *	eth ipv6 udp frame tag
  */
 
-/* What is known of a packet. */
-struct take_packet {
-	void *data;
-	void *data_end;
-	__u64 udp_end;
-	__u64 frame_id_size;
-	__u64 frame_id_end;
-	void *at_frame_id_end;
-	__u64 frame_length_present;
-	__u64 frame_length_size;
-	__u64 frame_length;
-	__u64 frame_length_end;
-	void *at_frame_length_end;
-	__u64 payload_len;
-	__u64 partial;
-};
-
-static __always_inline int take_ipv4_send(struct __sk_buff *skb, struct take_packet *pkt)
+static __always_inline int take_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(PROG_TAKE + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int take_ipv4_send_2(struct __sk_buff *skb, struct take_packet *pkt)
+static __always_inline int take_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int take_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_frame *frame = pkt->data + 62;
+	struct hdr_tag *tag = pkt->at_frame_length_end;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len + (pkt->frame_length_end - 54));
+	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(pkt->payload_len,
+		pkt->frame_length_size));
+
+	/* udp.checksum */
+	__u64 region_sum = fr_sum64(skb, 63, pkt->frame_id_size);
+	__u64 odd_sum =
+		fr_add64(bpf_cpu_to_be64(pkt->frame_length_present ?
+					 fr_varint_word(pkt->frame_length, pkt->frame_length_size) :
+					 0ULL));
+	odd_sum <<= 8 * (((pkt->frame_id_end - 54) & 1) != 0);
+	__u64 odd_sum_2 = ld16(&tag->kind);
+	odd_sum_2 <<= 8 * (((pkt->frame_length_end - 54) & 1) != 0);
+	__u64 odd_sum_3 = ld8((void *)&tag->number + 1);
+	odd_sum_3 <<= 8 * (((pkt->frame_length_end + 2 - 54) & 1) != 0);
+	__u64 region_sum_2 = fr_sum64(skb, 63, pkt->frame_id_size);
+	__u64 odd_sum_4 =
+		fr_add64(bpf_cpu_to_be64(pkt->frame_length_present ?
+					 fr_varint_word(pkt->payload_len, pkt->frame_length_size) :
+					 0ULL));
+	odd_sum_4 <<= 8 * (((pkt->frame_id_end - 54) & 1) != 0);
+	__be32 old_udp_src_port = ld32(&udp->src_port);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u8 old_frame_type = ld8(&frame->type);
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)old_udp_src_port + old_udp_length + ((__u64)region_sum << 8) +
+			odd_sum + old_frame_type + odd_sum_2 + odd_sum_3);
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
+	if ((((pkt->frame_length_end + 3 - 54) ^ (pkt->frame_length_end - 54)) & 1) != 0)
+		udp_payload = __builtin_bswap16(udp_payload);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
+					 ipv6_payload_length + ((__u64)region_sum_2 << 8) +
+					 odd_sum_4 + old_frame_type + udp_new_pseudo);
+
+	int err = fr_move(skb, pkt->frame_length_end + 3, pkt->frame_length_end, pkt->payload_len,
+			  FR_PAYLOAD);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, 0x7f));
+	if (unlikely(pkt->at_frame_id_end + 0 > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
+		csum = fr_complete_without(skb, csum, 18, 44);
+	}
+
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_udp->length, ipv6_payload_length);
+	if (pkt->frame_length_present)
+		fr_put_varint(pkt->at_frame_id_end, (void *)(long)skb->data_end, frame_length,
+			      pkt->frame_length_size);
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 18, 44);
+		fr_complete(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
+	}
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int take_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_frame *frame = pkt->data + 42;
 	struct hdr_tag *tag = pkt->at_frame_length_end;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->frame_length_end - 14));
@@ -792,14 +777,14 @@ static __always_inline int take_ipv4_send_2(struct __sk_buff *skb, struct take_p
 	int err = fr_move(skb, pkt->frame_length_end + 3, pkt->frame_length_end, pkt->payload_len,
 			  FR_PAYLOAD);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_TAKE + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	pkt->data = (void *)(long)skb->data;
 	if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_TAKE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, 0x3f));
 	if (unlikely(pkt->at_frame_id_end + 0 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_TAKE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -818,76 +803,89 @@ static __always_inline int take_ipv4_send_2(struct __sk_buff *skb, struct take_p
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_TAKE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 16, 26);
 		fr_complete(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
 	}
 
-	fr_count(PROG_TAKE + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int take_ipv4_gso_packet(struct __sk_buff *skb, struct take_packet *pkt)
+static __always_inline int take_ip_gso_packet(struct __sk_buff *skb, struct packet *pkt,
+					      const int v6)
 {
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	struct hdr_tag *tag = pkt->at_frame_length_end;
 
 	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_TAKE + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "udp.dst_port": 4434 */
 	if (be16(&udp->dst_port) != 0x1152)
-		return fr_up(skb, PROG_TAKE + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* {when: "tag.number == 1", do: [{count: "kept"}, "pass"]}, */
 	if (be16(&tag->number) == 1) {
 		fr_named_add(0, 1);
+		if (v6)
+			return take_ipv6_send(skb, pkt);
 		return take_ipv4_send(skb, pkt);
 	}
 
 	/* {do: [{pop: "tag"}, "pass"]}, */
 	pkt->payload_len = pkt->udp_end - (pkt->frame_length_end + 3);
-	if (pkt->payload_len + (pkt->frame_length_end - 14) > 0xffff ||
-	    pkt->payload_len + (pkt->frame_length_end - 34) > 0xffff ||
+	if (pkt->payload_len + (pkt->frame_length_end - (v6 ? 54 : 14)) > 0xffff ||
+	    pkt->payload_len + (pkt->frame_length_end - (v6 ? 54 : 34)) > 0xffff ||
 	    !(!pkt->frame_length_present ||
 	      pkt->payload_len <= fr_varint_room(pkt->frame_length_size)))
-		return fr_up(skb, PROG_TAKE + reason_length);
+		return fr_up(skb, pkt->prog + reason_length);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40)))
-		return fr_up(skb, PROG_TAKE + reason_partial_checksum);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (v6) {
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return take_ipv6_send_2(skb, pkt);
+	}
 	return take_ipv4_send_2(skb, pkt);
 }
 
-static __always_inline int take_ipv4(struct __sk_buff *skb, struct take_packet *pkt)
+static __always_inline int take_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_frame *frame = pkt->data + 42;
+	struct hdr_frame *frame = pkt->data + (v6 ? 62 : 42);
 	struct hdr_tag *tag;
 	__u64 ip_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, PROG_TAKE + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(frame + 1) > pkt->data_end || 43ULL > pkt->udp_end)
-		return fr_up(skb, PROG_TAKE + reason_truncated);
+	if ((void *)(frame + 1) > pkt->data_end || (v6 ? 63ULL : 43ULL) > pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&frame->type) >= 8 && be8(&frame->type) <= 15))
-		return fr_up(skb, PROG_TAKE + reason_frame_type);
+		return fr_up(skb, pkt->prog + reason_frame_type);
 	__u64 frame_id;
-	pkt->frame_id_size = fr_varint(pkt->data + 43, pkt->data_end, &frame_id);
+	pkt->frame_id_size = fr_varint(pkt->data + (v6 ? 63 : 43), pkt->data_end, &frame_id);
 	if (!pkt->frame_id_size)
-		return fr_up(skb, PROG_TAKE + reason_truncated);
-	pkt->frame_id_end = fr_forget(skb, 43ULL + pkt->frame_id_size);
-	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, 0x3f));
+		return fr_up(skb, pkt->prog + reason_truncated);
+	pkt->frame_id_end = fr_forget(skb, (v6 ? 63ULL : 43ULL) + pkt->frame_id_size);
+	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_frame_id_end > pkt->data_end)
-		return fr_up(skb, PROG_TAKE + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->frame_id_end > pkt->udp_end)
-		return fr_up(skb, PROG_TAKE + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	pkt->frame_length_present = !((be8(&frame->type) & 2) == 0);
@@ -895,234 +893,45 @@ static __always_inline int take_ipv4(struct __sk_buff *skb, struct take_packet *
 		pkt->frame_length_size = fr_varint(pkt->at_frame_id_end, pkt->data_end,
 						   &pkt->frame_length);
 		if (!pkt->frame_length_size)
-			return fr_up(skb, PROG_TAKE + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		pkt->frame_length_size = 0;
 		pkt->frame_length = 0;
 	}
 	pkt->frame_length_end = fr_forget(skb, pkt->frame_id_end + pkt->frame_length_size);
-	pkt->at_frame_length_end = fr_pin(pkt->data + fr_bound(pkt->frame_length_end, 0x3f));
+	pkt->at_frame_length_end = fr_pin(pkt->data +
+					  fr_bound(pkt->frame_length_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_frame_length_end > pkt->data_end)
-		return fr_up(skb, PROG_TAKE + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->frame_length_end > pkt->udp_end)
-		return fr_up(skb, PROG_TAKE + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (!(!pkt->frame_length_present ||
 	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_TAKE + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(!pkt->frame_length_present ||
 	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end))
-		return fr_up(skb, PROG_TAKE + reason_frame_length);
+		return fr_up(skb, pkt->prog + reason_frame_length);
 
 	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
 	tag = pkt->at_frame_length_end;
 	if ((void *)(tag + 1) > pkt->data_end)
-		return fr_up(skb, PROG_TAKE + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->frame_length_end + 3 > pkt->udp_end)
-		return fr_up(skb, PROG_TAKE + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (be8(&tag->kind) != 7)
-		return fr_up(skb, PROG_TAKE + reason_tag_kind);
-
-	return take_ipv4_gso_packet(skb, pkt);
-}
-
-static __always_inline int take_ipv6_send(struct __sk_buff *skb, struct take_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_TAKE + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int take_ipv6_send_2(struct __sk_buff *skb, struct take_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_frame *frame = pkt->data + 62;
-	struct hdr_tag *tag = pkt->at_frame_length_end;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len + (pkt->frame_length_end - 54));
-	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(pkt->payload_len,
-		pkt->frame_length_size));
-
-	/* udp.checksum */
-	__u64 region_sum = fr_sum64(skb, 63, pkt->frame_id_size);
-	__u64 odd_sum =
-		fr_add64(bpf_cpu_to_be64(pkt->frame_length_present ?
-					 fr_varint_word(pkt->frame_length, pkt->frame_length_size) :
-					 0ULL));
-	odd_sum <<= 8 * (((pkt->frame_id_end - 54) & 1) != 0);
-	__u64 odd_sum_2 = ld16(&tag->kind);
-	odd_sum_2 <<= 8 * (((pkt->frame_length_end - 54) & 1) != 0);
-	__u64 odd_sum_3 = ld8((void *)&tag->number + 1);
-	odd_sum_3 <<= 8 * (((pkt->frame_length_end + 2 - 54) & 1) != 0);
-	__u64 region_sum_2 = fr_sum64(skb, 63, pkt->frame_id_size);
-	__u64 odd_sum_4 =
-		fr_add64(bpf_cpu_to_be64(pkt->frame_length_present ?
-					 fr_varint_word(pkt->payload_len, pkt->frame_length_size) :
-					 0ULL));
-	odd_sum_4 <<= 8 * (((pkt->frame_id_end - 54) & 1) != 0);
-	__be32 old_udp_src_port = ld32(&udp->src_port);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_frame_type = ld8(&frame->type);
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)old_udp_src_port + old_udp_length + ((__u64)region_sum << 8) +
-			odd_sum + old_frame_type + odd_sum_2 + odd_sum_3);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((pkt->frame_length_end + 3 - 54) ^ (pkt->frame_length_end - 54)) & 1) != 0)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
-					 ipv6_payload_length + ((__u64)region_sum_2 << 8) +
-					 odd_sum_4 + old_frame_type + udp_new_pseudo);
-
-	int err = fr_move(skb, pkt->frame_length_end + 3, pkt->frame_length_end, pkt->payload_len,
-			  FR_PAYLOAD);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_TAKE + reason_fault);
-
-	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_TAKE + reason_fault);
-	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, 0x7f));
-	if (unlikely(pkt->at_frame_id_end + 0 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_TAKE + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
-		csum = fr_complete_without(skb, csum, 18, 44);
+		return fr_up(skb, pkt->prog + reason_tag_kind);
+	if (v6) {
+		return take_ip_gso_packet(skb, pkt, 1);
 	}
 
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_udp->length, ipv6_payload_length);
-	if (pkt->frame_length_present)
-		fr_put_varint(pkt->at_frame_id_end, (void *)(long)skb->data_end, frame_length,
-			      pkt->frame_length_size);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_TAKE + reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 18, 44);
-		fr_complete(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
-	}
-
-	fr_count(PROG_TAKE + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int take_ipv6_gso_packet(struct __sk_buff *skb, struct take_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_tag *tag = pkt->at_frame_length_end;
-
-	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_TAKE + reason_gso_packet);
-
-	/* match: "udp.dst_port": 4434 */
-	if (be16(&udp->dst_port) != 0x1152)
-		return fr_up(skb, PROG_TAKE + reason_no_match);
-
-	/* {when: "tag.number == 1", do: [{count: "kept"}, "pass"]}, */
-	if (be16(&tag->number) == 1) {
-		fr_named_add(0, 1);
-		return take_ipv6_send(skb, pkt);
-	}
-
-	/* {do: [{pop: "tag"}, "pass"]}, */
-	pkt->payload_len = pkt->udp_end - (pkt->frame_length_end + 3);
-	if (pkt->payload_len + (pkt->frame_length_end - 54) > 0xffff ||
-	    pkt->payload_len + (pkt->frame_length_end - 54) > 0xffff ||
-	    !(!pkt->frame_length_present ||
-	      pkt->payload_len <= fr_varint_room(pkt->frame_length_size)))
-		return fr_up(skb, PROG_TAKE + reason_length);
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60)))
-		return fr_up(skb, PROG_TAKE + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_TAKE + reason_udp_checksum);
-	return take_ipv6_send_2(skb, pkt);
-}
-
-static __always_inline int take_ipv6(struct __sk_buff *skb, struct take_packet *pkt)
-{
-	struct hdr_frame *frame = pkt->data + 62;
-	struct hdr_tag *tag;
-	__u64 ip_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_TAKE + why);
-
-	/* {name: "id", varint: "quic"}, */
-	if ((void *)(frame + 1) > pkt->data_end || 63ULL > pkt->udp_end)
-		return fr_up(skb, PROG_TAKE + reason_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-	if (!(be8(&frame->type) >= 8 && be8(&frame->type) <= 15))
-		return fr_up(skb, PROG_TAKE + reason_frame_type);
-	__u64 frame_id;
-	pkt->frame_id_size = fr_varint(pkt->data + 63, pkt->data_end, &frame_id);
-	if (!pkt->frame_id_size)
-		return fr_up(skb, PROG_TAKE + reason_truncated);
-	pkt->frame_id_end = fr_forget(skb, 63ULL + pkt->frame_id_size);
-	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, 0x7f));
-	if (pkt->at_frame_id_end > pkt->data_end)
-		return fr_up(skb, PROG_TAKE + reason_truncated);
-	if (pkt->frame_id_end > pkt->udp_end)
-		return fr_up(skb, PROG_TAKE + reason_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	pkt->frame_length_present = !((be8(&frame->type) & 2) == 0);
-	if (pkt->frame_length_present) { /* length */
-		pkt->frame_length_size = fr_varint(pkt->at_frame_id_end, pkt->data_end,
-						   &pkt->frame_length);
-		if (!pkt->frame_length_size)
-			return fr_up(skb, PROG_TAKE + reason_truncated);
-	} else {
-		pkt->frame_length_size = 0;
-		pkt->frame_length = 0;
-	}
-	pkt->frame_length_end = fr_forget(skb, pkt->frame_id_end + pkt->frame_length_size);
-	pkt->at_frame_length_end = fr_pin(pkt->data + fr_bound(pkt->frame_length_end, 0x7f));
-	if (pkt->at_frame_length_end > pkt->data_end)
-		return fr_up(skb, PROG_TAKE + reason_truncated);
-	if (pkt->frame_length_end > pkt->udp_end)
-		return fr_up(skb, PROG_TAKE + reason_truncated);
-	if (!(!pkt->frame_length_present ||
-	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_TAKE + reason_gso_packet);
-	if (!(!pkt->frame_length_present ||
-	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end))
-		return fr_up(skb, PROG_TAKE + reason_frame_length);
-
-	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
-	tag = pkt->at_frame_length_end;
-	if ((void *)(tag + 1) > pkt->data_end)
-		return fr_up(skb, PROG_TAKE + reason_truncated);
-	if (pkt->frame_length_end + 3 > pkt->udp_end)
-		return fr_up(skb, PROG_TAKE + reason_truncated);
-	if (be8(&tag->kind) != 7)
-		return fr_up(skb, PROG_TAKE + reason_tag_kind);
-
-	return take_ipv6_gso_packet(skb, pkt);
+	return take_ip_gso_packet(skb, pkt, 0);
 }
 
 SEC("tc") int prog_take(struct __sk_buff *skb)
 {
-	struct take_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_TAKE;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -1142,8 +951,8 @@ SEC("tc") int prog_take(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return take_ipv4(skb, &pkt);
+		return take_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return take_ipv6(skb, &pkt);
+		return take_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_TAKE + reason_not_ip);
 }

@@ -105,11 +105,11 @@ static __always_inline __u64 copy_flows(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY(64, 40);
-	FR_COPY(32, 48);
-	FR_COPY_HOP(52);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy64(to + 40, from + 40);
+	all |= fr_copy32(to + 48, from + 48);
+	all |= fr_copy_hop(to + 52, from + 52);
 	return all;
 }
 
@@ -134,6 +134,21 @@ enum {
 	reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
 };
 
+/* What is known of a packet. */
+struct packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 payload_len;
+	__u64 partial;
+	__u64 partial_2;
+	__u64 partial_3;
+	struct val_flows *f;
+	struct val_flows *f_2;
+};
+
 /*
  * prog_by_id: tc/ingress
  *	eth ipv4 udp id12
@@ -145,20 +160,6 @@ enum {
  *	eth ipv6 udp id4
  *	eth ipv6 udp id0
  */
-
-/* What is known of a packet. */
-struct by_id_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 payload_len;
-	__u64 partial;
-	__u64 partial_2;
-	struct val_flows *f;
-	struct val_flows *f_2;
-};
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -175,6 +176,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -214,31 +262,85 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline int by_id_ipv4_id12_send(struct __sk_buff *skb, struct by_id_packet *pkt)
+static __always_inline int by_id_ipv4_id4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_id12 *id12 = pkt->data + 42;
 	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_id4 *id4 = pkt->data + 42;
+	__u32 len = skb->len;
+	const __u32 headers_len = 47, new_headers_len = 51, udp_checksum_at = 40;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 id8_long_flags = be8(&id4->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld32(&id4->long_flags) + ld8((void *)&id4->id + 3));
+	udp_csum.optional = 1;
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
+					 ipv4_ttl_protocol + fr_v4(pkt->f->from.addr) +
+					 fr_v4(pkt->f->to.addr) + 64);
+	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_id8 *new_id8 = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, &pkt->f->hop_to);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->f->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->f->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_id8->long_flags, id8_long_flags);
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f->hop_to, direct);
+}
+
+static __always_inline int by_id_ipv4_id12_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_id12 *id12 = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 55, new_headers_len = 51, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -307,24 +409,90 @@ static __always_inline int by_id_ipv4_id12_send(struct __sk_buff *skb, struct by
 	return fr_send(&pkt->f->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv4_id12_send_ipv6(struct __sk_buff *skb,
-						     struct by_id_packet *pkt)
+static __always_inline int by_id_ipv6_id4_send(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_id12 *id12 = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_id4 *id4 = pkt->data + 62;
 	__u32 len = skb->len;
-	const __u32 headers_len = 55, new_headers_len = 71, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	const __u32 headers_len = 67, new_headers_len = 71, udp_checksum_at = 60;
+	__be16 eth_type = ld16(&eth->type);
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__u8 id8_long_flags = be8(&id4->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld32(&id4->long_flags) + ld8((void *)&id4->id + 3));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f->from.addr)) +
+		fr_add128(ld128(pkt->f->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
+	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_id8 *new_id8 = pkt->data + 62;
+	if (direct)
+		fr_link(pkt->data, &pkt->f->hop_to);
+
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->f->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->f->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_id8->long_flags, id8_long_flags);
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f->hop_to, direct);
+}
+
+static __always_inline int by_id_ipv6_id12_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_id12 *id12 = pkt->data + 62;
+	__u32 len = skb->len;
+	const __u32 headers_len = 75, new_headers_len = 71, udp_checksum_at = 60;
+	__be16 eth_type = ld16(&eth->type);
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 	__u8 id8_long_flags = be8(&id12->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length +
@@ -339,8 +507,8 @@ static __always_inline int by_id_ipv4_id12_send_ipv6(struct __sk_buff *skb,
 			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
 	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fault);
 
@@ -352,10 +520,10 @@ static __always_inline int by_id_ipv4_id12_send_ipv6(struct __sk_buff *skb,
 	if (direct)
 		fr_link(pkt->data, &pkt->f->hop_to);
 
-	st16(&new_eth->type, bpf_htons(0x86dd));
+	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ld128(pkt->f->from.addr));
 	st128(new_ipv6->dst, ld128(pkt->f->to.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
@@ -364,6 +532,111 @@ static __always_inline int by_id_ipv4_id12_send_ipv6(struct __sk_buff *skb,
 	st8(&new_id8->long_flags, id8_long_flags);
 	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f->hop_to, direct);
+}
+
+static __always_inline int by_id_ip_id4_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+						  const int to_v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_id4 *id4 = pkt->data + (to_v6 ? 62 : 42);
+	__u32 len = skb->len;
+	const __u32 headers_len = to_v6 ? 67 : 47, new_headers_len = to_v6 ? 51 :
+		71, udp_checksum_at = to_v6 ? 60 : 40, udp_new_checksum_at = to_v6 ? 40 : 60;
+	__be32 ipv6_version_to_flow_label = 0;
+	__be16 ipv4_version_to_ecn = 0;
+
+	if (to_v6)
+		ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+						(((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						 2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						       3));
+	else
+		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						       ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						       ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 id8_long_flags = be8(&id4->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo;
+	if (to_v6)
+		udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld32(&id4->long_flags) + ld8((void *)&id4->id + 3));
+	__u64 udp_new_pseudo;
+	if (to_v6)
+		udp_new_pseudo = (__u64)fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) +
+			bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f->from.addr)) +
+			fr_add128(ld128(pkt->f->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+			bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
+	__be16 ipv4_checksum = 0;
+	if (to_v6) {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 37) +
+					    fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) +
+					    0x1180);
+	}
+	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    (to_v6 ? FR_TO_IPV4 : FR_TO_IPV6) | (udp_csum.partial ? FR_PAYLOAD : 0),
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 34 : 54);
+	struct hdr_id8 *new_id8 = pkt->data + (to_v6 ? 42 : 62);
+	if (direct)
+		fr_link(pkt->data, &pkt->f->hop_to);
+
+	st16(&new_eth->type, bpf_htons(to_v6 ? 0x800 : 0x86dd));
+	if (to_v6) {
+		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4011));
+		st32(new_ipv4->src, fr_v4(pkt->f->from.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->f->to.addr));
+	} else {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
+		st16(&new_ipv6->next_header, bpf_htons(0x1140));
+		st128(new_ipv6->src, ld128(pkt->f->from.addr));
+		st128(new_ipv6->dst, ld128(pkt->f->to.addr));
+	}
+	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_id8->long_flags, id8_long_flags);
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (to_v6)
+		st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -372,38 +645,221 @@ static __always_inline int by_id_ipv4_id12_send_ipv6(struct __sk_buff *skb,
 	return fr_send(&pkt->f->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv4_id12(struct __sk_buff *skb, struct by_id_packet *pkt)
+static __always_inline int by_id_ip_id12_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+						   const int to_v6)
 {
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_id12 *id12 = pkt->data + (to_v6 ? 62 : 42);
+	__u32 len = skb->len;
+	const __u32 headers_len = to_v6 ? 75 : 55, new_headers_len = to_v6 ? 51 :
+		71, udp_checksum_at = to_v6 ? 60 : 40, udp_new_checksum_at = to_v6 ? 40 : 60;
+	__be32 ipv6_version_to_flow_label = 0;
+	__be16 ipv4_version_to_ecn = 0;
+
+	if (to_v6)
+		ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+						(((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						 2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						       3));
+	else
+		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						       ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						       ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 id8_long_flags = be8(&id12->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo;
+	if (to_v6)
+		udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&id12->long_flags)) + ld32((void *)&id12->id + 7) +
+			ld8((void *)&id12->more + 3));
+	__u64 udp_new_pseudo;
+	if (to_v6)
+		udp_new_pseudo = (__u64)fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) +
+			bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f->from.addr)) +
+			fr_add128(ld128(pkt->f->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+			bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
+	__be16 ipv4_checksum = 0;
+	if (to_v6) {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 37) +
+					    fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) +
+					    0x1180);
+	}
+	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    (to_v6 ? FR_TO_IPV4 : FR_TO_IPV6) | (udp_csum.partial ? FR_PAYLOAD : 0),
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 34 : 54);
+	struct hdr_id8 *new_id8 = pkt->data + (to_v6 ? 42 : 62);
+	if (direct)
+		fr_link(pkt->data, &pkt->f->hop_to);
+
+	st16(&new_eth->type, bpf_htons(to_v6 ? 0x800 : 0x86dd));
+	if (to_v6) {
+		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4011));
+		st32(new_ipv4->src, fr_v4(pkt->f->from.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->f->to.addr));
+	} else {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
+		st16(&new_ipv6->next_header, bpf_htons(0x1140));
+		st128(new_ipv6->src, ld128(pkt->f->from.addr));
+		st128(new_ipv6->dst, ld128(pkt->f->to.addr));
+	}
+	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_id8->long_flags, id8_long_flags);
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (to_v6)
+		st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f->hop_to, direct);
+}
+
+static __always_inline int by_id_ip_id12(struct __sk_buff *skb, struct packet *pkt,
+					 const int second, const int v6)
+{
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
 	if (pkt->f->new == 0)
 		return fr_drop(skb->len, reason_closed);
 
 	/* {pop: "id12"}, {push: id8: {flags: "id12.flags", id: "f.new"}}, {count: "f.packets"... */
+	/* {pop: "id4"}, {push: id8: {flags: "id4.flags", id: "f.new"}}, {count: "f.packets"},... */
 	if (fr_is_v4(pkt->f->from.addr) != fr_is_v4(pkt->f->to.addr))
 		return fr_up(skb, reason_address_family);
-	pkt->payload_len = pkt->udp_end - 55;
+	pkt->payload_len = pkt->udp_end - (second ? (v6 ? 67 : 47) : v6 ? 75 : 55);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial >> 16) >= 55 &&
-	       (pkt->partial & 0xffff) < 55ULL + pkt->payload_len - 1)))
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      ((pkt->partial >> 16) >= (second ? (v6 ? 67 : 47) : v6 ? 75 : 55) &&
+	       (pkt->partial & 0xffff) < (second ? (v6 ? 67ULL : 47ULL) : v6 ? 75ULL : 55ULL) +
+	       pkt->payload_len - 1)))
 		return fr_up(skb, reason_partial_checksum);
-	if (fr_is_v4(pkt->f->to.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_fits(&pkt->f->hop_to, 37ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
-		fr_shared_add(pkt->f->packets, 1);
-		return by_id_ipv4_id12_send(skb, pkt);
+	if (!v6) {
+		if (fr_is_v4(pkt->f->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->f->hop_to, 37ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
+			fr_shared_add(pkt->f->packets, 1);
+			if (second)
+				return by_id_ipv4_id4_send(skb, pkt);
+			return by_id_ipv4_id12_send(skb, pkt);
+		}
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->f->hop_to, 57ULL + pkt->payload_len)))
+	if (v6) {
+		if (!fr_is_v4(pkt->f->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->f->hop_to, 57ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
+			fr_shared_add(pkt->f->packets, 1);
+			if (second)
+				return by_id_ipv6_id4_send(skb, pkt);
+			return by_id_ipv6_id12_send(skb, pkt);
+		}
+	}
+	if (unlikely(!fr_fits(&pkt->f->hop_to, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
 	fr_shared_add(pkt->f->packets, 1);
-	return by_id_ipv4_id12_send_ipv6(skb, pkt);
+	if (second)
+		return by_id_ip_id4_send_ipv6(skb, pkt, v6);
+	return by_id_ip_id12_send_ipv6(skb, pkt, v6);
 }
 
-static __always_inline int by_id_ipv4_id8_send(struct __sk_buff *skb, struct by_id_packet *pkt)
+static __always_inline int by_id_ipv6_id8_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_id8 *id8 = pkt->data + 62;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&id8->id)));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f_2->from.addr)) +
+		fr_add128(ld128(pkt->f_2->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f_2->from.port) + bpf_htons(pkt->f_2->to.port) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f_2->new)));
+	int direct = pkt->f_2->hop_to.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 71 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
+	}
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 57);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_id8 *new_id8 = pkt->data + 62;
+	if (direct)
+		fr_link(pkt->data, &pkt->f_2->hop_to);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->f_2->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->f_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f_2->to.port));
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f_2->new));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, 57);
+
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f_2->hop_to, direct);
+}
+
+static __always_inline int by_id_ipv4_id8_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -469,60 +925,101 @@ static __always_inline int by_id_ipv4_id8_send(struct __sk_buff *skb, struct by_
 	return fr_send(&pkt->f_2->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv4_id8_send_ipv6(struct __sk_buff *skb, struct by_id_packet *pkt)
+static __always_inline int by_id_ip_id8_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+						  const int to_v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_id8 *id8 = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_id8 *id8 = pkt->data + (to_v6 ? 62 : 42);
 	__u32 len = skb->len;
-	const __u32 headers_len = 51, new_headers_len = 71, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	const __u32 headers_len = to_v6 ? 71 : 51, new_headers_len = to_v6 ? 51 :
+		71, udp_checksum_at = to_v6 ? 60 : 40, udp_new_checksum_at = to_v6 ? 40 : 60;
+	__be32 ipv6_version_to_flow_label = 0;
+	__be16 ipv4_version_to_ecn = 0;
+
+	if (to_v6)
+		ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+						(((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						 2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						       3));
+	else
+		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						       ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						       ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__u8 id8_long_flags = ld8(&id8->long_flags);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo;
+	if (to_v6)
+		udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&id8->id)));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f_2->from.addr)) +
-		fr_add128(ld128(pkt->f_2->to.addr)) + bpf_htons(pkt->payload_len + 17) +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (to_v6)
+		udp_new_pseudo = (__u64)fr_v4(pkt->f_2->from.addr) + fr_v4(pkt->f_2->to.addr) +
+			bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f_2->from.addr)) +
+			fr_add128(ld128(pkt->f_2->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+			bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)bpf_htons(pkt->f_2->from.port) + bpf_htons(pkt->f_2->to.port) +
 			  bpf_htons(pkt->payload_len + 17) +
 			  fr_odd64(bpf_cpu_to_be64(pkt->f_2->new)));
+	__be16 ipv4_checksum = 0;
+	if (to_v6) {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 37) +
+					    fr_v4(pkt->f_2->from.addr) + fr_v4(pkt->f_2->to.addr) +
+					    0x1180);
+	}
 	int direct = pkt->f_2->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
-			    &pkt->data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    to_v6 ? FR_TO_IPV4 : FR_TO_IPV6, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_id8 *new_id8 = pkt->data + 62;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 34 : 54);
+	struct hdr_id8 *new_id8 = pkt->data + (to_v6 ? 42 : 62);
 	if (direct)
 		fr_link(pkt->data, &pkt->f_2->hop_to);
 
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->f_2->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->f_2->to.addr));
+	st16(&new_eth->type, bpf_htons(to_v6 ? 0x800 : 0x86dd));
+	if (to_v6) {
+		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4011));
+		st32(new_ipv4->src, fr_v4(pkt->f_2->from.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->f_2->to.addr));
+	} else {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
+		st16(&new_ipv6->next_header, bpf_htons(0x1140));
+		st128(new_ipv6->src, ld128(pkt->f_2->from.addr));
+		st128(new_ipv6->dst, ld128(pkt->f_2->to.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(pkt->f_2->from.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->f_2->to.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_id8->long_flags, id8_long_flags);
 	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f_2->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (to_v6)
+		st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -531,9 +1028,9 @@ static __always_inline int by_id_ipv4_id8_send_ipv6(struct __sk_buff *skb, struc
 	return fr_send(&pkt->f_2->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv4_id8(struct __sk_buff *skb, struct by_id_packet *pkt)
+static __always_inline int by_id_ip_id8(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
 	if (pkt->f_2->new == 0)
@@ -542,197 +1039,48 @@ static __always_inline int by_id_ipv4_id8(struct __sk_buff *skb, struct by_id_pa
 	/* {when: "id8", do: [{set: "short.id": "f.new"}, {count: "f.packets"}, {send: {from: ... */
 	if (fr_is_v4(pkt->f_2->from.addr) != fr_is_v4(pkt->f_2->to.addr))
 		return fr_up(skb, reason_address_family);
-	if (fr_is_v4(pkt->f_2->to.addr)) { /* ipv4 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= 51) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->f_2->hop_to, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
-		fr_shared_add(pkt->f_2->packets, 1);
-		return by_id_ipv4_id8_send(skb, pkt);
+	if (v6) {
+		if (!fr_is_v4(pkt->f_2->to.addr)) { /* ipv6 stays */
+			pkt->partial_3 = fr_partial(skb);
+			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
+			      (pkt->partial_3 >> 16) >= 71))
+				return fr_up(skb, reason_partial_checksum);
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, reason_udp_checksum);
+			if (!(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->f_2->hop_to, pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
+			fr_shared_add(pkt->f_2->packets, 1);
+			return by_id_ipv6_id8_send(skb, pkt);
+		}
+	} else {
+		if (fr_is_v4(pkt->f_2->to.addr)) { /* ipv4 stays */
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 51) ||
+			    !(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->f_2->hop_to, pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
+			fr_shared_add(pkt->f_2->packets, 1);
+			return by_id_ipv4_id8_send(skb, pkt);
+		}
 	}
-	pkt->payload_len = pkt->udp_end - 51;
+	pkt->payload_len = pkt->udp_end - (v6 ? 71 : 51);
 	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 51 &&
-	       (pkt->partial_2 & 0xffff) < 51ULL + pkt->payload_len - 1)))
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      ((pkt->partial_2 >> 16) >= (v6 ? 71 : 51) &&
+	       (pkt->partial_2 & 0xffff) < (v6 ? 71ULL : 51ULL) + pkt->payload_len - 1)))
 		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->f_2->hop_to, 57ULL + pkt->payload_len)))
+	if (unlikely(!fr_fits(&pkt->f_2->hop_to, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
 	fr_shared_add(pkt->f_2->packets, 1);
-	return by_id_ipv4_id8_send_ipv6(skb, pkt);
-}
-
-static __always_inline int by_id_ipv4_id4_send(struct __sk_buff *skb, struct by_id_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_id4 *id4 = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 47, new_headers_len = 51, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 id8_long_flags = be8(&id4->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ld32(&id4->long_flags) + ld8((void *)&id4->id + 3));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) +
-		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
-			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
-					 ipv4_ttl_protocol + fr_v4(pkt->f->from.addr) +
-					 fr_v4(pkt->f->to.addr) + 64);
-	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_id8 *new_id8 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->f->hop_to);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->f->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	return fr_send(&pkt->f->hop_to, direct);
-}
-
-static __always_inline int by_id_ipv4_id4_send_ipv6(struct __sk_buff *skb, struct by_id_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_id4 *id4 = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 47, new_headers_len = 71, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 id8_long_flags = be8(&id4->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ld32(&id4->long_flags) + ld8((void *)&id4->id + 3));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f->from.addr)) +
-		fr_add128(ld128(pkt->f->to.addr)) + bpf_htons(pkt->payload_len + 17) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
-			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
-	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_id8 *new_id8 = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->f->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->f->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	return fr_send(&pkt->f->hop_to, direct);
-}
-
-static __always_inline int by_id_ipv4_id4_2(struct __sk_buff *skb, struct by_id_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-
-	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (pkt->f->new == 0)
-		return fr_drop(skb->len, reason_closed);
-
-	/* {pop: "id4"}, {push: id8: {flags: "id4.flags", id: "f.new"}}, {count: "f.packets"},... */
-	if (fr_is_v4(pkt->f->from.addr) != fr_is_v4(pkt->f->to.addr))
-		return fr_up(skb, reason_address_family);
-	pkt->payload_len = pkt->udp_end - 47;
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial >> 16) >= 47 &&
-	       (pkt->partial & 0xffff) < 47ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	if (fr_is_v4(pkt->f->to.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_fits(&pkt->f->hop_to, 37ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
-		fr_shared_add(pkt->f->packets, 1);
-		return by_id_ipv4_id4_send(skb, pkt);
-	}
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->f->hop_to, 57ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
-	fr_shared_add(pkt->f->packets, 1);
-	return by_id_ipv4_id4_send_ipv6(skb, pkt);
+	return by_id_ip_id8_send_ipv6(skb, pkt, v6);
 }
 
 static __always_inline __u32 check_id0(struct __sk_buff *skb, void *data, void *data_end,
@@ -749,12 +1097,12 @@ static __always_inline __u32 check_id0(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int by_id_ipv4_send(struct __sk_buff *skb, struct by_id_packet *pkt)
+static __always_inline int by_id_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_id0 *id0 = pkt->data + 42;
 	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_id0 *id0 = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 43, new_headers_len = 51, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -821,768 +1169,12 @@ static __always_inline int by_id_ipv4_send(struct __sk_buff *skb, struct by_id_p
 	return fr_send(&pkt->f_2->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv4_send_ipv6(struct __sk_buff *skb, struct by_id_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_id0 *id0 = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 43, new_headers_len = 71, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 id8_long_flags = be8(&id0->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + ld8(&id0->long_flags));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f_2->from.addr)) +
-		fr_add128(ld128(pkt->f_2->to.addr)) + bpf_htons(pkt->payload_len + 17) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->f_2->from.port) + bpf_htons(pkt->f_2->to.port) +
-			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->f_2->new)));
-	int direct = pkt->f_2->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_id8 *new_id8 = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->f_2->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->f_2->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->f_2->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->f_2->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->f_2->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f_2->new));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	return fr_send(&pkt->f_2->hop_to, direct);
-}
-
-static __always_inline int by_id_ipv4_address_family(struct __sk_buff *skb,
-						     struct by_id_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-
-	/* {do: [{pop: "id0"}, {push: id8: {flags: "id0.flags", id: "f.new"}}, {count: "f.pack... */
-	if (fr_is_v4(pkt->f_2->from.addr) != fr_is_v4(pkt->f_2->to.addr))
-		return fr_up(skb, reason_address_family);
-	pkt->payload_len = pkt->udp_end - 43;
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial >> 16) >= 43 &&
-	       (pkt->partial & 0xffff) < 43ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	if (fr_is_v4(pkt->f_2->to.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_fits(&pkt->f_2->hop_to, 37ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
-		fr_shared_add(pkt->f_2->packets, 1);
-		return by_id_ipv4_send(skb, pkt);
-	}
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->f_2->hop_to, 57ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
-	fr_shared_add(pkt->f_2->packets, 1);
-	return by_id_ipv4_send_ipv6(skb, pkt);
-}
-
-static __always_inline int by_id_ipv4_id4(struct __sk_buff *skb, struct by_id_packet *pkt)
-{
-	struct hdr_id4 *id4 = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-
-	/* id4: fields: [front[0], front[1], {name: "id", bits: 32}] */
-	if (47ULL <= skb->len) { /* id4 */
-		if ((void *)(id4 + 1) > pkt->data_end)
-			return fr_up(skb, reason_truncated);
-		if (47ULL <= pkt->udp_end) { /* id4 */
-			/* let front = [{name: "long", bits: 1, is: 0, reason: "long_header"},... */
-			if ((be8(&id4->long_flags) >> 7) == 0) { /* id4 */
-				/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", ... */
-				if (skb->gso_size != 0)
-					return fr_up(skb, reason_gso_packet);
-
-				/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, ... */
-				{
-					struct key_flows key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
-							   be16(&udp->src_port));
-					key.length = 4;
-					key.id = be32(&id4->id);
-					key.more = 0;
-					enum fr_found found = find_flows(&key, pkt->lease, 144,
-						&pkt->f);
-					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_changing);
-					if (found == FR_MISSING)
-						pkt->f = NULL;
-				}
-				if (fr_has(pkt->f))
-					return by_id_ipv4_id4_2(skb, pkt);
-			}
-		}
-	}
-
-	/* id0: fields: front */
-	__u32 why = check_id0(skb, pkt->data, pkt->data_end, pkt->udp_end, 42);
-	if (why)
-		return fr_up(skb, why);
-	{
-		struct key_flows key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.src, ld32(ipv4->src), be16(&udp->src_port));
-		key.length = 0;
-		key.id = 0;
-		key.more = 0;
-		enum fr_found found = find_flows(&key, pkt->lease, 216, &pkt->f_2);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_no_flows, reason_changing);
-	}
-
-	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (pkt->f_2->new == 0)
-		return fr_drop(skb->len, reason_closed);
-
-	return by_id_ipv4_address_family(skb, pkt);
-}
-
-static __always_inline int by_id_ipv4(struct __sk_buff *skb, struct by_id_packet *pkt)
-{
-	struct hdr_id12 *id12 = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_id8 *id8 = pkt->data + 42;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* id12: fields: [front[0], front[1], {name: "id", bits: 64}, {name: "more", bits: 32}] */
-	if (55ULL <= skb->len) { /* id12 */
-		if ((void *)(id12 + 1) > pkt->data_end)
-			return fr_up(skb, reason_truncated);
-		if (55ULL <= pkt->udp_end) { /* id12 */
-			/* let front = [{name: "long", bits: 1, is: 0, reason: "long_header"},... */
-			if ((be8(&id12->long_flags) >> 7) == 0) { /* id12 */
-				/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", ... */
-				if (skb->gso_size != 0)
-					return fr_up(skb, reason_gso_packet);
-
-				/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, ... */
-				{
-					struct key_flows key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
-							   be16(&udp->src_port));
-					key.length = 12;
-					key.id = be64(&id12->id);
-					key.more = be32(&id12->more);
-					enum fr_found found = find_flows(&key, pkt->lease, 0,
-						&pkt->f);
-					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_changing);
-					if (found == FR_MISSING)
-						pkt->f = NULL;
-				}
-				if (fr_has(pkt->f))
-					return by_id_ipv4_id12(skb, pkt);
-			}
-		}
-	}
-
-	/* id8: fields: [front[0], front[1], {name: "id", bits: 64}] */
-	if (51ULL <= skb->len) { /* id8 */
-		if ((void *)(id8 + 1) > pkt->data_end)
-			return fr_up(skb, reason_truncated);
-		if (51ULL <= pkt->udp_end) { /* id8 */
-			if ((be8(&id8->long_flags) >> 7) == 0) { /* id8 */
-				if (skb->gso_size != 0)
-					return fr_up(skb, reason_gso_packet);
-				{
-					struct key_flows key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
-							   be16(&udp->src_port));
-					key.length = 8;
-					key.id = be64(&id8->id);
-					key.more = 0;
-					enum fr_found found = find_flows(&key, pkt->lease, 72,
-						&pkt->f_2);
-					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_changing);
-					if (found == FR_MISSING)
-						pkt->f_2 = NULL;
-				}
-				if (fr_has(pkt->f_2))
-					return by_id_ipv4_id8(skb, pkt);
-			}
-		}
-	}
-
-	return by_id_ipv4_id4(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int by_id_ipv6_id12_send(struct __sk_buff *skb, struct by_id_packet *pkt)
+static __always_inline int by_id_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_id12 *id12 = pkt->data + 62;
 	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 75, new_headers_len = 71, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 id8_long_flags = be8(&id12->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			fr_add64(ld64(&id12->long_flags)) + ld32((void *)&id12->id + 7) +
-			ld8((void *)&id12->more + 3));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f->from.addr)) +
-		fr_add128(ld128(pkt->f->to.addr)) + bpf_htons(pkt->payload_len + 17) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
-			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
-	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_id8 *new_id8 = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->f->hop_to);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->f->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	return fr_send(&pkt->f->hop_to, direct);
-}
-
-static __always_inline int by_id_ipv6_id12_send_ipv4(struct __sk_buff *skb,
-						     struct by_id_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_id12 *id12 = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 75, new_headers_len = 51, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 id8_long_flags = be8(&id12->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			fr_add64(ld64(&id12->long_flags)) + ld32((void *)&id12->id + 7) +
-			ld8((void *)&id12->more + 3));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) +
-		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
-			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 37) +
-			    fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) + 0x1180);
-	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_id8 *new_id8 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->f->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->f->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	return fr_send(&pkt->f->hop_to, direct);
-}
-
-static __always_inline int by_id_ipv6_id12(struct __sk_buff *skb, struct by_id_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (pkt->f->new == 0)
-		return fr_drop(skb->len, reason_closed);
-
-	/* {pop: "id12"}, {push: id8: {flags: "id12.flags", id: "f.new"}}, {count: "f.packets"... */
-	if (fr_is_v4(pkt->f->from.addr) != fr_is_v4(pkt->f->to.addr))
-		return fr_up(skb, reason_address_family);
-	pkt->payload_len = pkt->udp_end - 75;
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial >> 16) >= 75 &&
-	       (pkt->partial & 0xffff) < 75ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
-	if (!fr_is_v4(pkt->f->to.addr)) { /* ipv6 stays */
-		if (unlikely(!fr_fits(&pkt->f->hop_to, 57ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
-		fr_shared_add(pkt->f->packets, 1);
-		return by_id_ipv6_id12_send(skb, pkt);
-	}
-	if (unlikely(!fr_fits(&pkt->f->hop_to, 37ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
-	fr_shared_add(pkt->f->packets, 1);
-	return by_id_ipv6_id12_send_ipv4(skb, pkt);
-}
-
-static __always_inline int by_id_ipv6_id8_send(struct __sk_buff *skb, struct by_id_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_id8 *id8 = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&id8->id)));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f_2->from.addr)) +
-		fr_add128(ld128(pkt->f_2->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->f_2->from.port) + bpf_htons(pkt->f_2->to.port) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->f_2->new)));
-	int direct = pkt->f_2->hop_to.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 71 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 57);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_id8 *new_id8 = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->f_2->hop_to);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->f_2->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->f_2->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->f_2->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->f_2->to.port));
-	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f_2->new));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 57);
-
-	fr_count(reason_sent, len);
-	return fr_send(&pkt->f_2->hop_to, direct);
-}
-
-static __always_inline int by_id_ipv6_id8_send_ipv4(struct __sk_buff *skb, struct by_id_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_id8 *id8 = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 71, new_headers_len = 51, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 id8_long_flags = ld8(&id8->long_flags);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&id8->id)));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f_2->from.addr) + fr_v4(pkt->f_2->to.addr) +
-		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->f_2->from.port) + bpf_htons(pkt->f_2->to.port) +
-			  bpf_htons(pkt->payload_len + 17) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->f_2->new)));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 37) +
-			    fr_v4(pkt->f_2->from.addr) + fr_v4(pkt->f_2->to.addr) + 0x1180);
-	int direct = pkt->f_2->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_id8 *new_id8 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->f_2->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->f_2->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->f_2->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->f_2->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->f_2->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f_2->new));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	return fr_send(&pkt->f_2->hop_to, direct);
-}
-
-static __always_inline int by_id_ipv6_id8(struct __sk_buff *skb, struct by_id_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (pkt->f_2->new == 0)
-		return fr_drop(skb->len, reason_closed);
-
-	/* {when: "id8", do: [{set: "short.id": "f.new"}, {count: "f.packets"}, {send: {from: ... */
-	if (fr_is_v4(pkt->f_2->from.addr) != fr_is_v4(pkt->f_2->to.addr))
-		return fr_up(skb, reason_address_family);
-	if (!fr_is_v4(pkt->f_2->to.addr)) { /* ipv6 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= 71))
-			return fr_up(skb, reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->f_2->hop_to, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
-		fr_shared_add(pkt->f_2->packets, 1);
-		return by_id_ipv6_id8_send(skb, pkt);
-	}
-	pkt->payload_len = pkt->udp_end - 71;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 71 &&
-	       (pkt->partial_2 & 0xffff) < 71ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->f_2->hop_to, 37ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
-	fr_shared_add(pkt->f_2->packets, 1);
-	return by_id_ipv6_id8_send_ipv4(skb, pkt);
-}
-
-static __always_inline int by_id_ipv6_id4_send(struct __sk_buff *skb, struct by_id_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_id4 *id4 = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 67, new_headers_len = 71, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 id8_long_flags = be8(&id4->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ld32(&id4->long_flags) + ld8((void *)&id4->id + 3));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f->from.addr)) +
-		fr_add128(ld128(pkt->f->to.addr)) + bpf_htons(pkt->payload_len + 17) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
-			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
-	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_id8 *new_id8 = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->f->hop_to);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->f->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	return fr_send(&pkt->f->hop_to, direct);
-}
-
-static __always_inline int by_id_ipv6_id4_send_ipv4(struct __sk_buff *skb, struct by_id_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_id4 *id4 = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 67, new_headers_len = 51, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 id8_long_flags = be8(&id4->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ld32(&id4->long_flags) + ld8((void *)&id4->id + 3));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) +
-		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
-			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 37) +
-			    fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) + 0x1180);
-	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_id8 *new_id8 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->f->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->f->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	return fr_send(&pkt->f->hop_to, direct);
-}
-
-static __always_inline int by_id_ipv6_id4_2(struct __sk_buff *skb, struct by_id_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (pkt->f->new == 0)
-		return fr_drop(skb->len, reason_closed);
-
-	/* {pop: "id4"}, {push: id8: {flags: "id4.flags", id: "f.new"}}, {count: "f.packets"},... */
-	if (fr_is_v4(pkt->f->from.addr) != fr_is_v4(pkt->f->to.addr))
-		return fr_up(skb, reason_address_family);
-	pkt->payload_len = pkt->udp_end - 67;
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial >> 16) >= 67 &&
-	       (pkt->partial & 0xffff) < 67ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
-	if (!fr_is_v4(pkt->f->to.addr)) { /* ipv6 stays */
-		if (unlikely(!fr_fits(&pkt->f->hop_to, 57ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
-		fr_shared_add(pkt->f->packets, 1);
-		return by_id_ipv6_id4_send(skb, pkt);
-	}
-	if (unlikely(!fr_fits(&pkt->f->hop_to, 37ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
-	fr_shared_add(pkt->f->packets, 1);
-	return by_id_ipv6_id4_send_ipv4(skb, pkt);
-}
-
-static __always_inline int by_id_ipv6_send(struct __sk_buff *skb, struct by_id_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_id0 *id0 = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 63, new_headers_len = 71, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -1641,66 +1233,102 @@ static __always_inline int by_id_ipv6_send(struct __sk_buff *skb, struct by_id_p
 	return fr_send(&pkt->f_2->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv6_send_ipv4(struct __sk_buff *skb, struct by_id_packet *pkt)
+static __always_inline int by_id_ip_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+					      const int to_v6)
 {
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_id0 *id0 = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_id0 *id0 = pkt->data + (to_v6 ? 62 : 42);
 	__u32 len = skb->len;
-	const __u32 headers_len = 63, new_headers_len = 51, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	const __u32 headers_len = to_v6 ? 63 : 43, new_headers_len = to_v6 ? 51 :
+		71, udp_checksum_at = to_v6 ? 60 : 40, udp_new_checksum_at = to_v6 ? 40 : 60;
+	__be32 ipv6_version_to_flow_label = 0;
+	__be16 ipv4_version_to_ecn = 0;
+
+	if (to_v6)
+		ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+						(((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						 2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						       3));
+	else
+		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						       ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						       ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__u8 id8_long_flags = be8(&id0->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo;
+	if (to_v6)
+		udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length + ld8(&id0->long_flags));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f_2->from.addr) + fr_v4(pkt->f_2->to.addr) +
-		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (to_v6)
+		udp_new_pseudo = (__u64)fr_v4(pkt->f_2->from.addr) + fr_v4(pkt->f_2->to.addr) +
+			bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f_2->from.addr)) +
+			fr_add128(ld128(pkt->f_2->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+			bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)bpf_htons(pkt->f_2->from.port) + bpf_htons(pkt->f_2->to.port) +
 			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(pkt->f_2->new)));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 37) +
-			    fr_v4(pkt->f_2->from.addr) + fr_v4(pkt->f_2->to.addr) + 0x1180);
+	__be16 ipv4_checksum = 0;
+	if (to_v6) {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 37) +
+					    fr_v4(pkt->f_2->from.addr) + fr_v4(pkt->f_2->to.addr) +
+					    0x1180);
+	}
 	int direct = pkt->f_2->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    (to_v6 ? FR_TO_IPV4 : FR_TO_IPV6) | (udp_csum.partial ? FR_PAYLOAD : 0),
+			    &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_id8 *new_id8 = pkt->data + 42;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 34 : 54);
+	struct hdr_id8 *new_id8 = pkt->data + (to_v6 ? 42 : 62);
 	if (direct)
 		fr_link(pkt->data, &pkt->f_2->hop_to);
 
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->f_2->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->f_2->to.addr));
+	st16(&new_eth->type, bpf_htons(to_v6 ? 0x800 : 0x86dd));
+	if (to_v6) {
+		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4011));
+		st32(new_ipv4->src, fr_v4(pkt->f_2->from.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->f_2->to.addr));
+	} else {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
+		st16(&new_ipv6->next_header, bpf_htons(0x1140));
+		st128(new_ipv6->src, ld128(pkt->f_2->from.addr));
+		st128(new_ipv6->dst, ld128(pkt->f_2->to.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(pkt->f_2->from.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->f_2->to.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_id8->long_flags, id8_long_flags);
 	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f_2->new));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (to_v6)
+		st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -1709,45 +1337,56 @@ static __always_inline int by_id_ipv6_send_ipv4(struct __sk_buff *skb, struct by
 	return fr_send(&pkt->f_2->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv6_address_family(struct __sk_buff *skb,
-						     struct by_id_packet *pkt)
+static __always_inline int by_id_ip_address_family(struct __sk_buff *skb, struct packet *pkt,
+						   const int v6)
 {
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 
 	/* {do: [{pop: "id0"}, {push: id8: {flags: "id0.flags", id: "f.new"}}, {count: "f.pack... */
 	if (fr_is_v4(pkt->f_2->from.addr) != fr_is_v4(pkt->f_2->to.addr))
 		return fr_up(skb, reason_address_family);
-	pkt->payload_len = pkt->udp_end - 63;
+	pkt->payload_len = pkt->udp_end - (v6 ? 63 : 43);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial >> 16) >= 63 &&
-	       (pkt->partial & 0xffff) < 63ULL + pkt->payload_len - 1)))
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      ((pkt->partial >> 16) >= (v6 ? 63 : 43) &&
+	       (pkt->partial & 0xffff) < (v6 ? 63ULL : 43ULL) + pkt->payload_len - 1)))
 		return fr_up(skb, reason_partial_checksum);
+	if (!v6) {
+		if (fr_is_v4(pkt->f_2->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->f_2->hop_to, 37ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
+			fr_shared_add(pkt->f_2->packets, 1);
+			return by_id_ipv4_send(skb, pkt);
+		}
+	}
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_udp_checksum);
-	if (!fr_is_v4(pkt->f_2->to.addr)) { /* ipv6 stays */
-		if (unlikely(!fr_fits(&pkt->f_2->hop_to, 57ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
-		fr_shared_add(pkt->f_2->packets, 1);
-		return by_id_ipv6_send(skb, pkt);
+	if (v6) {
+		if (!fr_is_v4(pkt->f_2->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->f_2->hop_to, 57ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
+			fr_shared_add(pkt->f_2->packets, 1);
+			return by_id_ipv6_send(skb, pkt);
+		}
 	}
-	if (unlikely(!fr_fits(&pkt->f_2->hop_to, 37ULL + pkt->payload_len)))
+	if (unlikely(!fr_fits(&pkt->f_2->hop_to, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
 	fr_shared_add(pkt->f_2->packets, 1);
-	return by_id_ipv6_send_ipv4(skb, pkt);
+	return by_id_ip_send_ipv6(skb, pkt, v6);
 }
 
-static __always_inline int by_id_ipv6_id4(struct __sk_buff *skb, struct by_id_packet *pkt)
+static __always_inline int by_id_ip_id4(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_id4 *id4 = pkt->data + 62;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_id4 *id4 = pkt->data + (v6 ? 62 : 42);
 
 	/* id4: fields: [front[0], front[1], {name: "id", bits: 32}] */
-	if (67ULL <= skb->len) { /* id4 */
+	if ((v6 ? 67ULL : 47ULL) <= skb->len) { /* id4 */
 		if ((void *)(id4 + 1) > pkt->data_end)
 			return fr_up(skb, reason_truncated);
-		if (67ULL <= pkt->udp_end) { /* id4 */
+		if ((v6 ? 67ULL : 47ULL) <= pkt->udp_end) { /* id4 */
 			/* let front = [{name: "long", bits: 1, is: 0, reason: "long_header"},... */
 			if ((be8(&id4->long_flags) >> 7) == 0) { /* id4 */
 				/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", ... */
@@ -1757,9 +1396,13 @@ static __always_inline int by_id_ipv6_id4(struct __sk_buff *skb, struct by_id_pa
 				/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, ... */
 				{
 					struct key_flows key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v6(&key.src, ipv6->src,
-							   be16(&udp->src_port), 0);
+					if (v6) {
+						fr_put_endpoint_v6(&key.src, ipv6->src,
+							be16(&udp->src_port), 0);
+					} else {
+						fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							be16(&udp->src_port));
+					}
 					key.length = 4;
 					key.id = be32(&id4->id);
 					key.more = 0;
@@ -1770,20 +1413,26 @@ static __always_inline int by_id_ipv6_id4(struct __sk_buff *skb, struct by_id_pa
 					if (found == FR_MISSING)
 						pkt->f = NULL;
 				}
-				if (fr_has(pkt->f))
-					return by_id_ipv6_id4_2(skb, pkt);
+				if (fr_has(pkt->f)) {
+					if (v6)
+						return by_id_ip_id12(skb, pkt, 1, 1);
+					return by_id_ip_id12(skb, pkt, 1, 0);
+				}
 			}
 		}
 	}
 
 	/* id0: fields: front */
-	__u32 why = check_id0(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
+	__u32 why = check_id0(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 : 42);
 	if (why)
 		return fr_up(skb, why);
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v6(&key.src, ipv6->src, be16(&udp->src_port), 0);
+		if (v6) {
+			fr_put_endpoint_v6(&key.src, ipv6->src, be16(&udp->src_port), 0);
+		} else {
+			fr_put_endpoint_v4(&key.src, ld32(ipv4->src), be16(&udp->src_port));
+		}
 		key.length = 0;
 		key.id = 0;
 		key.more = 0;
@@ -1795,27 +1444,36 @@ static __always_inline int by_id_ipv6_id4(struct __sk_buff *skb, struct by_id_pa
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
 	if (pkt->f_2->new == 0)
 		return fr_drop(skb->len, reason_closed);
+	if (v6) {
+		return by_id_ip_address_family(skb, pkt, 1);
+	}
 
-	return by_id_ipv6_address_family(skb, pkt);
+	return by_id_ip_address_family(skb, pkt, 0);
 }
 
-static __always_inline int by_id_ipv6(struct __sk_buff *skb, struct by_id_packet *pkt)
+static __always_inline int by_id_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_id12 *id12 = pkt->data + 62;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_id8 *id8 = pkt->data + 62;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_id12 *id12 = pkt->data + (v6 ? 62 : 42);
+	struct hdr_id8 *id8 = pkt->data + (v6 ? 62 : 42);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* id12: fields: [front[0], front[1], {name: "id", bits: 64}, {name: "more", bits: 32}] */
-	if (75ULL <= skb->len) { /* id12 */
+	if ((v6 ? 75ULL : 55ULL) <= skb->len) { /* id12 */
 		if ((void *)(id12 + 1) > pkt->data_end)
 			return fr_up(skb, reason_truncated);
-		if (75ULL <= pkt->udp_end) { /* id12 */
+		if ((v6 ? 75ULL : 55ULL) <= pkt->udp_end) { /* id12 */
 			/* let front = [{name: "long", bits: 1, is: 0, reason: "long_header"},... */
 			if ((be8(&id12->long_flags) >> 7) == 0) { /* id12 */
 				/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", ... */
@@ -1825,9 +1483,13 @@ static __always_inline int by_id_ipv6(struct __sk_buff *skb, struct by_id_packet
 				/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, ... */
 				{
 					struct key_flows key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v6(&key.src, ipv6->src,
-							   be16(&udp->src_port), 0);
+					if (v6) {
+						fr_put_endpoint_v6(&key.src, ipv6->src,
+							be16(&udp->src_port), 0);
+					} else {
+						fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							be16(&udp->src_port));
+					}
 					key.length = 12;
 					key.id = be64(&id12->id);
 					key.more = be32(&id12->more);
@@ -1838,25 +1500,32 @@ static __always_inline int by_id_ipv6(struct __sk_buff *skb, struct by_id_packet
 					if (found == FR_MISSING)
 						pkt->f = NULL;
 				}
-				if (fr_has(pkt->f))
-					return by_id_ipv6_id12(skb, pkt);
+				if (fr_has(pkt->f)) {
+					if (v6)
+						return by_id_ip_id12(skb, pkt, 0, 1);
+					return by_id_ip_id12(skb, pkt, 0, 0);
+				}
 			}
 		}
 	}
 
 	/* id8: fields: [front[0], front[1], {name: "id", bits: 64}] */
-	if (71ULL <= skb->len) { /* id8 */
+	if ((v6 ? 71ULL : 51ULL) <= skb->len) { /* id8 */
 		if ((void *)(id8 + 1) > pkt->data_end)
 			return fr_up(skb, reason_truncated);
-		if (71ULL <= pkt->udp_end) { /* id8 */
+		if ((v6 ? 71ULL : 51ULL) <= pkt->udp_end) { /* id8 */
 			if ((be8(&id8->long_flags) >> 7) == 0) { /* id8 */
 				if (skb->gso_size != 0)
 					return fr_up(skb, reason_gso_packet);
 				{
 					struct key_flows key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v6(&key.src, ipv6->src,
-							   be16(&udp->src_port), 0);
+					if (v6) {
+						fr_put_endpoint_v6(&key.src, ipv6->src,
+							be16(&udp->src_port), 0);
+					} else {
+						fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							be16(&udp->src_port));
+					}
 					key.length = 8;
 					key.id = be64(&id8->id);
 					key.more = 0;
@@ -1867,18 +1536,24 @@ static __always_inline int by_id_ipv6(struct __sk_buff *skb, struct by_id_packet
 					if (found == FR_MISSING)
 						pkt->f_2 = NULL;
 				}
-				if (fr_has(pkt->f_2))
-					return by_id_ipv6_id8(skb, pkt);
+				if (fr_has(pkt->f_2)) {
+					if (v6)
+						return by_id_ip_id8(skb, pkt, 1);
+					return by_id_ip_id8(skb, pkt, 0);
+				}
 			}
 		}
 	}
+	if (v6) {
+		return by_id_ip_id4(skb, pkt, 1);
+	}
 
-	return by_id_ipv6_id4(skb, pkt);
+	return by_id_ip_id4(skb, pkt, 0);
 }
 
 SEC("tc") int prog_by_id(struct __sk_buff *skb)
 {
-	struct by_id_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
@@ -1899,8 +1574,8 @@ SEC("tc") int prog_by_id(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", "id0"], by: "lookup"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return by_id_ipv4(skb, &pkt);
+		return by_id_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return by_id_ipv6(skb, &pkt);
+		return by_id_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

@@ -129,11 +129,11 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(32, 0);
-	FR_COPY(32, 4);
-	FR_COPY_ENDPOINT(8);
-	FR_COPY_ENDPOINT(26);
-	FR_COPY_HOP(44);
+	all |= fr_copy32(to + 0, from + 0);
+	all |= fr_copy32(to + 4, from + 4);
+	all |= fr_copy_endpoint(to + 8, from + 8);
+	all |= fr_copy_endpoint(to + 26, from + 26);
+	all |= fr_copy_hop(to + 44, from + 44);
 	return all;
 }
 
@@ -197,17 +197,12 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_RENUMBER = 0, PROG_TAP = 58 };
 
-/*
- * prog_renumber: tc/ingress
- *	eth ipv4 udp msg
- *	eth ipv6 udp msg
- */
-
 /* What is known of a packet. */
-struct renumber_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
+	__u32 prog;
 	__u64 ip_end;
 	__u64 length;
 	__u64 limit;
@@ -217,7 +212,28 @@ struct renumber_packet {
 	__u64 partial;
 	__u64 payload_len;
 	__u64 partial_2;
+	__u64 partial_3;
 	struct val_peers *p;
+	__u64 number;
+	__u64 taps;
+};
+
+/* What is the same for all receivers. */
+struct same {
+	__u32 kind0;
+	__u64 rest0;
+	__u64 rest1;
+	__u64 ip_end;
+	__u64 number;
+	__u64 taps;
+	__s64 csum;
+	__u64 copies0;
+};
+
+struct fan {
+	struct __sk_buff *skb;
+	struct list_taps *list;
+	void *front;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -235,6 +251,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -274,26 +337,103 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
+/*
+ * prog_renumber: tc/ingress
+ *	eth ipv4 udp msg
+ *	eth ipv6 udp msg
+ */
+
+static __always_inline int renumber_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = data + at;
+	__u64 clock = bpf_ktime_get_ns();
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_msg *msg = pkt->data + 62;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
+	/* {let: {number: "low(alloc(p.next), 32)", kind: "msg.kind + 1", dst: "udp.dst", leng... */
+	__u64 next = fr_alloc(pkt->p->next, 1);
+	__u64 number = next & 0xffffffffULL;
 
-	*end = udp_end;
-	return 0;
+	/* {emit: sent: {number: "number", kind: "renumber", dst: "dst"}}, */
+	__u64 said0[2];
+	st64((void *)said0, ld64(ipv6->dst));
+	st64((void *)said0 + 8, ld64(ipv6->dst + 8));
+	__u64 said0_2 = be16(&udp->dst_port);
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__u8 msg_kind = pkt->renumber;
+	__be32 msg_number =
+		bpf_htonl((number + pkt->limit + pkt->peers + pkt->sent +
+			   pkt->length) & 0xffffffffULL);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + ld8(&msg->kind) +
+					  ((__u64)ld32(&msg->number) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  msg_kind + ((__u64)msg_number << 8));
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, pkt->prog + reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 67 > (void *)(long)skb->data_end))
+			return fr_drop(len, pkt->prog + reason_fault);
+	}
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 53);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_msg *new_msg = pkt->data + 62;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_remote);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st8(&new_msg->kind, msg_kind);
+	st32(&new_msg->number, msg_number);
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, 53);
+
+	fr_count(pkt->prog + reason_sent, len);
+	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
+	if (event0) {
+		fr_head(&event0->head, 0, 1, sizeof(*event0));
+		st8((void *)event0 + 21, 0);
+		event0->number = number;
+		event0->kind = pkt->renumber;
+		st16((void *)event0 + 22, ld16((void *)said0));
+		st64((void *)event0 + 24, ld64((void *)said0 + 2));
+		st32((void *)event0 + 32, ld32((void *)said0 + 10));
+		st16((void *)event0 + 36, ld16((void *)said0 + 14));
+		event0->dst.port = said0_2;
+		fr_submit(&event0->head, clock);
+	} else {
+		fr_lose(1);
+	}
+	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, struct renumber_packet *pkt)
+static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -344,11 +484,11 @@ static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, struct renu
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_RENUMBER + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 47 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_RENUMBER + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 29);
@@ -369,10 +509,10 @@ static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, struct renu
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RENUMBER + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 18, 29);
 
-	fr_count(PROG_RENUMBER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (event0) {
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
@@ -391,292 +531,7 @@ static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, struct renu
 	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int renumber_ipv4_send_ipv6(struct __sk_buff *skb,
-						   struct renumber_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_msg *msg = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 headers_len = 47, new_headers_len = 67, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-
-	/* {let: {number: "low(alloc(p.next), 32)", kind: "msg.kind + 1", dst: "udp.dst", leng... */
-	__u64 next = fr_alloc(pkt->p->next, 1);
-	__u64 number = next & 0xffffffffULL;
-
-	/* {emit: sent: {number: "number", kind: "renumber", dst: "dst"}}, */
-	__u64 said0[2];
-	st64((void *)said0, 0);
-	st64((void *)said0 + 8, ((__u64)ld32(ipv4->dst) << 32) | 0xffff0000ULL);
-	__u64 said0_2 = be16(&udp->dst_port);
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 msg_kind = pkt->renumber;
-	__be32 msg_number =
-		bpf_htonl((number + pkt->limit + pkt->peers + pkt->sent +
-			   pkt->length) & 0xffffffffULL);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ld8(&msg->kind) + ((__u64)ld32(&msg->number) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 13) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
-			  bpf_htons(pkt->payload_len + 13) + msg_kind + ((__u64)msg_number << 8));
-	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_RENUMBER + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_msg *new_msg = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 13));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 13));
-	st8(&new_msg->kind, msg_kind);
-	st32(&new_msg->number, msg_number);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RENUMBER + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_RENUMBER + reason_sent, len);
-	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-	if (event0) {
-		fr_head(&event0->head, 0, 1, sizeof(*event0));
-		st8((void *)event0 + 21, 0);
-		event0->number = number;
-		event0->kind = pkt->renumber;
-		st16((void *)event0 + 22, ld16((void *)said0));
-		st64((void *)event0 + 24, ld64((void *)said0 + 2));
-		st32((void *)event0 + 32, ld32((void *)said0 + 10));
-		st16((void *)event0 + 36, ld16((void *)said0 + 14));
-		event0->dst.port = said0_2;
-		fr_submit(&event0->head, clock);
-	} else {
-		fr_lose(1);
-	}
-	return fr_send(&pkt->p->hop_remote, direct);
-}
-
-static __always_inline int renumber_ipv4(struct __sk_buff *skb, struct renumber_packet *pkt)
-{
-	struct hdr_msg *msg = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_RENUMBER + why);
-
-	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
-	if ((void *)(msg + 1) > pkt->data_end || 47ULL > udp_end)
-		return fr_up(skb, PROG_RENUMBER + reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "msg"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_RENUMBER + reason_gso_packet);
-
-	/* match: "msg.kind": 1 */
-	if (be8(&msg->kind) != 1)
-		return fr_up(skb, PROG_RENUMBER + reason_no_match);
-
-	/* lookup: p: peers: ["ip.src"] */
-	struct key_peers key __attribute__((aligned(8))) = {};
-
-	fr_put_v4(key.who, ld32(ipv4->src));
-	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_RENUMBER + reason_no_peers,
-				 PROG_RENUMBER + reason_changing);
-
-	/* {let: {number: "low(alloc(p.next), 32)", kind: "msg.kind + 1", dst: "udp.dst", leng... */
-	__u64 kind = be8(&msg->kind) + 1;
-	pkt->length = udp_end - 42;
-
-	/* {let: {limit: "setting.limit", peers: "p.number", sent: "msg.number", renumber: "lo... */
-	pkt->limit = set_limit;
-	pkt->peers = pkt->p->number;
-	pkt->sent = be32(&msg->number);
-	pkt->renumber = kind & 255;
-
-	/* {send: {from: "p.local", to: "p.remote"}}, */
-	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, PROG_RENUMBER + reason_address_family);
-	if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= 47) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_RENUMBER + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_remote, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->p->hop_remote, PROG_RENUMBER + reason_too_big);
-
-		/* {count: "seen"}, */
-		fr_named_add(0, 1);
-		return renumber_ipv4_send(skb, pkt);
-	}
-	pkt->payload_len = udp_end - 47;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 47 &&
-	       (pkt->partial_2 & 0xffff) < 47ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_RENUMBER + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_RENUMBER + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_remote, 53ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_remote, PROG_RENUMBER + reason_too_big);
-	fr_named_add(0, 1);
-	return renumber_ipv4_send_ipv6(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int renumber_ipv6_send(struct __sk_buff *skb, struct renumber_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_msg *msg = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-
-	/* {let: {number: "low(alloc(p.next), 32)", kind: "msg.kind + 1", dst: "udp.dst", leng... */
-	__u64 next = fr_alloc(pkt->p->next, 1);
-	__u64 number = next & 0xffffffffULL;
-
-	/* {emit: sent: {number: "number", kind: "renumber", dst: "dst"}}, */
-	__u64 said0[2];
-	st64((void *)said0, ld64(ipv6->dst));
-	st64((void *)said0 + 8, ld64(ipv6->dst + 8));
-	__u64 said0_2 = be16(&udp->dst_port);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 msg_kind = pkt->renumber;
-	__be32 msg_number =
-		bpf_htonl((number + pkt->limit + pkt->peers + pkt->sent +
-			   pkt->length) & 0xffffffffULL);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + ld8(&msg->kind) +
-					  ((__u64)ld32(&msg->number) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
-			  msg_kind + ((__u64)msg_number << 8));
-	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_RENUMBER + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 67 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_RENUMBER + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 53);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_msg *new_msg = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_remote);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
-	st8(&new_msg->kind, msg_kind);
-	st32(&new_msg->number, msg_number);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RENUMBER + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 53);
-
-	fr_count(PROG_RENUMBER + reason_sent, len);
-	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-	if (event0) {
-		fr_head(&event0->head, 0, 1, sizeof(*event0));
-		st8((void *)event0 + 21, 0);
-		event0->number = number;
-		event0->kind = pkt->renumber;
-		st16((void *)event0 + 22, ld16((void *)said0));
-		st64((void *)event0 + 24, ld64((void *)said0 + 2));
-		st32((void *)event0 + 32, ld32((void *)said0 + 10));
-		st16((void *)event0 + 36, ld16((void *)said0 + 14));
-		event0->dst.port = said0_2;
-		fr_submit(&event0->head, clock);
-	} else {
-		fr_lose(1);
-	}
-	return fr_send(&pkt->p->hop_remote, direct);
-}
-
-static __always_inline int renumber_ipv6_send_ipv4(struct __sk_buff *skb,
-						   struct renumber_packet *pkt)
+static __always_inline int renumber_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -726,7 +581,7 @@ static __always_inline int renumber_ipv6_send_ipv4(struct __sk_buff *skb,
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_RENUMBER + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -751,10 +606,10 @@ static __always_inline int renumber_ipv6_send_ipv4(struct __sk_buff *skb,
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RENUMBER + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_RENUMBER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (event0) {
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
@@ -773,42 +628,142 @@ static __always_inline int renumber_ipv6_send_ipv4(struct __sk_buff *skb,
 	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int renumber_ipv6(struct __sk_buff *skb, struct renumber_packet *pkt)
+static __always_inline int renumber_ipv4_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_msg *msg = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	__u64 clock = bpf_ktime_get_ns();
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_msg *msg = pkt->data + 42;
+	__u32 len = skb->len;
+	const __u32 headers_len = 47, new_headers_len = 67, udp_checksum_at = 40,
+		udp_new_checksum_at = 60;
 
+	/* {let: {number: "low(alloc(p.next), 32)", kind: "msg.kind + 1", dst: "udp.dst", leng... */
+	__u64 next = fr_alloc(pkt->p->next, 1);
+	__u64 number = next & 0xffffffffULL;
+
+	/* {emit: sent: {number: "number", kind: "renumber", dst: "dst"}}, */
+	__u64 said0[2];
+	st64((void *)said0, 0);
+	st64((void *)said0 + 8, ((__u64)ld32(ipv4->dst) << 32) | 0xffff0000ULL);
+	__u64 said0_2 = be16(&udp->dst_port);
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 msg_kind = pkt->renumber;
+	__be32 msg_number =
+		bpf_htonl((number + pkt->limit + pkt->peers + pkt->sent +
+			   pkt->length) & 0xffffffffULL);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld8(&msg->kind) + ((__u64)ld32(&msg->number) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 13) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len + 13) + msg_kind + ((__u64)msg_number << 8));
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_msg *new_msg = pkt->data + 62;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 13));
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 13));
+	st8(&new_msg->kind, msg_kind);
+	st32(&new_msg->number, msg_number);
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
+	if (event0) {
+		fr_head(&event0->head, 0, 1, sizeof(*event0));
+		st8((void *)event0 + 21, 0);
+		event0->number = number;
+		event0->kind = pkt->renumber;
+		st16((void *)event0 + 22, ld16((void *)said0));
+		st64((void *)event0 + 24, ld64((void *)said0 + 2));
+		st32((void *)event0 + 32, ld32((void *)said0 + 10));
+		st16((void *)event0 + 36, ld16((void *)said0 + 14));
+		event0->dst.port = said0_2;
+		fr_submit(&event0->head, clock);
+	} else {
+		fr_lose(1);
+	}
+	return fr_send(&pkt->p->hop_remote, direct);
+}
+
+static __always_inline int renumber_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_msg *msg = pkt->data + (v6 ? 62 : 42);
+	__u64 udp_end;
+	__u32 why;
+
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_RENUMBER + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
-	if ((void *)(msg + 1) > pkt->data_end || 67ULL > udp_end)
-		return fr_up(skb, PROG_RENUMBER + reason_truncated);
+	if ((void *)(msg + 1) > pkt->data_end || (v6 ? 67ULL : 47ULL) > udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_RENUMBER + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "msg.kind": 1 */
 	if (be8(&msg->kind) != 1)
-		return fr_up(skb, PROG_RENUMBER + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* lookup: p: peers: ["ip.src"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
-
-	fr_put_v6(key.who, ipv6->src, 0);
+	if (v6) {
+		fr_put_v6(key.who, ipv6->src, 0);
+	} else {
+		fr_put_v4(key.who, ld32(ipv4->src));
+	}
 	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_RENUMBER + reason_no_peers,
-				 PROG_RENUMBER + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_peers,
+				 pkt->prog + reason_changing);
 
 	/* {let: {number: "low(alloc(p.next), 32)", kind: "msg.kind + 1", dst: "udp.dst", leng... */
 	__u64 kind = be8(&msg->kind) + 1;
-	pkt->length = udp_end - 62;
+	pkt->length = udp_end - (v6 ? 62 : 42);
 
 	/* {let: {limit: "setting.limit", peers: "p.number", sent: "msg.number", renumber: "lo... */
 	pkt->limit = set_limit;
@@ -818,42 +773,64 @@ static __always_inline int renumber_ipv6(struct __sk_buff *skb, struct renumber_
 
 	/* {send: {from: "p.local", to: "p.remote"}}, */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, PROG_RENUMBER + reason_address_family);
-	if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= 67))
-			return fr_up(skb, PROG_RENUMBER + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_RENUMBER + reason_udp_checksum);
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_RENUMBER + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_remote, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->p->hop_remote, PROG_RENUMBER + reason_too_big);
+		return fr_up(skb, pkt->prog + reason_address_family);
+	if (v6) {
+		if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
+			pkt->partial_3 = fr_partial(skb);
+			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
+			      (pkt->partial_3 >> 16) >= 67))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, pkt->prog + reason_udp_checksum);
+			if (!(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->p->hop_remote, pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->p->hop_remote,
+						pkt->prog + reason_too_big);
 
-		/* {count: "seen"}, */
-		fr_named_add(0, 1);
-		return renumber_ipv6_send(skb, pkt);
+			/* {count: "seen"}, */
+			fr_named_add(0, 1);
+			return renumber_ipv6_send(skb, pkt);
+		}
+	} else {
+		if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 47) ||
+			    !(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->p->hop_remote, pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->p->hop_remote,
+						pkt->prog + reason_too_big);
+
+			/* {count: "seen"}, */
+			fr_named_add(0, 1);
+			return renumber_ipv4_send(skb, pkt);
+		}
 	}
-	pkt->payload_len = udp_end - 67;
+	pkt->payload_len = udp_end - (v6 ? 67 : 47);
 	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 67 &&
-	       (pkt->partial_2 & 0xffff) < 67ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_RENUMBER + reason_partial_checksum);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      ((pkt->partial_2 >> 16) >= (v6 ? 67 : 47) &&
+	       (pkt->partial_2 & 0xffff) < (v6 ? 67ULL : 47ULL) + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_RENUMBER + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_remote, 33ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_remote, PROG_RENUMBER + reason_too_big);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, (v6 ? 33ULL : 53ULL) + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 	fr_named_add(0, 1);
-	return renumber_ipv6_send_ipv4(skb, pkt);
+	if (v6)
+		return renumber_ipv6_send_ipv4(skb, pkt);
+	return renumber_ipv4_send_ipv6(skb, pkt);
 }
 
 SEC("tc") int prog_renumber(struct __sk_buff *skb)
 {
-	struct renumber_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_RENUMBER;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -873,9 +850,9 @@ SEC("tc") int prog_renumber(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return renumber_ipv4(skb, &pkt);
+		return renumber_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return renumber_ipv6(skb, &pkt);
+		return renumber_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_RENUMBER + reason_not_ip);
 }
 
@@ -885,41 +862,24 @@ SEC("tc") int prog_renumber(struct __sk_buff *skb)
  *	eth ipv6 udp msg
  */
 
-/* What is known of a packet. */
-struct tap_packet {
-	void *data;
-	void *data_end;
-	__u64 ip_end;
-	__u64 number;
-	__u64 taps;
-};
-
-/* What is the same for all receivers. */
-struct tap_same1 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u64 ip_end;
-	__u64 number;
-	__u64 taps;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct tap_fan1 {
-	struct __sk_buff *skb;
-	struct list_taps *list;
-	void *front;
-};
-
-static __always_inline long tap_copy1(struct __sk_buff *skb, void *front, __u64 local, __u64 kind,
-				      struct receiver_taps *r, struct tap_same1 *same)
+static __always_inline long tap_copy(struct __sk_buff *skb, void *front, __u64 local, __u64 kind,
+				     struct receiver_taps *r, struct same *same, const __u32 prog,
+				     const int v6)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
+	__u64 udp_new_pseudo;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	if (v6) {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+			fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+			fr_add64(ld64(r->remote.addr + 8));
+	} else {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	}
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -928,253 +888,63 @@ static __always_inline long tap_copy1(struct __sk_buff *skb, void *front, __u64 
 						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) + (__u8)kind +
 						 ((__u64)bpf_htonl(local) << 8));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
+	__be16 ip_checksum = 0;
+	if (!v6) {
+		if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
+		/* ip.checksum */
+		ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					  fr_v4(r->remote.addr));
+	}
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 47 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_TAP + reason_refused_by_device);
-
+	if (unlikely(data + (v6 ? 67 : 47) > (void *)(long)skb->data_end))
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_msg *new_msg = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st8(&new_msg->kind, kind);
-	st32(&new_msg->number, bpf_htonl(local));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 29);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_TAP + reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct tap_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 number = same->number;
-	__u64 taps = same->taps;
-	struct receiver_taps *r = receiver_of_taps(fan->list, i);
-
-	if (!r)
-		return 1;
-
-	/* {let: {local: "low(number + r.number + taps, 32)", kind: 9}}, */
-	__u64 local = (number + (__u64)r->number + taps) & 0xffffffffULL;
-	__u64 kind = 9;
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_address_family_2);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_TAP + reason_no_route_2));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_too_big_2);
-	return tap_copy1(skb, front, local, kind, r, same);
-}
-
-static __always_inline int tap_fan1(struct __sk_buff *skb, struct tap_packet *pkt)
-{
-	struct hdr_msg *msg = pkt->data + 42;
-	__u32 len = skb->len;
-
-	/* {fan_out: { */
-	struct group_taps key __attribute__((aligned(8))) = {};
-	struct list_taps *list;
-
-	key.number = be32(&msg->number);
-	list = list_of_taps(&key);
-	if (!list)
-		return fr_up(skb, PROG_TAP + reason_no_taps);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_TAP + reason_no_memory);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 47);
-	if (!front)
-		return fr_up(skb, PROG_TAP + reason_no_memory);
-	struct tap_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_msg *saved_msg = front + 42;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_TAP + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + ld8(&saved_msg->kind) +
-		 ((__u64)ld32(&saved_msg->number) << 8) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ip_end = pkt->ip_end;
-	same->number = pkt->number;
-	same->taps = pkt->taps;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, 18, 29);
-
-	same->copies0 = 0;
-	struct tap_fan1 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, tap_turn1, &fan, 0);
-
-	if (bpf_skb_store_bytes(skb, 0, front, 47, 0))
-		return fr_drop(len, PROG_TAP + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 29);
-
-	fr_count_copies(PROG_TAP + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_TAP + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int tap_ipv4(struct __sk_buff *skb, struct tap_packet *pkt)
-{
-	struct hdr_msg *msg = pkt->data + 42;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_TAP + why);
-
-	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
-	if ((void *)(msg + 1) > pkt->data_end || 47ULL > udp_end)
-		return fr_up(skb, PROG_TAP + reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "msg"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_TAP + reason_gso_packet);
-
-	/* match: "msg.kind": 2 */
-	if (be8(&msg->kind) != 2)
-		return fr_up(skb, PROG_TAP + reason_no_match);
-
-	/* {let: {number: "msg.number + 1", taps: "msg.kind"}}, */
-	pkt->number = be32(&msg->number) + 1;
-	pkt->taps = be8(&msg->kind);
-
-	/* {fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 47) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_TAP + reason_partial_checksum);
-	return tap_fan1(skb, pkt);
-}
-
-/* What is the same for all receivers. */
-struct tap_same2 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 ip_end;
-	__u64 number;
-	__u64 taps;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct tap_fan2 {
-	struct __sk_buff *skb;
-	struct list_taps *list;
-	void *front;
-};
-
-static __always_inline long tap_copy2(struct __sk_buff *skb, void *front, __u64 local, __u64 kind,
-				      struct receiver_taps *r, struct tap_same2 *same)
-{
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) + (__u8)kind +
-						 ((__u64)bpf_htonl(local) << 8));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 67 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_TAP + reason_refused_by_device);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_msg *new_msg = data + 62;
+	struct hdr_udp *new_udp = data + (v6 ? 54 : 34);
+	struct hdr_msg *new_msg = data + (v6 ? 62 : 42);
 
 	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	if (v6) {
+		st32(new_ipv6->version_to_flow_label,
+		     bpf_htonl(0x60000000ULL |
+			       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+		st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+		st64(new_ipv6->src, ld64(r->local.addr));
+		st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+		st64(new_ipv6->dst, ld64(r->remote.addr));
+		st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	} else {
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+		st32(new_ipv4->src, fr_v4(r->local.addr));
+		st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st8(&new_msg->kind, kind);
 	st32(&new_msg->number, bpf_htonl(local));
 	st16(&new_udp->checksum, udp_checksum);
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 53);
+		fr_complete(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 53 : 29);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_TAP + reason_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
+static __always_inline long tap_turn(__u32 i, struct fan *fan, const int second)
 {
+	__u32 prog = PROG_TAP;
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct tap_same2 *same = front + FR_NEEDS_FRONT;
+	struct same *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 number = same->number;
 	__u64 taps = same->taps;
@@ -1187,23 +957,39 @@ static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
 	/* {let: {local: "low(number + r.number + taps, 32)", kind: 9}}, */
 	__u64 local = (number + (__u64)r->number + taps) & 0xffffffffULL;
 	__u64 kind = 9;
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_address_family_2);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_udp_checksum_2);
+	if (second) {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family_2);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum_2);
+	} else {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family_2);
+	}
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_TAP + reason_no_route_2));
+				  fr_indirect(&r->hop_remote, prog + reason_no_route_2));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_too_big_2);
-	return tap_copy2(skb, front, local, kind, r, same);
+		return fr_decline(r->receiver, skb->len, prog + reason_too_big_2);
+	return tap_copy(skb, front, local, kind, r, same, prog, second);
 }
 
-static __always_inline int tap_fan2(struct __sk_buff *skb, struct tap_packet *pkt)
+static __noinline long tap_turn2(__u32 i, struct fan *fan)
 {
-	struct hdr_msg *msg = pkt->data + 62;
+	return tap_turn(i, fan, 1);
+}
+
+static __noinline long tap_turn1(__u32 i, struct fan *fan)
+{
+	return tap_turn(i, fan, 0);
+}
+
+static __always_inline int tap_fan(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_msg *msg = pkt->data + (v6 ? 62 : 42);
 	__u32 len = skb->len;
 
 	/* {fan_out: { */
@@ -1213,37 +999,63 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, struct tap_packet *pk
 	key.number = be32(&msg->number);
 	list = list_of_taps(&key);
 	if (!list)
-		return fr_up(skb, PROG_TAP + reason_no_taps);
+		return fr_up(skb, pkt->prog + reason_no_taps);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_TAP + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 67);
+	void *front = fr_save_front(skb, v6 ? 67 : 47);
 	if (!front)
-		return fr_up(skb, PROG_TAP + reason_no_memory);
-	struct tap_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 54;
-	struct hdr_msg *saved_msg = front + 62;
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
-				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
-					  fr_add64(ld64(saved_ipv6->src + 8)) +
-					  fr_add64(ld64(saved_ipv6->dst)) +
-					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
+	struct hdr_udp *saved_udp = front + (v6 ? 54 : 34);
+	struct hdr_msg *saved_msg = front + (v6 ? 62 : 42);
+	if (v6) {
+		/* udp.checksum, without what depends on the receiver */
+		same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+					  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+						  fr_add64(ld64(saved_ipv6->src + 8)) +
+						  fr_add64(ld64(saved_ipv6->dst)) +
+						  fr_add64(ld64(saved_ipv6->dst + 8)) +
+						  ld16(&saved_udp->length) +
+						  bpf_htons(IPPROTO_UDP)));
+	} else {
+		/* udp.checksum, without what depends on the receiver */
+		same->kind0 = ld16(&saved_udp->checksum) ?
+			fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+				    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+					    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+					    FR_SUM_ABSENT;
+	}
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_TAP + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
-		 fr_sum_of(ld16(&saved_udp->checksum)) -
-		 ((__u64)ld32(&saved_udp->src_port) + ld8(&saved_msg->kind) +
-		  ((__u64)ld32(&saved_msg->number) << 8) + fr_add64(ld64(saved_ipv6->src)) +
-		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
-		  fr_add64(ld64(saved_ipv6->dst + 8)));
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	if (v6) {
+		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+			((__u64)fr_add64(ld64(saved_ipv6->src)) +
+			 fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+			 fr_add64(ld64(saved_ipv6->dst + 8))) :
+			 fr_sum_of(ld16(&saved_udp->checksum)) -
+			 ((__u64)ld32(&saved_udp->src_port) + ld8(&saved_msg->kind) +
+			  ((__u64)ld32(&saved_msg->number) << 8) + fr_add64(ld64(saved_ipv6->src)) +
+			  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+			  fr_add64(ld64(saved_ipv6->dst + 8)));
+	} else {
+		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+			((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+			fr_sum_of(ld16(&saved_udp->checksum)) -
+			((__u64)ld32(&saved_udp->src_port) + ld8(&saved_msg->kind) +
+			 ((__u64)ld32(&saved_msg->number) << 8) + ld32(saved_ipv4->src) +
+			 ld32(saved_ipv4->dst));
+
+		/* ip.checksum, without what depends on the receiver */
+		same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+			((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) +
+			 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
+			 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+	}
 	same->ip_end = pkt->ip_end;
 	same->number = pkt->number;
 	same->taps = pkt->taps;
@@ -1254,47 +1066,55 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, struct tap_packet *pk
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 53);
+		same->csum = fr_complete_without(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 53 : 29);
 
 	same->copies0 = 0;
-	struct tap_fan2 fan = {
+	struct fan fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, tap_turn2, &fan, 0);
+	if (v6)
+		bpf_loop(list->count, tap_turn2, &fan, 0);
+	else
+		bpf_loop(list->count, tap_turn1, &fan, 0);
 
-	if (bpf_skb_store_bytes(skb, 0, front, 67, 0))
-		return fr_drop(len, PROG_TAP + reason_fault);
+	if (bpf_skb_store_bytes(skb, 0, front, v6 ? 67 : 47, 0))
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 53);
+		fr_complete(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 53 : 29);
 
-	fr_count_copies(PROG_TAP + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_TAP + reason_pass, len);
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tap_ipv6(struct __sk_buff *skb, struct tap_packet *pkt)
+static __always_inline int tap_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_msg *msg = pkt->data + 62;
+	struct hdr_msg *msg = pkt->data + (v6 ? 62 : 42);
 	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_TAP + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
-	if ((void *)(msg + 1) > pkt->data_end || 67ULL > udp_end)
-		return fr_up(skb, PROG_TAP + reason_truncated);
+	if ((void *)(msg + 1) > pkt->data_end || (v6 ? 67ULL : 47ULL) > udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_TAP + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "msg.kind": 2 */
 	if (be8(&msg->kind) != 2)
-		return fr_up(skb, PROG_TAP + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* {let: {number: "msg.number + 1", taps: "msg.kind"}}, */
 	pkt->number = be32(&msg->number) + 1;
@@ -1302,16 +1122,19 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, struct tap_packet *pk
 
 	/* {fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 67) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      (partial >> 16) >= (v6 ? 67 : 47)) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_TAP + reason_partial_checksum);
-	return tap_fan2(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	return tap_fan(skb, pkt, v6);
 }
 
 SEC("tc") int prog_tap(struct __sk_buff *skb)
 {
-	struct tap_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
+	struct packet pkt;
+
+	pkt.prog = PROG_TAP;
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 67);
@@ -1320,7 +1143,7 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 	struct hdr_eth *eth = pkt.data;
 
 	/* tap: { */
-	if (!fr_lease_valid(lease, now))
+	if (!fr_lease_valid(pkt.lease, now))
 		return fr_up(skb, PROG_TAP + reason_inactive);
 
 	/* hook: "tc/ingress" */
@@ -1330,8 +1153,8 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return tap_ipv4(skb, &pkt);
+		return tap_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return tap_ipv6(skb, &pkt);
+		return tap_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_TAP + reason_not_ip);
 }

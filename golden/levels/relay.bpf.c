@@ -16,7 +16,7 @@
 #define FR_NEEDS_RECEIVERS 1025
 #define FR_NEEDS_RING 1048576
 #define FR_NEEDS_FRONT 88
-#define FR_NEEDS_SAME 11
+#define FR_NEEDS_SAME 12
 #define FR_EVENTS 2
 #include "fastrelay.h"
 
@@ -181,21 +181,21 @@ static __always_inline __u64 copy_backends(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY_ENDPOINT(36);
-	FR_COPY(64, 54);
-	FR_COPY(64, 62);
-	FR_COPY(64, 70);
-	FR_COPY(64, 78);
-	FR_COPY(64, 86);
-	FR_COPY(64, 94);
-	FR_COPY(16, 102);
-	FR_COPY(16, 104);
-	FR_COPY(16, 106);
-	FR_COPY(8, 108);
-	FR_COPY(8, 109);
-	FR_COPY(8, 110);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy_endpoint(to + 36, from + 36);
+	all |= fr_copy64(to + 54, from + 54);
+	all |= fr_copy64(to + 62, from + 62);
+	all |= fr_copy64(to + 70, from + 70);
+	all |= fr_copy64(to + 78, from + 78);
+	all |= fr_copy64(to + 86, from + 86);
+	all |= fr_copy64(to + 94, from + 94);
+	all |= fr_copy16(to + 102, from + 102);
+	all |= fr_copy16(to + 104, from + 104);
+	all |= fr_copy16(to + 106, from + 106);
+	all |= fr_copy8(to + 108, from + 108);
+	all |= fr_copy8(to + 109, from + 109);
+	all |= fr_copy8(to + 110, from + 110);
 	return all;
 }
 
@@ -218,9 +218,9 @@ static __always_inline __u64 copy_shares(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(16, 0);
-	FR_COPY(16, 2);
-	FR_COPY(16, 4);
+	all |= fr_copy16(to + 0, from + 0);
+	all |= fr_copy16(to + 2, from + 2);
+	all |= fr_copy16(to + 4, from + 4);
 	return all;
 }
 
@@ -255,15 +255,15 @@ static __always_inline __u64 copy_by_client(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
-	FR_COPY(64, 8);
-	FR_COPY(16, 16);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY(16, 36);
-	FR_COPY(16, 38);
-	FR_COPY(16, 40);
-	FR_COPY(32, 44);
-	FR_COPY(32, 48);
+	all |= fr_copy64(to + 0, from + 0);
+	all |= fr_copy64(to + 8, from + 8);
+	all |= fr_copy16(to + 16, from + 16);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy16(to + 36, from + 36);
+	all |= fr_copy16(to + 38, from + 38);
+	all |= fr_copy16(to + 40, from + 40);
+	all |= fr_copy32(to + 44, from + 44);
+	all |= fr_copy32(to + 48, from + 48);
 	return all;
 }
 
@@ -333,18 +333,43 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_DOWNSTREAM = 0, PROG_UPSTREAM = 65, PROG_CALLS = 130 };
 
-/*
- * prog_downstream: tc/ingress
- *	eth ipv4 udp short
- *	eth ipv6 udp short
- */
-
 /* What is known of a packet. */
-struct downstream_packet {
+struct packet {
 	void *data;
 	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u32 prog;
 	__u64 ip_end;
 	__u64 priority;
+	__u64 partial;
+	struct val_backends *b;
+	struct val_shares *s;
+	__u64 priority_2;
+	__u64 partial_2;
+	struct val_by_client *c;
+};
+
+/* What is the same for all receivers. */
+struct same {
+	__u32 kind0;
+	__u64 rest0;
+	__u64 rest1;
+	__u32 kind2;
+	__u64 rest2;
+	__u64 quiet;
+	__u64 clock;
+	__u64 ip_end;
+	__u64 priority;
+	__s64 csum;
+	__u64 copies0;
+	__u32 kind1;
+};
+
+struct fan {
+	struct __sk_buff *skb;
+	struct list_clients *list;
+	void *front;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -362,6 +387,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -401,25 +473,6 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
 static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 udp_end, const __u32 at, __u64 *end)
 {
@@ -436,390 +489,251 @@ static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-/* What is the same for all receivers. */
-struct downstream_same1 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u32 kind2;
-	__u64 rest2;
-	__u64 quiet;
-	__u64 clock;
-	__u64 ip_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct downstream_fan1 {
-	struct __sk_buff *skb;
-	struct list_clients *list;
-	void *front;
-};
-
-static __always_inline long downstream_copy1(struct __sk_buff *skb, void *front, __u64 priority,
-					     struct receiver_clients *r,
-					     struct downstream_same1 *same)
-{
-	struct hdr_short *saved_short = front + 42;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->ends[fr_level(priority, 3)].addr) +
-		fr_v4(r->remote.addr);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->ends[fr_level(priority, 3)].port) +
-						 bpf_htons(r->remote.port));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->ends[fr_level(priority, 3)].addr) +
-					 fr_v4(r->remote.addr));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 61 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-
-	struct hdr_short *new_short = data + 42;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-
-	fr_link(data, &r->hop_remote);
-	st64(new_short->id, ld64(saved_short->id));
-	st32(&new_short->number, ld32(&saved_short->number));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->ends[fr_level(priority, 3)].addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(r->ends[fr_level(priority, 3)].port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 43);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __always_inline long downstream_copy2(struct __sk_buff *skb, void *front, __u64 priority,
-					     struct receiver_clients *r,
-					     struct downstream_same1 *same)
-{
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	struct hdr_short *saved_short = front + 42;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum;
-	if (same->kind2 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest2 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest2 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64((__be64)((be8(&saved_short->kind_hint) &
-						 15) == 0 ? ld64(r->id[fr_level(priority, 3)]) :
-						 ld64(r->other))) +
-						 ((__u64)bpf_htonl((be32(&saved_short->number) +
-						 (__u64)r->base[fr_level(priority, 3)]) &
-						 0xffffffffULL) << 8));
-	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 61 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
-
-	fr_link(data, &r->hop_remote_2);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st64(new_short->id,
-	     (be8(&saved_short->kind_hint) & 15) == 0 ? ld64(r->id[fr_level(priority, 3)]) :
-	     ld64(r->other));
-	st32(&new_short->number,
-	     bpf_htonl((be32(&saved_short->number) +
-			(__u64)r->base[fr_level(priority, 3)]) & 0xffffffffULL));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 43);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote_2.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-
-	/* {emit: sent: {id: "id", level: "priority", first: "r.id[low(short.hint, 1)][0]", ba... */
-	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-	if (event0) {
-		fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
-		st16((void *)event0 + 26, 0);
-		st64((void *)event0 + 16,
-		     (be8(&saved_short->kind_hint) & 15) == 0 ? ld64(r->id[fr_level(priority, 3)]) :
-		     ld64(r->other));
-		event0->level = priority;
-		event0->first = ld8(r->id[fr_level(be8(&saved_short->kind_hint) & 15 & 1, 3)]);
-		event0->base = r->base[2];
-		same->quiet |= fr_submit_more(&event0->head, same->clock);
-	} else {
-		fr_lose(1);
-	}
-	return 0;
-}
-
-static __noinline long downstream_turn1(__u32 i, struct downstream_fan1 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct downstream_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 priority = same->priority;
-	struct receiver_clients *r = receiver_of_clients(fan->list, i);
-	struct hdr_short *saved_short = front + 42;
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* {match: "short.hint": 5, do: [{send: {from: "r.ends[priority]", to: "r.remote"}}]}, */
-	if ((be8(&saved_short->kind_hint) & 15) == 5) {
-		if (fr_is_v4(r->ends[fr_level(priority, 3)].addr) != fr_is_v4(r->remote.addr) ||
-		    !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len,
-					  PROG_DOWNSTREAM + reason_address_family);
-		if (!fr_unicast(r->ends[fr_level(priority, 3)].addr))
-			return fr_decline(r->receiver, skb->len,
-					  PROG_DOWNSTREAM + reason_martian_source_2);
-		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote,
-						      PROG_DOWNSTREAM + reason_no_route));
-		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
-		return downstream_copy1(skb, front, priority, r, same);
-	}
-
-	/* {when: "!r.open[priority] || r.id[priority][7] == 0 || r.id[2] == r.other", do: [{d... */
-	if (!r->open[fr_level(priority, 3)] || ld8(r->id[fr_level(priority, 3)] + 7) == 0 ||
-	    ld64(r->id[2]) == ld64(r->other))
-		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_closed);
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_address_family);
-	if (unlikely(r->hop_remote_2.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote_2, PROG_DOWNSTREAM + reason_no_route));
-	if (ip_end - 14 > r->hop_remote_2.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
-	return downstream_copy2(skb, front, priority, r, same);
-}
-
-static __always_inline int downstream_fan1(struct __sk_buff *skb, struct downstream_packet *pkt)
+static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet *pkt,
+					    struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short *v_short = pkt->data + 42;
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__be32 ipv4_src = ld32(ipv4->dst);
+	__be32 ipv4_dst = 0;
 
-	/* do: [{fan_out: { */
-	struct group_clients key __attribute__((aligned(8))) = {};
-	struct list_clients *list;
-
-	fr_put_endpoint_v4(&key.server, ld32(ipv4->src), be16(&udp->src_port));
-	st16((void *)&key + 18, (be8(&v_short->kind_hint) >> 4) == 1 ? ld16(v_short->id) :
-	     ld16(v_short->id));
-	st32((void *)&key + 20, (be8(&v_short->kind_hint) >> 4) == 1 ? ld32(v_short->id + 2) :
-	     ld32(v_short->id + 2));
-	st16((void *)&key + 24, (be8(&v_short->kind_hint) >> 4) == 1 ? ld16(v_short->id + 6) :
-	     ld16(v_short->id + 6));
-	list = list_of_clients(&key);
-	if (!list)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_clients);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 61);
-	if (!front)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
-	struct downstream_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	struct hdr_short *saved_short = front + 42;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind2 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind2 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
-	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->id)) +
-		 ((__u64)ld32(&saved_short->number) << 8) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst));
-	same->quiet = 0;
-	same->clock = 0;
-	same->ip_end = pkt->ip_end;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, 18, 43);
-
-	same->copies0 = 0;
-	struct downstream_fan1 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, downstream_turn1, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, 61, 0))
-		return fr_drop(len, PROG_DOWNSTREAM + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 43);
-
-	fr_count_copies(PROG_DOWNSTREAM + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_DOWNSTREAM + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int downstream_ipv4(struct __sk_buff *skb, struct downstream_packet *pkt)
-{
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_DOWNSTREAM + why);
-
-	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->priority);
-	if (why)
-		return fr_up(skb, PROG_DOWNSTREAM + why);
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 61) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_partial_checksum);
-	return downstream_fan1(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
+	if (!(pkt->prog == PROG_CALLS))
+		ipv4_dst = fr_v4(pkt->b->server[fr_level(pkt->priority, 3)].addr);
+	__be16 udp_src_port = ld16(&udp->dst_port);
+	__be16 udp_dst_port = pkt->prog == PROG_CALLS ?
+		bpf_htons(pkt->c->ports[fr_level(pkt->priority_2, 3)]) :
+		bpf_htons(pkt->b->server[fr_level(pkt->priority, 3)].port);
+	__be32 short_mac = 0;
+	__be16 short_mac_4 = 0;
+	if (pkt->prog == PROG_CALLS) {
+		short_mac = (be8(&v_short->kind_hint) >> 4) > 2 ?
+			ld32(pkt->c->hosts[fr_level(pkt->priority_2, 3)]) : ld32(v_short->mac);
+		short_mac_4 = (be8(&v_short->kind_hint) >> 4) > 2 ?
+			ld16(pkt->c->hosts[fr_level(pkt->priority_2, 3)] + 4) :
+			ld16(v_short->mac + 4);
 	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-/* What is the same for all receivers. */
-struct downstream_same2 {
-	__u32 kind0;
-	__u64 rest0;
-	__u32 kind1;
-	__u64 rest1;
-	__u64 quiet;
-	__u64 clock;
-	__u64 ip_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct downstream_fan2 {
-	struct __sk_buff *skb;
-	struct list_clients *list;
-	void *front;
-};
-
-static __always_inline long downstream_copy3(struct __sk_buff *skb, void *front, __u64 priority,
-					     struct receiver_clients *r,
-					     struct downstream_same2 *same)
-{
-	struct hdr_short *saved_short = front + 62;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->ends[fr_level(priority, 3)].addr)) +
-		fr_add64(ld64(r->ends[fr_level(priority, 3)].addr + 8)) +
-		fr_add64(ld64(r->remote.addr)) + fr_add64(ld64(r->remote.addr + 8));
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_CALLS)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld16(&udp->src_port) + ((__u64)ld32(v_short->mac) << 8) +
+				   ((__u64)ld16(v_short->mac + 4) << 8));
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo, ld16(&udp->src_port));
+	udp_csum.optional = 1;
+	__be16 ip_checksum;
+	__u32 new_mark = 0;
+	if (pkt->prog == PROG_CALLS) {
+		__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(pkt->c->server.addr) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+		fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+				  (__u64)udp_dst_port + ((__u64)short_mac << 8) +
+				  ((__u64)short_mac_4 << 8));
+		/* ip.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					  ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
+					   old_ipv4_src) + ipv4_ttl_protocol +
+					  fr_v4(pkt->c->server.addr) + 64);
+	} else {
+		__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+		fr_csum_set_not_0(&udp_csum, udp_new_pseudo, udp_dst_port);
+		/* ip.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					  ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
+					   old_ipv4_src) + ipv4_ttl_protocol + ipv4_dst + 64);
+		new_mark = (__u64)pkt->b->seen[fr_level(pkt->priority, 3)] +
+			(__u64)pkt->s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
+	}
+	int direct = hop->state == FR_HOP_DIRECT;
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, pkt->prog + reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data +
+			     (pkt->prog == PROG_CALLS ? 57 : 42) > (void *)(long)skb->data_end))
+			return fr_drop(len, pkt->prog + reason_fault);
+	}
+
+	__s64 csum = fr_complete_begin(skb, 18, pkt->prog == PROG_CALLS ? 39 : 24);
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short *new_short = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, hop);
+
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, ipv4_src);
+	if (pkt->prog == PROG_CALLS)
+		st32(new_ipv4->dst, fr_v4(pkt->c->server.addr));
+	else
+		st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	if (pkt->prog == PROG_CALLS) {
+		st32(new_short->mac, short_mac);
+		st16(new_short->mac + 4, short_mac_4);
+	}
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, 18, pkt->prog == PROG_CALLS ? 39 : 24);
+	if (!(pkt->prog == PROG_CALLS))
+		skb->mark = new_mark;
+
+	fr_count(pkt->prog + reason_sent, len);
+	if (pkt->prog == PROG_CALLS)
+		fr_use(pkt->c->slot, 0, len, pkt->now);
+	if (direct)
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
+}
+
+static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet *pkt,
+					    struct fr_hop *hop, struct bpf_fib_lookup *fib)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short *v_short = pkt->data + 62;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__be128 ipv6_src = ld128(ipv6->dst);
+	__be128 ipv6_dst;
+
+	if (!(pkt->prog == PROG_CALLS))
+		ipv6_dst = ld128(pkt->b->server[fr_level(pkt->priority, 3)].addr);
+	__be16 udp_src_port = ld16(&udp->dst_port);
+	__be16 udp_dst_port = pkt->prog == PROG_CALLS ?
+		bpf_htons(pkt->c->ports[fr_level(pkt->priority_2, 3)]) :
+		bpf_htons(pkt->b->server[fr_level(pkt->priority, 3)].port);
+	__be32 short_mac = 0;
+	__be16 short_mac_4 = 0;
+	if (pkt->prog == PROG_CALLS) {
+		short_mac = (be8(&v_short->kind_hint) >> 4) > 2 ?
+			ld32(pkt->c->hosts[fr_level(pkt->priority_2, 3)]) : ld32(v_short->mac);
+		short_mac_4 = (be8(&v_short->kind_hint) >> 4) > 2 ?
+			ld16(pkt->c->hosts[fr_level(pkt->priority_2, 3)] + 4) :
+			ld16(v_short->mac + 4);
+	}
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ipv6_src) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	__u32 new_mark = 0;
+	if (pkt->prog == PROG_CALLS) {
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld16(&udp->src_port) + ((__u64)ld32(v_short->mac) << 8) +
+				   ((__u64)ld16(v_short->mac + 4) << 8));
+		__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) +
+			fr_add128(ld128(pkt->c->server.addr)) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+		fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+				  (__u64)udp_dst_port + ((__u64)short_mac << 8) +
+				  ((__u64)short_mac_4 << 8));
+	} else {
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo, ld16(&udp->src_port));
+		__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+		fr_csum_set_not_0(&udp_csum, udp_new_pseudo, udp_dst_port);
+		new_mark = (__u64)pkt->b->seen[fr_level(pkt->priority, 3)] +
+			(__u64)pkt->s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
+	}
+	int direct = hop->state == FR_HOP_DIRECT;
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, pkt->prog + reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data +
+			     (pkt->prog == PROG_CALLS ? 77 : 62) > (void *)(long)skb->data_end))
+			return fr_drop(len, pkt->prog + reason_fault);
+	}
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, pkt->prog == PROG_CALLS ? 63 : 48);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short *new_short = pkt->data + 62;
+	if (direct)
+		fr_link(pkt->data, hop);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ipv6_src);
+	if (pkt->prog == PROG_CALLS)
+		st128(new_ipv6->dst, ld128(pkt->c->server.addr));
+	else
+		st128(new_ipv6->dst, ipv6_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	if (pkt->prog == PROG_CALLS) {
+		st32(new_short->mac, short_mac);
+		st16(new_short->mac + 4, short_mac_4);
+	}
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, pkt->prog == PROG_CALLS ? 63 : 48);
+	if (!(pkt->prog == PROG_CALLS))
+		skb->mark = new_mark;
+
+	fr_count(pkt->prog + reason_sent, len);
+	if (pkt->prog == PROG_CALLS)
+		fr_use(pkt->c->slot, 0, len, pkt->now);
+	if (direct)
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
+}
+
+/*
+ * prog_downstream: tc/ingress
+ *	eth ipv4 udp short
+ *	eth ipv6 udp short
+ */
+
+static __always_inline long downstream_copy_2(struct __sk_buff *skb, void *front, __u64 priority,
+					      struct receiver_clients *r, struct same *same,
+					      const __u32 prog, const int v6)
+{
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_short *saved_short = front + (v6 ? 62 : 42);
+	void *data;
+	__u64 udp_new_pseudo;
+
+	if (v6) {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_add64(ld64(r->ends[fr_level(priority, 3)].addr)) +
+			fr_add64(ld64(r->ends[fr_level(priority, 3)].addr + 8)) +
+			fr_add64(ld64(r->remote.addr)) + fr_add64(ld64(r->remote.addr + 8));
+	} else {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_v4(r->ends[fr_level(priority, 3)].addr) +
+			fr_v4(r->remote.addr);
+	}
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -827,84 +741,141 @@ static __always_inline long downstream_copy3(struct __sk_buff *skb, void *front,
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
 						 bpf_htons(r->ends[fr_level(priority, 3)].port) +
 						 bpf_htons(r->remote.port));
+	__be16 ip_checksum = 0;
+	if (!v6) {
+		if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
+		/* ip.checksum */
+		ip_checksum = fr_checksum(same->rest1 + fr_v4(r->ends[fr_level(priority, 3)].addr) +
+					  fr_v4(r->remote.addr));
+	}
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 81 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-
-	struct hdr_short *new_short = data + 62;
+	if (unlikely(data + (v6 ? 81 : 61) > (void *)(long)skb->data_end))
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	struct hdr_udp *new_udp = data + (v6 ? 54 : 34);
+	struct hdr_short *new_short = data + (v6 ? 62 : 42);
 
 	fr_link(data, &r->hop_remote);
 	st64(new_short->id, ld64(saved_short->id));
 	st32(&new_short->number, ld32(&saved_short->number));
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->ends[fr_level(priority, 3)].addr));
-	st64(new_ipv6->src + 8, ld64(r->ends[fr_level(priority, 3)].addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	if (v6) {
+		st32(new_ipv6->version_to_flow_label,
+		     bpf_htonl(0x60000000ULL |
+			       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+		st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+		st64(new_ipv6->src, ld64(r->ends[fr_level(priority, 3)].addr));
+		st64(new_ipv6->src + 8, ld64(r->ends[fr_level(priority, 3)].addr + 8));
+		st64(new_ipv6->dst, ld64(r->remote.addr));
+		st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	} else {
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+		st32(new_ipv4->src, fr_v4(r->ends[fr_level(priority, 3)].addr));
+		st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(r->ends[fr_level(priority, 3)].port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, 78, 3), ETH_HLEN, 64);
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0)) {
+		if (v6)
+			fr_complete(skb, fr_complete_with(skb, same->csum, 78, 3), ETH_HLEN, 64);
+		else
+			fr_complete(skb, same->csum, 18, 43);
+	}
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-static __always_inline long downstream_copy4(struct __sk_buff *skb, void *front, __u64 priority,
-					     struct receiver_clients *r,
-					     struct downstream_same2 *same)
+static __always_inline long downstream_copy(struct __sk_buff *skb, void *front, __u64 priority,
+					    struct receiver_clients *r, struct same *same,
+					    const __u32 prog, const int v6)
 {
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	struct hdr_short *saved_short = front + 62;
+	struct hdr_short *saved_short = front + (v6 ? 62 : 42);
 	void *data;
+	__u64 udp_new_pseudo = 0;
+	__u64 udp_new_pseudo_2 = 0;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
+	if (v6) {
+		/* udp.checksum */
+		udp_new_pseudo_2 = (__u64)fr_add64(ld64(r->local.addr)) +
+			fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+			fr_add64(ld64(r->remote.addr + 8));
+	} else {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	}
 	__be16 udp_checksum;
-	if (same->kind1 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest1 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest1 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64((__be64)((be8(&saved_short->kind_hint) &
-						 15) == 0 ? ld64(r->id[fr_level(priority, 3)]) :
-						 ld64(r->other))) +
-						 ((__u64)bpf_htonl((be32(&saved_short->number) +
-						 (__u64)r->base[fr_level(priority, 3)]) &
-						 0xffffffffULL) << 8));
+	__be16 ip_checksum = 0;
+	if (v6) {
+		if (same->kind1 == FR_SUM_PARTIAL)
+			udp_checksum = fr_fold(same->rest1 + udp_new_pseudo_2);
+		else
+			udp_checksum = fr_checksum_not_0(same->rest1 + udp_new_pseudo_2 +
+							 bpf_htons(r->local.port) +
+							 bpf_htons(r->remote.port) +
+				fr_odd64((__be64)((be8(&saved_short->kind_hint) & 15) == 0 ?
+						  ld64(r->id[fr_level(priority, 3)]) :
+						  ld64(r->other))) +
+				((__u64)bpf_htonl((be32(&saved_short->number) +
+						   (__u64)r->base[fr_level(priority, 3)]) &
+						  0xffffffffULL) << 8));
+	} else {
+		if (same->kind2 == FR_SUM_PARTIAL)
+			udp_checksum = fr_fold(same->rest2 + udp_new_pseudo);
+		else
+			udp_checksum = fr_checksum_not_0(same->rest2 + udp_new_pseudo +
+							 bpf_htons(r->local.port) +
+							 bpf_htons(r->remote.port) +
+				fr_odd64((__be64)((be8(&saved_short->kind_hint) & 15) == 0 ?
+						  ld64(r->id[fr_level(priority, 3)]) :
+						  ld64(r->other))) +
+				((__u64)bpf_htonl((be32(&saved_short->number) +
+						   (__u64)r->base[fr_level(priority, 3)]) &
+						  0xffffffffULL) << 8));
+		if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
+		/* ip.checksum */
+		ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					  fr_v4(r->remote.addr));
+	}
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 81 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
-
+	if (unlikely(data + (v6 ? 81 : 61) > (void *)(long)skb->data_end))
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
+	struct hdr_udp *new_udp = data + (v6 ? 54 : 34);
+	struct hdr_short *new_short = data + (v6 ? 62 : 42);
 
 	fr_link(data, &r->hop_remote_2);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	if (v6) {
+		st32(new_ipv6->version_to_flow_label,
+		     bpf_htonl(0x60000000ULL |
+			       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+		st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+		st64(new_ipv6->src, ld64(r->local.addr));
+		st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+		st64(new_ipv6->dst, ld64(r->remote.addr));
+		st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	} else {
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+		st32(new_ipv4->src, fr_v4(r->local.addr));
+		st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st64(new_short->id,
@@ -914,11 +885,17 @@ static __always_inline long downstream_copy4(struct __sk_buff *skb, void *front,
 	     bpf_htonl((be32(&saved_short->number) +
 			(__u64)r->base[fr_level(priority, 3)]) & 0xffffffffULL));
 	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, 78, 3), ETH_HLEN, 64);
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0)) {
+		if (v6)
+			fr_complete(skb, fr_complete_with(skb, same->csum, 78, 3), ETH_HLEN, 64);
+		else
+			fr_complete(skb, same->csum, 18, 43);
+	}
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote_2.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_DOWNSTREAM + reason_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 
@@ -940,16 +917,17 @@ static __always_inline long downstream_copy4(struct __sk_buff *skb, void *front,
 	return 0;
 }
 
-static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
+static __always_inline long downstream_turn(__u32 i, struct fan *fan, const int second)
 {
+	__u32 prog = PROG_DOWNSTREAM;
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct downstream_same2 *same = front + FR_NEEDS_FRONT;
+	struct same *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 priority = same->priority;
 	struct receiver_clients *r = receiver_of_clients(fan->list, i);
-	struct hdr_short *saved_short = front + 62;
 	struct hdr_udp *saved_udp = front + 54;
+	struct hdr_short *saved_short = front + (second ? 62 : 42);
 
 	if (!r)
 		return 1;
@@ -958,44 +936,64 @@ static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
 
 	/* {match: "short.hint": 5, do: [{send: {from: "r.ends[priority]", to: "r.remote"}}]}, */
 	if ((be8(&saved_short->kind_hint) & 15) == 5) {
-		if (fr_is_v4(r->ends[fr_level(priority, 3)].addr) != fr_is_v4(r->remote.addr) ||
-		    fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len,
-					  PROG_DOWNSTREAM + reason_address_family);
+		if (second) {
+			if (fr_is_v4(r->ends[fr_level(priority, 3)].addr) !=
+			    fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
+				return fr_decline(r->receiver, skb->len,
+						  prog + reason_address_family);
+		} else {
+			if (fr_is_v4(r->ends[fr_level(priority, 3)].addr) !=
+			    fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
+				return fr_decline(r->receiver, skb->len,
+						  prog + reason_address_family);
+		}
 		if (!fr_unicast(r->ends[fr_level(priority, 3)].addr))
-			return fr_decline(r->receiver, skb->len,
-					  PROG_DOWNSTREAM + reason_martian_source_2);
-		if (be16(&saved_udp->checksum) == 0)
-			return fr_decline(r->receiver, skb->len,
-					  PROG_DOWNSTREAM + reason_udp_checksum);
+			return fr_decline(r->receiver, skb->len, prog + reason_martian_source_2);
+		if (second) {
+			if (be16(&saved_udp->checksum) == 0)
+				return fr_decline(r->receiver, skb->len,
+						  prog + reason_udp_checksum);
+		}
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote,
-						      PROG_DOWNSTREAM + reason_no_route));
+					  fr_indirect(&r->hop_remote, prog + reason_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
-		return downstream_copy3(skb, front, priority, r, same);
+			return fr_decline(r->receiver, skb->len, prog + reason_too_big);
+		if (second)
+			return downstream_copy_2(skb, front, priority, r, same, prog, 1);
+		return downstream_copy_2(skb, front, priority, r, same, prog, 0);
 	}
 
 	/* {when: "!r.open[priority] || r.id[priority][7] == 0 || r.id[2] == r.other", do: [{d... */
 	if (!r->open[fr_level(priority, 3)] || ld8(r->id[fr_level(priority, 3)] + 7) == 0 ||
 	    ld64(r->id[2]) == ld64(r->other))
-		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_closed);
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_address_family);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_udp_checksum);
+		return fr_decline(r->receiver, skb->len, prog + reason_closed);
+	if (second) {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum);
+	} else {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+	}
 	if (unlikely(r->hop_remote_2.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote_2, PROG_DOWNSTREAM + reason_no_route));
+				  fr_indirect(&r->hop_remote_2, prog + reason_no_route));
 	if (ip_end - 14 > r->hop_remote_2.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_DOWNSTREAM + reason_too_big);
-	return downstream_copy4(skb, front, priority, r, same);
+		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
+	return downstream_copy(skb, front, priority, r, same, prog, second);
 }
 
-static __always_inline int downstream_fan2(struct __sk_buff *skb, struct downstream_packet *pkt)
+static __noinline long downstream_turn2(__u32 i, struct fan *fan)
+{
+	return downstream_turn(i, fan, 1);
+}
+
+static __always_inline int downstream_fan2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -1015,18 +1013,18 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, struct downstr
 	     ld16(v_short->id + 6));
 	list = list_of_clients(&key);
 	if (!list)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_clients);
+		return fr_up(skb, pkt->prog + reason_no_clients);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 81);
 	if (!front)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
-	struct downstream_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 54;
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_short *saved_short = front + 62;
 
 	/* udp.checksum, without what depends on the receiver */
@@ -1037,7 +1035,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, struct downstr
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1054,7 +1052,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, struct downstr
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind1 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_DOWNSTREAM + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1079,7 +1077,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, struct downstr
 	}
 
 	same->copies0 = 0;
-	struct downstream_fan2 fan = {
+	struct fan fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
@@ -1089,42 +1087,156 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, struct downstr
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, 81, 0))
-		return fr_drop(len, PROG_DOWNSTREAM + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, fr_complete_with(skb, same->csum, 78, 3), ETH_HLEN, 64);
 
-	fr_count_copies(PROG_DOWNSTREAM + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_DOWNSTREAM + reason_pass, len);
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int downstream_ipv6(struct __sk_buff *skb, struct downstream_packet *pkt)
+static __noinline long downstream_turn1(__u32 i, struct fan *fan)
+{
+	return downstream_turn(i, fan, 0);
+}
+
+static __always_inline int downstream_fan1(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short *v_short = pkt->data + 42;
+	__u32 len = skb->len;
+
+	/* do: [{fan_out: { */
+	struct group_clients key __attribute__((aligned(8))) = {};
+	struct list_clients *list;
+
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->src), be16(&udp->src_port));
+	st16((void *)&key + 18, (be8(&v_short->kind_hint) >> 4) == 1 ? ld16(v_short->id) :
+	     ld16(v_short->id));
+	st32((void *)&key + 20, (be8(&v_short->kind_hint) >> 4) == 1 ? ld32(v_short->id + 2) :
+	     ld32(v_short->id + 2));
+	st16((void *)&key + 24, (be8(&v_short->kind_hint) >> 4) == 1 ? ld16(v_short->id + 6) :
+	     ld16(v_short->id + 6));
+	list = list_of_clients(&key);
+	if (!list)
+		return fr_up(skb, pkt->prog + reason_no_clients);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, pkt->prog + reason_no_memory);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, 61);
+	if (!front)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_short *saved_short = front + 42;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
+
+	/* ip.checksum, without what depends on the receiver */
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind2 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
+	if (same->kind2 == FR_SUM_FAULT)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->id)) +
+		 ((__u64)ld32(&saved_short->number) << 8) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst));
+	same->quiet = 0;
+	same->clock = 0;
+	same->ip_end = pkt->ip_end;
+	same->priority = pkt->priority;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0))
+		same->csum = fr_complete_without(skb, same->csum, 18, 43);
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+	};
+	bpf_loop(list->count, downstream_turn1, &fan, 0);
+
+	if (same->quiet)
+		fr_wake();
+	if (bpf_skb_store_bytes(skb, 0, front, 61, 0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, 18, 43);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int downstream_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_DOWNSTREAM + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->priority);
+	why = check_short(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42, &pkt->priority);
 	if (why)
-		return fr_up(skb, PROG_DOWNSTREAM + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 81) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      (partial >> 16) >= (v6 ? 81 : 61)) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_partial_checksum);
-	return downstream_fan2(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (v6)
+		return downstream_fan2(skb, pkt);
+	return downstream_fan1(skb, pkt);
 }
 
 SEC("tc") int prog_downstream(struct __sk_buff *skb)
 {
-	struct downstream_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct packet pkt;
+
+	pkt.prog = PROG_DOWNSTREAM;
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 81);
 	pkt.data = (void *)(long)skb->data;
@@ -1132,7 +1244,7 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 	struct hdr_eth *eth = pkt.data;
 
 	/* downstream: { */
-	if (!fr_lease_valid(lease, now))
+	if (!fr_lease_valid(pkt.lease, pkt.now))
 		return fr_up(skb, PROG_DOWNSTREAM + reason_inactive);
 
 	/* hook: "tc/ingress" */
@@ -1142,9 +1254,9 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return downstream_ipv4(skb, &pkt);
+		return downstream_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return downstream_ipv6(skb, &pkt);
+		return downstream_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_DOWNSTREAM + reason_not_ip);
 }
 
@@ -1154,110 +1266,31 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
  *	eth ipv6 udp short
  */
 
-/* What is known of a packet. */
-struct upstream_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 ip_end;
-	__u64 priority;
-	__u64 partial;
-	struct val_backends *b;
-	struct val_shares *s;
-};
-
-static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, struct upstream_packet *pkt,
-					      struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short *v_short = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(ipv4->dst);
-	__be32 ipv4_dst = fr_v4(pkt->b->server[fr_level(pkt->priority, 3)].addr);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(pkt->b->server[fr_level(pkt->priority, 3)].port);
-
-	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld16(&udp->src_port));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, udp_dst_port);
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					  old_ipv4_src) + ipv4_ttl_protocol + ipv4_dst + 64);
-	__u32 new_mark = (__u64)pkt->b->seen[fr_level(pkt->priority, 3)] +
-		(__u64)pkt->s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_UPSTREAM + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_UPSTREAM + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_UPSTREAM + reason_fault);
-	fr_complete_end(skb, csum, 18, 24);
-	skb->mark = new_mark;
-
-	fr_count(PROG_UPSTREAM + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int upstream_ipv4(struct __sk_buff *skb, struct upstream_packet *pkt)
+static __always_inline int upstream_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
-	struct hdr_short *v_short = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short *v_short = pkt->data + 42;
 	__u64 udp_end;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_UPSTREAM + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
 	if ((void *)(v_short + 1) > pkt->data_end || 61ULL > udp_end)
-		return fr_up(skb, PROG_UPSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_UPSTREAM + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "udp.dst_port": 443 */
 	if (be16(&udp->dst_port) != 0x1bb)
-		return fr_up(skb, PROG_UPSTREAM + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* priority: {levels: 3, from: "short.id[0] & 3"} */
 	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
@@ -1270,7 +1303,7 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, struct upstream_
 		st64((void *)&key, ld64(v_short->id));
 		enum fr_found found = find_backends(&key, pkt->lease, 0, &pkt->b);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_UPSTREAM + reason_changing);
+			return fr_up(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			pkt->b = NULL;
 	}
@@ -1280,7 +1313,7 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, struct upstream_
 
 			enum fr_found found = find_shares(&key, pkt->lease, 112, &pkt->s);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, PROG_UPSTREAM + reason_changing);
+				return fr_up(skb, pkt->prog + reason_changing);
 			if (found == FR_MISSING)
 				pkt->s = NULL;
 		}
@@ -1293,18 +1326,17 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, struct upstream_
 				 8) == (((__u64)ld32(ipv4->src) << 32) | 0xffff0000ULL)) {
 				/* do: [{mark: mark: "b.seen[priority] + s.mark[short.hint % 3... */
 				if (!fr_is_v4(pkt->b->server[fr_level(pkt->priority, 3)].addr))
-					return fr_up(skb, PROG_UPSTREAM + reason_address_family_2);
+					return fr_up(skb, pkt->prog + reason_address_family_2);
 				if (fr_multicast(pkt->b->server[fr_level(pkt->priority, 3)].addr))
-					return fr_up(skb, PROG_UPSTREAM + reason_multicast);
+					return fr_up(skb, pkt->prog + reason_multicast);
 				if (!fr_unicast(pkt->b->server[fr_level(pkt->priority, 3)].addr))
-					return fr_up(skb,
-						     PROG_UPSTREAM + reason_martian_destination);
+					return fr_up(skb, pkt->prog + reason_martian_destination);
 				pkt->partial = fr_partial(skb);
 				if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 				      (pkt->partial >> 16) >= 61) ||
 				    !(skb->len <= pkt->ip_end ||
 				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-					return fr_up(skb, PROG_UPSTREAM + reason_partial_checksum);
+					return fr_up(skb, pkt->prog + reason_partial_checksum);
 				__builtin_memset(fib, 0, sizeof(*fib));
 				fib->family = AF_INET;
 				fib->src[0] = ld32(ipv4->dst);
@@ -1313,13 +1345,13 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, struct upstream_
 				fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port),
 					pkt->b->server[fr_level(pkt->priority, 3)].port);
 				if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-					return fr_up(skb, PROG_UPSTREAM + reason_too_big_2);
+					return fr_up(skb, pkt->prog + reason_too_big_2);
 				if (unlikely(!fr_usable(hop)))
 					return fr_up(skb,
 						     fr_unrouted(hop,
-						     PROG_UPSTREAM + reason_not_forwarded,
-						     PROG_UPSTREAM + reason_unreachable_2));
-				return upstream_ipv4_send(skb, pkt, hop, fib);
+						     pkt->prog + reason_not_forwarded,
+						     pkt->prog + reason_unreachable_2));
+				return shared_ipv4_send(skb, pkt, hop, fib);
 			}
 		}
 	}
@@ -1334,103 +1366,40 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, struct upstream_
 		n = find_nets(&key);
 	}
 	if (!n)
-		return fr_up(skb, PROG_UPSTREAM + reason_no_nets);
+		return fr_up(skb, pkt->prog + reason_no_nets);
 	if (ld8(n->id[fr_level(pkt->priority, 3)] + 4) == (be8(&v_short->kind_hint) & 15) &&
 	    n->first < 7)
-		return fr_drop(skb->len, PROG_UPSTREAM + reason_net);
+		return fr_drop(skb->len, pkt->prog + reason_net);
 
 	/* upstream: { */
-	return fr_up(skb, PROG_UPSTREAM + reason_no_rule);
+	return fr_up(skb, pkt->prog + reason_no_rule);
 }
 
-static __always_inline int upstream_ipv6_send(struct __sk_buff *skb, struct upstream_packet *pkt,
-					      struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short *v_short = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(ipv6->dst);
-	__be128 ipv6_dst = ld128(pkt->b->server[fr_level(pkt->priority, 3)].addr);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(pkt->b->server[fr_level(pkt->priority, 3)].port);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ipv6_src) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld16(&udp->src_port));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, udp_dst_port);
-	__u32 new_mark = (__u64)pkt->b->seen[fr_level(pkt->priority, 3)] +
-		(__u64)pkt->s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_UPSTREAM + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_UPSTREAM + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_UPSTREAM + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 48);
-	skb->mark = new_mark;
-
-	fr_count(PROG_UPSTREAM + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int upstream_ipv6(struct __sk_buff *skb, struct upstream_packet *pkt)
+static __always_inline int upstream_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
-	struct hdr_short *v_short = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short *v_short = pkt->data + 62;
 	__u64 udp_end;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_UPSTREAM + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
 	if ((void *)(v_short + 1) > pkt->data_end || 81ULL > udp_end)
-		return fr_up(skb, PROG_UPSTREAM + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_UPSTREAM + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "udp.dst_port": 443 */
 	if (be16(&udp->dst_port) != 0x1bb)
-		return fr_up(skb, PROG_UPSTREAM + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* priority: {levels: 3, from: "short.id[0] & 3"} */
 	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
@@ -1443,7 +1412,7 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, struct upstream_
 		st64((void *)&key, ld64(v_short->id));
 		enum fr_found found = find_backends(&key, pkt->lease, 0, &pkt->b);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_UPSTREAM + reason_changing);
+			return fr_up(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			pkt->b = NULL;
 	}
@@ -1453,7 +1422,7 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, struct upstream_
 
 			enum fr_found found = find_shares(&key, pkt->lease, 112, &pkt->s);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, PROG_UPSTREAM + reason_changing);
+				return fr_up(skb, pkt->prog + reason_changing);
 			if (found == FR_MISSING)
 				pkt->s = NULL;
 		}
@@ -1466,21 +1435,20 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, struct upstream_
 			    8)) {
 				/* do: [{mark: mark: "b.seen[priority] + s.mark[short.hint % 3... */
 				if (fr_is_v4(pkt->b->server[fr_level(pkt->priority, 3)].addr))
-					return fr_up(skb, PROG_UPSTREAM + reason_address_family_2);
+					return fr_up(skb, pkt->prog + reason_address_family_2);
 				if (fr_multicast(pkt->b->server[fr_level(pkt->priority, 3)].addr))
-					return fr_up(skb, PROG_UPSTREAM + reason_multicast);
+					return fr_up(skb, pkt->prog + reason_multicast);
 				if (!fr_unicast(pkt->b->server[fr_level(pkt->priority, 3)].addr))
-					return fr_up(skb,
-						     PROG_UPSTREAM + reason_martian_destination);
+					return fr_up(skb, pkt->prog + reason_martian_destination);
 				pkt->partial = fr_partial(skb);
 				if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 				      (pkt->partial >> 16) >= 81))
-					return fr_up(skb, PROG_UPSTREAM + reason_partial_checksum);
+					return fr_up(skb, pkt->prog + reason_partial_checksum);
 				if (be16(&udp->checksum) == 0)
-					return fr_up(skb, PROG_UPSTREAM + reason_udp_checksum_2);
+					return fr_up(skb, pkt->prog + reason_udp_checksum_2);
 				if (!(skb->len <= pkt->ip_end ||
 				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-					return fr_up(skb, PROG_UPSTREAM + reason_partial_checksum);
+					return fr_up(skb, pkt->prog + reason_partial_checksum);
 				__builtin_memset(fib, 0, sizeof(*fib));
 				fib->family = AF_INET6;
 				fib->src[0] = ld32(ipv6->dst);
@@ -1497,13 +1465,13 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, struct upstream_
 				fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port),
 					pkt->b->server[fr_level(pkt->priority, 3)].port);
 				if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-					return fr_up(skb, PROG_UPSTREAM + reason_too_big_2);
+					return fr_up(skb, pkt->prog + reason_too_big_2);
 				if (unlikely(!fr_usable(hop)))
 					return fr_up(skb,
 						     fr_unrouted(hop,
-						     PROG_UPSTREAM + reason_not_forwarded,
-						     PROG_UPSTREAM + reason_unreachable_2));
-				return upstream_ipv6_send(skb, pkt, hop, fib);
+						     pkt->prog + reason_not_forwarded,
+						     pkt->prog + reason_unreachable_2));
+				return shared_ipv6_send(skb, pkt, hop, fib);
 			}
 		}
 	}
@@ -1518,21 +1486,22 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, struct upstream_
 		n = find_nets(&key);
 	}
 	if (!n)
-		return fr_up(skb, PROG_UPSTREAM + reason_no_nets);
+		return fr_up(skb, pkt->prog + reason_no_nets);
 	if (ld8(n->id[fr_level(pkt->priority, 3)] + 4) == (be8(&v_short->kind_hint) & 15) &&
 	    n->first < 7)
-		return fr_drop(skb->len, PROG_UPSTREAM + reason_net);
+		return fr_drop(skb->len, pkt->prog + reason_net);
 
 	/* upstream: { */
-	return fr_up(skb, PROG_UPSTREAM + reason_no_rule);
+	return fr_up(skb, pkt->prog + reason_no_rule);
 }
 
 SEC("tc") int prog_upstream(struct __sk_buff *skb)
 {
-	struct upstream_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_UPSTREAM;
 	pkt.lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 81);
 	pkt.data = (void *)(long)skb->data;
@@ -1540,7 +1509,7 @@ SEC("tc") int prog_upstream(struct __sk_buff *skb)
 	struct hdr_eth *eth = pkt.data;
 
 	/* upstream: { */
-	if (!fr_lease_valid(pkt.lease, now))
+	if (!fr_lease_valid(pkt.lease, pkt.now))
 		return fr_up(skb, PROG_UPSTREAM + reason_inactive);
 
 	/* hook: "tc/ingress" */
@@ -1562,286 +1531,107 @@ SEC("tc") int prog_upstream(struct __sk_buff *skb)
  *	eth ipv6 udp short
  */
 
-/* What is known of a packet. */
-struct calls_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 now;
-	__u64 ip_end;
-	__u64 priority;
-	__u64 partial;
-	struct val_by_client *c;
-};
-
-static __always_inline int calls_ipv4_send(struct __sk_buff *skb, struct calls_packet *pkt,
-					   struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short *v_short = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(ipv4->dst);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(pkt->c->ports[fr_level(pkt->priority, 3)]);
-	__be32 short_mac = (be8(&v_short->kind_hint) >> 4) > 2 ?
-		ld32(pkt->c->hosts[fr_level(pkt->priority, 3)]) : ld32(v_short->mac);
-	__be16 short_mac_4 = (be8(&v_short->kind_hint) >> 4) > 2 ?
-		ld16(pkt->c->hosts[fr_level(pkt->priority, 3)] + 4) : ld16(v_short->mac + 4);
-
-	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld16(&udp->src_port) + ((__u64)ld32(v_short->mac) << 8) +
-			((__u64)ld16(v_short->mac + 4) << 8));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(pkt->c->server.addr) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)udp_dst_port + ((__u64)short_mac << 8) +
-			  ((__u64)short_mac_4 << 8));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					  old_ipv4_src) + ipv4_ttl_protocol +
-					 fr_v4(pkt->c->server.addr) + 64);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_CALLS + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 57 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_CALLS + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 18, 39);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short *new_short = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, fr_v4(pkt->c->server.addr));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st32(new_short->mac, short_mac);
-	st16(new_short->mac + 4, short_mac_4);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_CALLS + reason_fault);
-	fr_complete_end(skb, csum, 18, 39);
-
-	fr_count(PROG_CALLS + reason_sent, len);
-	fr_use(pkt->c->slot, 0, len, pkt->now);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int calls_ipv4(struct __sk_buff *skb, struct calls_packet *pkt)
+static __always_inline int calls_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_CALLS + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->priority);
+	why = check_short(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42, &pkt->priority_2);
 	if (why)
-		return fr_up(skb, PROG_CALLS + why);
-
-	/* lookup: c: by_client: ["udp.src"] */
-	struct key_by_client key __attribute__((aligned(8))) = {};
-
-	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
-	enum fr_found found = find_by_client(&key, pkt->lease, 0, &pkt->c, pkt->now);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_CALLS + reason_no_by_client,
-				 PROG_CALLS + reason_changing);
-
-	/* do: [{set: {"short.mac": "pick(short.kind > 2, c.hosts[priority], short.mac)", "udp... */
-	if (!fr_is_v4(pkt->c->server.addr))
-		return fr_up(skb, PROG_CALLS + reason_address_family_2);
-	if (fr_multicast(pkt->c->server.addr))
-		return fr_up(skb, PROG_CALLS + reason_multicast);
-	if (!fr_unicast(pkt->c->server.addr))
-		return fr_up(skb, PROG_CALLS + reason_martian_destination);
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-	      (pkt->partial >> 16) >= 61) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_CALLS + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET;
-	fib->src[0] = ld32(ipv4->dst);
-	fib->dst[0] = fr_v4(pkt->c->server.addr);
-	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), pkt->c->ports[fr_level(pkt->priority, 3)]);
-	if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-		return fr_up(skb, PROG_CALLS + reason_too_big_2);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_CALLS + reason_not_forwarded,
-					 PROG_CALLS + reason_unreachable_2));
-	return calls_ipv4_send(skb, pkt, hop, fib);
-}
-
-static __always_inline int calls_ipv6_send(struct __sk_buff *skb, struct calls_packet *pkt,
-					   struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short *v_short = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(ipv6->dst);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(pkt->c->ports[fr_level(pkt->priority, 3)]);
-	__be32 short_mac = (be8(&v_short->kind_hint) >> 4) > 2 ?
-		ld32(pkt->c->hosts[fr_level(pkt->priority, 3)]) : ld32(v_short->mac);
-	__be16 short_mac_4 = (be8(&v_short->kind_hint) >> 4) > 2 ?
-		ld16(pkt->c->hosts[fr_level(pkt->priority, 3)] + 4) : ld16(v_short->mac + 4);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ipv6_src) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld16(&udp->src_port) + ((__u64)ld32(v_short->mac) << 8) +
-			((__u64)ld16(v_short->mac + 4) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ld128(pkt->c->server.addr)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)udp_dst_port + ((__u64)short_mac << 8) +
-			  ((__u64)short_mac_4 << 8));
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_CALLS + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 77 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_CALLS + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 63);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short *new_short = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ld128(pkt->c->server.addr));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st32(new_short->mac, short_mac);
-	st16(new_short->mac + 4, short_mac_4);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_CALLS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 63);
-
-	fr_count(PROG_CALLS + reason_sent, len);
-	fr_use(pkt->c->slot, 0, len, pkt->now);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int calls_ipv6(struct __sk_buff *skb, struct calls_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_CALLS + why);
-
-	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->priority);
-	if (why)
-		return fr_up(skb, PROG_CALLS + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: c: by_client: ["udp.src"] */
 	struct key_by_client key __attribute__((aligned(8)));
-
-	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
-	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	if (!v6)
+		__builtin_memset(&key, 0, sizeof(key));
+	if (v6) {
+		fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
+		__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	} else {
+		fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
+	}
 	enum fr_found found = find_by_client(&key, pkt->lease, 0, &pkt->c, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_CALLS + reason_no_by_client,
-				 PROG_CALLS + reason_changing);
-
-	/* do: [{set: {"short.mac": "pick(short.kind > 2, c.hosts[priority], short.mac)", "udp... */
-	if (fr_is_v4(pkt->c->server.addr))
-		return fr_up(skb, PROG_CALLS + reason_address_family_2);
+		return fr_missed(skb, found, pkt->prog + reason_no_by_client,
+				 pkt->prog + reason_changing);
+	if (v6) {
+		/* do: [{set: {"short.mac": "pick(short.kind > 2, c.hosts[priority], short.mac... */
+		if (fr_is_v4(pkt->c->server.addr))
+			return fr_up(skb, pkt->prog + reason_address_family_2);
+	} else {
+		/* do: [{set: {"short.mac": "pick(short.kind > 2, c.hosts[priority], short.mac... */
+		if (!fr_is_v4(pkt->c->server.addr))
+			return fr_up(skb, pkt->prog + reason_address_family_2);
+	}
 	if (fr_multicast(pkt->c->server.addr))
-		return fr_up(skb, PROG_CALLS + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast(pkt->c->server.addr))
-		return fr_up(skb, PROG_CALLS + reason_martian_destination);
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-	      (pkt->partial >> 16) >= 81))
-		return fr_up(skb, PROG_CALLS + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_CALLS + reason_udp_checksum_2);
-	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_CALLS + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_martian_destination);
+	pkt->partial_2 = fr_partial(skb);
+	if (v6) {
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+		      (pkt->partial_2 >> 16) >= 81))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, pkt->prog + reason_udp_checksum_2);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+	} else {
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		      (pkt->partial_2 >> 16) >= 61) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+	}
 	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET6;
-	fib->src[0] = ld32(ipv6->dst);
-	fib->src[1] = ld32(ipv6->dst + 4);
-	fib->src[2] = ld32(ipv6->dst + 8);
-	fib->src[3] = ld32(ipv6->dst + 12);
-	fib->dst[0] = ld32(pkt->c->server.addr);
-	fib->dst[1] = ld32(pkt->c->server.addr + 4);
-	fib->dst[2] = ld32(pkt->c->server.addr + 8);
-	fib->dst[3] = ld32(pkt->c->server.addr + 12);
-	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), pkt->c->ports[fr_level(pkt->priority, 3)]);
+	fib->family = v6 ? AF_INET6 : AF_INET;
+	if (v6) {
+		fib->src[0] = ld32(ipv6->dst);
+		fib->src[1] = ld32(ipv6->dst + 4);
+		fib->src[2] = ld32(ipv6->dst + 8);
+		fib->src[3] = ld32(ipv6->dst + 12);
+		fib->dst[0] = ld32(pkt->c->server.addr);
+		fib->dst[1] = ld32(pkt->c->server.addr + 4);
+		fib->dst[2] = ld32(pkt->c->server.addr + 8);
+		fib->dst[3] = ld32(pkt->c->server.addr + 12);
+	} else {
+		fib->src[0] = ld32(ipv4->dst);
+		fib->dst[0] = fr_v4(pkt->c->server.addr);
+	}
+	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port),
+		pkt->c->ports[fr_level(pkt->priority_2, 3)]);
 	if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-		return fr_up(skb, PROG_CALLS + reason_too_big_2);
+		return fr_up(skb, pkt->prog + reason_too_big_2);
 	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(hop, PROG_CALLS + reason_not_forwarded,
-					 PROG_CALLS + reason_unreachable_2));
-	return calls_ipv6_send(skb, pkt, hop, fib);
+			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					 pkt->prog + reason_unreachable_2));
+	if (v6)
+		return shared_ipv6_send(skb, pkt, hop, fib);
+	return shared_ipv4_send(skb, pkt, hop, fib);
 }
 
 SEC("tc") int prog_calls(struct __sk_buff *skb)
 {
-	struct calls_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_CALLS;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
 
@@ -1861,8 +1651,8 @@ SEC("tc") int prog_calls(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return calls_ipv4(skb, &pkt);
+		return calls_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return calls_ipv6(skb, &pkt);
+		return calls_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_CALLS + reason_not_ip);
 }

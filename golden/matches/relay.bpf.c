@@ -67,17 +67,17 @@ enum {
 	reason_ipv6_payload_length, reason_not_ip,
 };
 
+/* What is known of a packet. */
+struct packet {
+	void *data;
+	void *data_end;
+};
+
 /*
  * prog_filter: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
-
-/* What is known of a packet. */
-struct filter_packet {
-	void *data;
-	void *data_end;
-};
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -150,7 +150,7 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int filter_ipv4_send(struct __sk_buff *skb, struct filter_packet *pkt)
+static __always_inline int filter_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -158,11 +158,11 @@ static __always_inline int filter_ipv4_send(struct __sk_buff *skb, struct filter
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int filter_ipv4(struct __sk_buff *skb, struct filter_packet *pkt)
+static __always_inline int filter_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
+	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_eth *eth = pkt->data;
 	__u64 ip_end;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34);
@@ -226,7 +226,7 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int filter_ipv6_send(struct __sk_buff *skb, struct filter_packet *pkt)
+static __always_inline int filter_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -234,11 +234,11 @@ static __always_inline int filter_ipv6_send(struct __sk_buff *skb, struct filter
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int filter_ipv6(struct __sk_buff *skb, struct filter_packet *pkt)
+static __always_inline int filter_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
+	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_eth *eth = pkt->data;
 	__u64 ip_end;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54);
@@ -276,7 +276,7 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, struct filter_pack
 
 SEC("tc") int prog_filter(struct __sk_buff *skb)
 {
-	struct filter_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 

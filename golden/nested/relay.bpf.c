@@ -92,7 +92,7 @@ static __always_inline __u64 copy_services(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(8, 0);
+	all |= fr_copy8(to + 0, from + 0);
 	return all;
 }
 
@@ -115,9 +115,9 @@ static __always_inline __u64 copy_backends(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_HOP(0);
-	FR_COPY(64, 20);
-	FR_COPY(64, 28);
+	all |= fr_copy_hop(to + 0, from + 0);
+	all |= fr_copy64(to + 20, from + 20);
+	all |= fr_copy64(to + 28, from + 28);
 	return all;
 }
 
@@ -143,14 +143,8 @@ enum {
 	reason_not_ip,
 };
 
-/*
- * prog_balance: tc/ingress
- *	eth ipv4 udp
- *	eth ipv6 udp
- */
-
 /* What is known of a packet. */
-struct balance_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
@@ -158,6 +152,12 @@ struct balance_packet {
 	struct val_backends *b;
 	struct val_backends *b_2;
 };
+
+/*
+ * prog_balance: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -174,6 +174,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -213,103 +260,89 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline int balance_ipv4_send(struct __sk_buff *skb, struct balance_packet *pkt)
+static __always_inline int balance_ip_send(struct __sk_buff *skb, struct packet *pkt,
+					   const int second, const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
-	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
+	__be16 ipv4_ttl_protocol = 0;
+	__be16 ip_checksum = 0;
+	__be16 ipv6_next_header_hop_limit = 0;
 
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
-					 ipv4_ttl_protocol);
-	int direct = pkt->b->hop.hop.state == FR_HOP_DIRECT;
+	if (v6) {
+		ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						       (be8(&ipv6->hop_limit) - 1));
+	} else {
+		ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
+		/* ip.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
+					  ipv4_ttl_protocol);
+	}
+	int direct;
+	if (second)
+		direct = pkt->b_2->hop.hop.state == FR_HOP_DIRECT;
+	else
+		direct = pkt->b->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
 			return fr_up(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		if (unlikely(pkt->data + (v6 ? 22 : 26) > (void *)(long)skb->data_end))
 			return fr_drop(len, reason_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 22, 4);
+	__s64 csum = fr_complete_begin(skb, v6 ? 20 : 22, v6 ? 2 : 4);
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->b->hop.hop);
-
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, 22, 4);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	if (direct) {
+		if (second)
+			fr_link(pkt->data, &pkt->b_2->hop.hop);
+		else
+			fr_link(pkt->data, &pkt->b->hop.hop);
+	}
+	if (v6) {
+		st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	} else {
+		st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+		st16(&new_ipv4->checksum, ip_checksum);
+	}
+	fr_complete_end(skb, csum, v6 ? 20 : 22, v6 ? 2 : 4);
 
 	fr_count(reason_sent, len);
-	if (direct)
+	if (direct) {
+		if (second)
+			return bpf_redirect(pkt->b_2->hop.hop.ifindex, 0);
 		return bpf_redirect(pkt->b->hop.hop.ifindex, 0);
+	}
+	if (second) {
+		if (v6)
+			return fr_redirect_neigh(pkt->b_2->hop.hop.ifindex, AF_INET6,
+						 pkt->b_2->hop.addr);
+		return fr_redirect_neigh(pkt->b_2->hop.hop.ifindex, AF_INET,
+					 fr_v4_in(pkt->b_2->hop.addr));
+	}
+	if (v6)
+		return fr_redirect_neigh(pkt->b->hop.hop.ifindex, AF_INET6, pkt->b->hop.addr);
 	return fr_redirect_neigh(pkt->b->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->b->hop.addr));
 }
 
-static __always_inline int balance_ipv4_send_2(struct __sk_buff *skb, struct balance_packet *pkt)
+static __always_inline int balance_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
-					 ipv4_ttl_protocol);
-	int direct = pkt->b_2->hop.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 22, 4);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->b_2->hop.hop);
-
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, 22, 4);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->b_2->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->b_2->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->b_2->hop.addr));
-}
-
-static __always_inline int balance_ipv4(struct __sk_buff *skb, struct balance_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
@@ -329,196 +362,61 @@ static __always_inline int balance_ipv4(struct __sk_buff *skb, struct balance_pa
 		return fr_drop(skb->len, reason_no_pool);
 
 	/* {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.ho... */
-	if ((be8(&ipv4->dscp_ecn) >> 2) == 46) {
-		{
-			struct key_backends key __attribute__((aligned(8))) = {};
+	if (v6) {
+		if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
+			{
+				struct key_backends key __attribute__((aligned(8))) = {};
 
-			key.pool = s->pool;
-			key.bucket = 0;
-			enum fr_found found = find_backends(&key, pkt->lease, 8, &pkt->b);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_changing);
-			if (found == FR_MISSING)
-				pkt->b = NULL;
+				key.pool = s->pool;
+				key.bucket = 0;
+				enum fr_found found = find_backends(&key, pkt->lease, 8, &pkt->b);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_changing);
+				if (found == FR_MISSING)
+					pkt->b = NULL;
+			}
+			if (fr_has(pkt->b)) {
+				if (be8(&ipv6->hop_limit) <= 1)
+					return fr_up(skb, reason_hop_limit);
+				if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+					return fr_up(skb, reason_gso_packet);
+				if (!(skb->len <= pkt->ip_end ||
+				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+					return fr_up(skb, reason_partial_checksum);
+				if (unlikely(!fr_fits(&pkt->b->hop.hop,
+						      skb->gso_size ? skb->gso_size + 48 :
+						      pkt->ip_end - 14)))
+					return fr_unfit(skb, &pkt->b->hop.hop, reason_too_big);
+				return balance_ip_send(skb, pkt, 0, 1);
+			}
 		}
-		if (fr_has(pkt->b)) {
-			if (be8(&ipv4->ttl) <= 1)
-				return fr_up(skb, reason_hop_limit);
-			if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-				return fr_up(skb, reason_gso_packet);
-			if (!(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->b->hop.hop, skb->gso_size ? skb->gso_size + 28 :
-					      pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->b->hop.hop, reason_too_big);
-			return balance_ipv4_send(skb, pkt);
-		}
-	}
+	} else {
+		if ((be8(&ipv4->dscp_ecn) >> 2) == 46) {
+			{
+				struct key_backends key __attribute__((aligned(8))) = {};
 
-	/* {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.hop"}]}, */
-	{
-		struct key_backends key __attribute__((aligned(8))) = {};
-
-		key.pool = s->pool;
-		key.bucket = be16(&udp->src_port) & 3;
-		enum fr_found found = find_backends(&key, pkt->lease, 48, &pkt->b_2);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_no_backends, reason_changing);
-	}
-	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_hop_limit);
-	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_gso_packet);
-	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->b_2->hop.hop, skb->gso_size ? skb->gso_size + 28 :
-			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->b_2->hop.hop, reason_too_big);
-	return balance_ipv4_send_2(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int balance_ipv6_send(struct __sk_buff *skb, struct balance_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = pkt->b->hop.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 20, 2);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->b->hop.hop);
-
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, 20, 2);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->b->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->b->hop.hop.ifindex, AF_INET6, pkt->b->hop.addr);
-}
-
-static __always_inline int balance_ipv6_send_2(struct __sk_buff *skb, struct balance_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = pkt->b_2->hop.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 20, 2);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->b_2->hop.hop);
-
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, 20, 2);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->b_2->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->b_2->hop.hop.ifindex, AF_INET6, pkt->b_2->hop.addr);
-}
-
-static __always_inline int balance_ipv6(struct __sk_buff *skb, struct balance_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* lookup: s: services: ["udp.dst_port"] */
-	struct val_services *s;
-	{
-		struct key_services key __attribute__((aligned(8))) = {};
-
-		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_services(&key, pkt->lease, 0, &s);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_no_services, reason_changing);
-	}
-
-	/* {when: "s.pool == 0", do: [{drop: "no_pool"}]}, */
-	if (s->pool == 0)
-		return fr_drop(skb->len, reason_no_pool);
-
-	/* {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.ho... */
-	if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
-		{
-			struct key_backends key __attribute__((aligned(8))) = {};
-
-			key.pool = s->pool;
-			key.bucket = 0;
-			enum fr_found found = find_backends(&key, pkt->lease, 8, &pkt->b);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_changing);
-			if (found == FR_MISSING)
-				pkt->b = NULL;
-		}
-		if (fr_has(pkt->b)) {
-			if (be8(&ipv6->hop_limit) <= 1)
-				return fr_up(skb, reason_hop_limit);
-			if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-				return fr_up(skb, reason_gso_packet);
-			if (!(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->b->hop.hop, skb->gso_size ? skb->gso_size + 48 :
-					      pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->b->hop.hop, reason_too_big);
-			return balance_ipv6_send(skb, pkt);
+				key.pool = s->pool;
+				key.bucket = 0;
+				enum fr_found found = find_backends(&key, pkt->lease, 8, &pkt->b);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_changing);
+				if (found == FR_MISSING)
+					pkt->b = NULL;
+			}
+			if (fr_has(pkt->b)) {
+				if (be8(&ipv4->ttl) <= 1)
+					return fr_up(skb, reason_hop_limit);
+				if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+					return fr_up(skb, reason_gso_packet);
+				if (!(skb->len <= pkt->ip_end ||
+				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+					return fr_up(skb, reason_partial_checksum);
+				if (unlikely(!fr_fits(&pkt->b->hop.hop,
+						      skb->gso_size ? skb->gso_size + 28 :
+						      pkt->ip_end - 14)))
+					return fr_unfit(skb, &pkt->b->hop.hop, reason_too_big);
+				return balance_ip_send(skb, pkt, 0, 0);
+			}
 		}
 	}
 
@@ -532,21 +430,26 @@ static __always_inline int balance_ipv6(struct __sk_buff *skb, struct balance_pa
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, reason_no_backends, reason_changing);
 	}
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_hop_limit);
+	if (v6) {
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, reason_hop_limit);
+	} else {
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, reason_hop_limit);
+	}
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 		return fr_up(skb, reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->b_2->hop.hop, skb->gso_size ? skb->gso_size + 48 :
+	if (unlikely(!fr_fits(&pkt->b_2->hop.hop, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->b_2->hop.hop, reason_too_big);
-	return balance_ipv6_send_2(skb, pkt);
+	return balance_ip_send(skb, pkt, 1, v6);
 }
 
 SEC("tc") int prog_balance(struct __sk_buff *skb)
 {
-	struct balance_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
@@ -567,8 +470,8 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return balance_ipv4(skb, &pkt);
+		return balance_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return balance_ipv6(skb, &pkt);
+		return balance_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

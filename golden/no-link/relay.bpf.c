@@ -81,9 +81,9 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY_HOP(36);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy_hop(to + 36, from + 36);
 	return all;
 }
 
@@ -111,17 +111,12 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_RELAY = 0, PROG_WRAP = 42 };
 
-/*
- * prog_relay: tc/ingress
- *	ipv4 udp
- *	ipv6 udp
- */
-
 /* What is known of a packet. */
-struct relay_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
+	__u32 prog;
 	__u64 ip_end;
 	__u64 partial;
 	__u64 payload_len;
@@ -148,7 +143,7 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int relay_ipv4_send(struct __sk_buff *skb, struct relay_packet *pkt)
+static __always_inline int relay_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data;
 	struct hdr_udp *udp = pkt->data + 20;
@@ -181,11 +176,11 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, struct relay_p
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_RELAY + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 28 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_RELAY + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 4, 24);
@@ -201,18 +196,55 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, struct relay_p
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RELAY + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 4, 24);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, PROG_RELAY + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	fr_count(PROG_RELAY + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int relay_ipv4_send_ipv6(struct __sk_buff *skb, struct relay_packet *pkt)
+static __always_inline int wrap_ip_send(struct __sk_buff *skb, struct packet *pkt, const int to_v6)
+{
+	__u32 len = skb->len;
+	const __u32 headers_len = 0, new_headers_len = 32;
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + bpf_htons(pkt->payload_len + (to_v6 ? 72 : 52)) +
+			    fr_setting_v4(set_here) + fr_setting_v4(set_there) + 0x11c5);
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + (to_v6 ? 40 : 20),
+			    to_v6 ? FR_TO_IPV4 : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, 0, 32);
+	struct hdr_ipv4 *new_ipv4 = pkt->data;
+	struct hdr_udp *new_udp = pkt->data + 20;
+	struct hdr_shim *new_shim = pkt->data + 28;
+
+	st16(&new_ipv4->version_ihl, bpf_htons(0x4500));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + (to_v6 ? 72 : 52)));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_setting_v4(set_here));
+	st32(new_ipv4->dst, fr_setting_v4(set_there));
+	st32(&new_udp->src_port, bpf_htonl(0x91b58));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (to_v6 ? 52 : 32)));
+	st16(&new_udp->checksum, bpf_htons(0));
+	st32(&new_shim->id, bpf_htonl(7));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	fr_complete_end(skb, csum, 0, 32);
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int relay_ipv4_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data;
 	struct hdr_udp *udp = pkt->data + 20;
@@ -240,7 +272,7 @@ static __always_inline int relay_ipv4_send_ipv6(struct __sk_buff *skb, struct re
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_RELAY + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 0, 48);
 	struct hdr_ipv6 *new_ipv6 = pkt->data;
@@ -256,98 +288,130 @@ static __always_inline int relay_ipv4_send_ipv6(struct __sk_buff *skb, struct re
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RELAY + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 0, 48);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, PROG_RELAY + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	fr_count(PROG_RELAY + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int relay_ipv4(struct __sk_buff *skb, struct relay_packet *pkt)
+static __always_inline int shared_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data;
 	struct hdr_udp *udp = pkt->data + 20;
-	__u64 udp_end;
+	__u64 udp_end = 0;
 
 	if ((void *)(ipv4 + 1) > pkt->data_end)
-		return fr_up(skb, PROG_RELAY + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, PROG_RELAY + reason_ipv4_version);
+		return fr_up(skb, pkt->prog + reason_ipv4_version);
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, PROG_RELAY + reason_ip_options);
+		return fr_up(skb, pkt->prog + reason_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, PROG_RELAY + reason_ipv4_reserved);
+		return fr_up(skb, pkt->prog + reason_ipv4_reserved);
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, PROG_RELAY + reason_fragment);
+		return fr_up(skb, pkt->prog + reason_fragment);
 	pkt->ip_end = be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || pkt->ip_end > skb->len)
-		return fr_up(skb, PROG_RELAY + reason_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, PROG_RELAY + reason_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, PROG_RELAY + reason_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, PROG_RELAY + reason_multicast);
-		return fr_up(skb, PROG_RELAY + reason_martian_destination);
+		return fr_up(skb, pkt->prog + reason_ipv4_total_length);
+	pkt->p = 0;
+	if (pkt->prog == PROG_WRAP) {
+		/* when: "inner.dscp != 0" */
+		if ((be8(&ipv4->dscp_ecn) >> 2) == 0)
+			return fr_up(skb, pkt->prog + reason_no_match);
+	} else {
+		if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) +
+			       ld32(&ipv4->ttl) + ld32(ipv4->src) + ld32(ipv4->dst)))
+			return fr_up(skb, pkt->prog + reason_ipv4_checksum);
+		if (!fr_unicast_v4(ld32(ipv4->src)))
+			return fr_up(skb, pkt->prog + reason_martian_source);
+		if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+			if (fr_multicast_v4(ld32(ipv4->dst)))
+				return fr_up(skb, pkt->prog + reason_multicast);
+			return fr_up(skb, pkt->prog + reason_martian_destination);
+		}
+
+		/* stack: ["ip", "udp"] */
+		if (be8(&ipv4->protocol) != IPPROTO_UDP)
+			return fr_up(skb, pkt->prog + reason_not_udp);
+		__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 20, &udp_end);
+		if (why)
+			return fr_up(skb, pkt->prog + why);
+		/* lookup: p: peers: ["udp.dst_port"] */
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		key.port = be16(&udp->dst_port);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, pkt->prog + reason_no_peers,
+					 pkt->prog + reason_changing);
+
+		/* do: [{send: {from: "p.local", to: "p.remote"}}] */
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
+			return fr_up(skb, pkt->prog + reason_address_family);
+		if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(20, 26) ||
+			      (pkt->partial >> 16) >= 28))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+				return fr_up(skb, pkt->prog + reason_gso_packet);
+			if (!(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->p->hop_remote,
+					      skb->gso_size ? skb->gso_size + 28 : pkt->ip_end)))
+				return fr_unfit(skb, &pkt->p->hop_remote,
+						pkt->prog + reason_too_big);
+			return relay_ipv4_send(skb, pkt);
+		}
 	}
-
-	/* stack: ["ip", "udp"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, PROG_RELAY + reason_not_udp);
-	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 20, &udp_end);
-	if (why)
-		return fr_up(skb, PROG_RELAY + why);
-
-	/* lookup: p: peers: ["udp.dst_port"] */
-	struct key_peers key __attribute__((aligned(8))) = {};
-
-	key.port = be16(&udp->dst_port);
-	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_RELAY + reason_no_peers,
-				 PROG_RELAY + reason_changing);
-
-	/* do: [{send: {from: "p.local", to: "p.remote"}}] */
-	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, PROG_RELAY + reason_address_family);
-	if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(20, 26) ||
-		      (pkt->partial >> 16) >= 28))
-			return fr_up(skb, PROG_RELAY + reason_partial_checksum);
-		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, PROG_RELAY + reason_gso_packet);
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_RELAY + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 28 :
-				      pkt->ip_end)))
-			return fr_unfit(skb, &pkt->p->hop_remote, PROG_RELAY + reason_too_big);
-		return relay_ipv4_send(skb, pkt);
-	}
+	/* "pass", */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_RELAY + reason_gso_packet);
-	pkt->payload_len = udp_end - 28;
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+	if (pkt->prog == PROG_WRAP) {
+		/* {push: {ipv4: {dscp: 0, ecn: 0, src: "setting.here", dst: "setting.there"},... */
+		if ((ldv64(set_here) == 0 && ldv32(set_here + 8) == 0xffff0000ULL) != 1 ||
+		    (ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000ULL) != 1)
+			return fr_up(skb, pkt->prog + reason_address_family);
+	}
+	pkt->payload_len = (pkt->prog == PROG_WRAP ? pkt->ip_end : udp_end) -
+		(pkt->prog == PROG_WRAP ? 20 : 28);
+	if (pkt->prog == PROG_WRAP) {
+		if (pkt->payload_len + 52 > 0xffff || pkt->payload_len + 32 > 0xffff)
+			return fr_up(skb, pkt->prog + reason_length);
+	}
 	pkt->partial_2 = fr_partial(skb);
+	if (pkt->prog == PROG_WRAP) {
+		if (!(pkt->partial_2 == 0 ||
+		      ((pkt->partial_2 >> 16) >= 20 &&
+		       (pkt->partial_2 & 0xffff) < 20ULL + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return wrap_ip_send(skb, pkt, 0);
+	}
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(20, 26) ||
 	      ((pkt->partial_2 >> 16) >= 28 &&
 	       (pkt->partial_2 & 0xffff) < 28ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_RELAY + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_RELAY + reason_udp_checksum);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_remote, 48ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_remote, PROG_RELAY + reason_too_big);
+		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 	return relay_ipv4_send_ipv6(skb, pkt);
 }
 
-static __always_inline int relay_ipv6_send(struct __sk_buff *skb, struct relay_packet *pkt)
+/*
+ * prog_relay: tc/ingress
+ *	ipv4 udp
+ *	ipv6 udp
+ */
+
+static __always_inline int relay_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data;
 	struct hdr_udp *udp = pkt->data + 40;
@@ -372,11 +436,11 @@ static __always_inline int relay_ipv6_send(struct __sk_buff *skb, struct relay_p
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_RELAY + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 48 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_RELAY + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 0, 48);
@@ -391,18 +455,18 @@ static __always_inline int relay_ipv6_send(struct __sk_buff *skb, struct relay_p
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RELAY + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 0, 48);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, PROG_RELAY + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	fr_count(PROG_RELAY + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int relay_ipv6_send_ipv4(struct __sk_buff *skb, struct relay_packet *pkt)
+static __always_inline int relay_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data;
 	struct hdr_udp *udp = pkt->data + 40;
@@ -417,7 +481,7 @@ static __always_inline int relay_ipv6_send_ipv4(struct __sk_buff *skb, struct re
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
@@ -434,7 +498,7 @@ static __always_inline int relay_ipv6_send_ipv4(struct __sk_buff *skb, struct re
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_RELAY + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 0, 28);
 	struct hdr_ipv4 *new_ipv4 = pkt->data;
@@ -452,46 +516,46 @@ static __always_inline int relay_ipv6_send_ipv4(struct __sk_buff *skb, struct re
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RELAY + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 0, 28);
 
 	/* There was no link-layer header: room for the one that the kernel writes. */
 	if (bpf_skb_change_head(skb, 14, 0))
-		return fr_drop(len, PROG_RELAY + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	fr_count(PROG_RELAY + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return bpf_redirect_neigh(pkt->p->hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int relay_ipv6(struct __sk_buff *skb, struct relay_packet *pkt)
+static __always_inline int relay_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data;
 	struct hdr_udp *udp = pkt->data + 40;
 	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > pkt->data_end)
-		return fr_up(skb, PROG_RELAY + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, PROG_RELAY + reason_ipv6_version);
+		return fr_up(skb, pkt->prog + reason_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, PROG_RELAY + reason_mapped_address);
+		return fr_up(skb, pkt->prog + reason_mapped_address);
 	pkt->ip_end = 40ULL + be16(&ipv6->payload_length);
 	if (pkt->ip_end > skb->len)
-		return fr_up(skb, PROG_RELAY + reason_ipv6_payload_length);
+		return fr_up(skb, pkt->prog + reason_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, PROG_RELAY + reason_martian_source);
+		return fr_up(skb, pkt->prog + reason_martian_source);
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, PROG_RELAY + reason_multicast);
-		return fr_up(skb, PROG_RELAY + reason_martian_destination);
+			return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_martian_destination);
 	}
 
 	/* stack: ["ip", "udp"] */
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, PROG_RELAY + reason_not_udp);
+		return fr_up(skb, pkt->prog + reason_not_udp);
 	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 40, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_RELAY + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
@@ -499,48 +563,49 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, struct relay_packet
 	key.port = be16(&udp->dst_port);
 	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_RELAY + reason_no_peers,
-				 PROG_RELAY + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_peers,
+				 pkt->prog + reason_changing);
 
 	/* do: [{send: {from: "p.local", to: "p.remote"}}] */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, PROG_RELAY + reason_address_family);
+		return fr_up(skb, pkt->prog + reason_address_family);
 	if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(40, 46) ||
 		      (pkt->partial >> 16) >= 48))
-			return fr_up(skb, PROG_RELAY + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_RELAY + reason_udp_checksum);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, PROG_RELAY + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_RELAY + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end)))
-			return fr_unfit(skb, &pkt->p->hop_remote, PROG_RELAY + reason_too_big);
+			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 		return relay_ipv6_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_RELAY + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = udp_end - 48;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(40, 46) ||
-	      ((pkt->partial_2 >> 16) >= 48 &&
-	       (pkt->partial_2 & 0xffff) < 48ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_RELAY + reason_partial_checksum);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(40, 46) ||
+	      ((pkt->partial >> 16) >= 48 &&
+	       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_RELAY + reason_udp_checksum);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_remote, 28ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_remote, PROG_RELAY + reason_too_big);
+		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 	return relay_ipv6_send_ipv4(skb, pkt);
 }
 
 SEC("tc") int prog_relay(struct __sk_buff *skb)
 {
-	struct relay_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_RELAY;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -562,7 +627,7 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 	if ((be8(pkt.data) >> 4) == 4 && (be8(pkt.data) & 15) == 5 &&
 	    (be8(pkt.data + 6) >> 7) == 0 && ((be8(pkt.data + 6) >> 5) & 1) == 0 &&
 	    (be16(pkt.data + 6) & 0x1fff) == 0)
-		return relay_ipv4(skb, &pkt);
+		return shared_ipv4(skb, &pkt);
 	if ((be8(pkt.data) >> 4) == 6)
 		return relay_ipv6(skb, &pkt);
 	return fr_up(skb, PROG_RELAY + reason_not_ip);
@@ -574,168 +639,48 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
  *	ipv6
  */
 
-/* What is known of a packet. */
-struct wrap_packet {
-	void *data;
-	void *data_end;
-	__u64 payload_len;
-};
-
-static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, struct wrap_packet *pkt)
-{
-	__u32 len = skb->len;
-	const __u32 headers_len = 0, new_headers_len = 32;
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + bpf_htons(pkt->payload_len + 52) +
-					   fr_setting_v4(set_here) + fr_setting_v4(set_there) +
-					   0x11c5);
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 20, 0,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_WRAP + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, 0, 32);
-	struct hdr_ipv4 *new_ipv4 = pkt->data;
-	struct hdr_udp *new_udp = pkt->data + 20;
-	struct hdr_shim *new_shim = pkt->data + 28;
-
-	st16(&new_ipv4->version_ihl, bpf_htons(0x4500));
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 52));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_setting_v4(set_here));
-	st32(new_ipv4->dst, fr_setting_v4(set_there));
-	st32(&new_udp->src_port, bpf_htonl(0x91b58));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 32));
-	st16(&new_udp->checksum, bpf_htons(0));
-	st32(&new_shim->id, bpf_htonl(7));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	fr_complete_end(skb, csum, 0, 32);
-
-	fr_count(PROG_WRAP + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int wrap_ipv4(struct __sk_buff *skb, struct wrap_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data;
-
-	if ((void *)(ipv4 + 1) > pkt->data_end)
-		return fr_up(skb, PROG_WRAP + reason_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, PROG_WRAP + reason_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, PROG_WRAP + reason_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, PROG_WRAP + reason_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, PROG_WRAP + reason_fragment);
-	__u64 inner_end = be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || inner_end > skb->len)
-		return fr_up(skb, PROG_WRAP + reason_ipv4_total_length);
-
-	/* when: "inner.dscp != 0" */
-	if ((be8(&ipv4->dscp_ecn) >> 2) == 0)
-		return fr_up(skb, PROG_WRAP + reason_no_match);
-
-	/* "pass", */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_WRAP + reason_gso_packet);
-
-	/* {push: {ipv4: {dscp: 0, ecn: 0, src: "setting.here", dst: "setting.there"}, before:... */
-	if ((ldv64(set_here) == 0 && ldv32(set_here + 8) == 0xffff0000ULL) != 1 ||
-	    (ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000ULL) != 1)
-		return fr_up(skb, PROG_WRAP + reason_address_family);
-	pkt->payload_len = inner_end - 20;
-	if (pkt->payload_len + 52 > 0xffff || pkt->payload_len + 32 > 0xffff)
-		return fr_up(skb, PROG_WRAP + reason_length);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 20 && (partial & 0xffff) < 20ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_WRAP + reason_partial_checksum);
-	return wrap_ipv4_send(skb, pkt);
-}
-
-static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, struct wrap_packet *pkt)
-{
-	__u32 len = skb->len;
-	const __u32 headers_len = 0, new_headers_len = 32;
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + bpf_htons(pkt->payload_len + 72) +
-					   fr_setting_v4(set_here) + fr_setting_v4(set_there) +
-					   0x11c5);
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_WRAP + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, 0, 32);
-	struct hdr_ipv4 *new_ipv4 = pkt->data;
-	struct hdr_udp *new_udp = pkt->data + 20;
-	struct hdr_shim *new_shim = pkt->data + 28;
-
-	st16(&new_ipv4->version_ihl, bpf_htons(0x4500));
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 72));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_setting_v4(set_here));
-	st32(new_ipv4->dst, fr_setting_v4(set_there));
-	st32(&new_udp->src_port, bpf_htonl(0x91b58));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 52));
-	st16(&new_udp->checksum, bpf_htons(0));
-	st32(&new_shim->id, bpf_htonl(7));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	fr_complete_end(skb, csum, 0, 32);
-
-	fr_count(PROG_WRAP + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int wrap_ipv6(struct __sk_buff *skb, struct wrap_packet *pkt)
+static __always_inline int wrap_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data;
 
 	if ((void *)(ipv6 + 1) > pkt->data_end)
-		return fr_up(skb, PROG_WRAP + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, PROG_WRAP + reason_ipv6_version);
+		return fr_up(skb, pkt->prog + reason_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, PROG_WRAP + reason_mapped_address);
+		return fr_up(skb, pkt->prog + reason_mapped_address);
 	__u64 inner_end = 40ULL + be16(&ipv6->payload_length);
 	if (inner_end > skb->len)
-		return fr_up(skb, PROG_WRAP + reason_ipv6_payload_length);
+		return fr_up(skb, pkt->prog + reason_ipv6_payload_length);
 
 	/* when: "inner.dscp != 0" */
 	if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 0)
-		return fr_up(skb, PROG_WRAP + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* "pass", */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_WRAP + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* {push: {ipv4: {dscp: 0, ecn: 0, src: "setting.here", dst: "setting.there"}, before:... */
 	if ((ldv64(set_here) == 0 && ldv32(set_here + 8) == 0xffff0000ULL) != 1 ||
 	    (ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000ULL) != 1)
-		return fr_up(skb, PROG_WRAP + reason_address_family);
+		return fr_up(skb, pkt->prog + reason_address_family);
 	pkt->payload_len = inner_end - 40;
 	if (pkt->payload_len + 72 > 0xffff || pkt->payload_len + 52 > 0xffff)
-		return fr_up(skb, PROG_WRAP + reason_length);
+		return fr_up(skb, pkt->prog + reason_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 40 && (partial & 0xffff) < 40ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_WRAP + reason_partial_checksum);
-	return wrap_ipv6_send_ipv4(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	return wrap_ip_send(skb, pkt, 1);
 }
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
 {
-	struct wrap_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
+	struct packet pkt;
+
+	pkt.prog = PROG_WRAP;
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 40);
@@ -743,7 +688,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	pkt.data_end = (void *)(long)skb->data_end;
 
 	/* wrap: { */
-	if (!fr_lease_valid(lease, now))
+	if (!fr_lease_valid(pkt.lease, now))
 		return fr_up(skb, PROG_WRAP + reason_inactive);
 
 	/* hook: "tc/egress" */
@@ -756,7 +701,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	if ((be8(pkt.data) >> 4) == 4 && (be8(pkt.data) & 15) == 5 &&
 	    (be8(pkt.data + 6) >> 7) == 0 && ((be8(pkt.data + 6) >> 5) & 1) == 0 &&
 	    (be16(pkt.data + 6) & 0x1fff) == 0)
-		return wrap_ipv4(skb, &pkt);
+		return shared_ipv4(skb, &pkt);
 	if ((be8(pkt.data) >> 4) == 6)
 		return wrap_ipv6(skb, &pkt);
 	return fr_up(skb, PROG_WRAP + reason_not_inner);

@@ -15,7 +15,7 @@
 #define FR_NEEDS_TRANSLATIONS 1024
 #define FR_NEEDS_RING 1048576
 #define FR_NEEDS_FRONT 80
-#define FR_NEEDS_SAME 10
+#define FR_NEEDS_SAME 11
 #define FR_EVENTS 2
 #include "fastrelay.h"
 
@@ -148,18 +148,39 @@ enum {
 	reason_not_ip,
 };
 
+/* What is known of a packet. */
+struct packet {
+	void *data;
+	void *data_end;
+	__u64 ip_end;
+};
+
+/* What is the same for all receivers. */
+struct same {
+	__u32 kind0;
+	__u64 rest0;
+	__u64 rest1;
+	__u64 quiet;
+	__u64 clock;
+	__u32 kind2;
+	__u64 rest2;
+	__u64 ip_end;
+	__s64 csum;
+	__u64 copies0;
+	__u32 kind1;
+};
+
+struct fan {
+	struct __sk_buff *skb;
+	struct list_members *list;
+	void *front;
+};
+
 /*
  * prog_room: tc/ingress
  *	eth ipv4 udp msg
  *	eth ipv6 udp msg
  */
-
-/* What is known of a packet. */
-struct room_packet {
-	void *data;
-	void *data_end;
-	__u64 ip_end;
-};
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -176,6 +197,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -215,57 +283,26 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-/* What is the same for all receivers. */
-struct room_same1 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u64 quiet;
-	__u64 clock;
-	__u32 kind2;
-	__u64 rest2;
-	__u64 ip_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct room_fan1 {
-	struct __sk_buff *skb;
-	struct list_members *list;
-	void *front;
-};
-
-static __always_inline long room_copy1(struct __sk_buff *skb, void *front, __u64 stream,
-				       struct receiver_members *r, struct room_same1 *same)
+static __always_inline long room_copy(struct __sk_buff *skb, void *front, __u64 stream,
+				      struct receiver_members *r, struct same *same, const int v6)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	struct hdr_msg *saved_msg = front + 42;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_msg *saved_msg = front + (v6 ? 62 : 42);
 	void *data;
 
 	/* {set: {"msg.number": "alloc(r.next)", "msg.stream": "low(stream, 62)"}}, */
 	__u64 next = fr_alloc(r->next, 1);
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	__u64 udp_new_pseudo;
+	if (v6) {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+			fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+			fr_add64(ld64(r->remote.addr + 8));
+	} else {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	}
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -277,26 +314,40 @@ static __always_inline long room_copy1(struct __sk_buff *skb, void *front, __u64
 						 fr_add64(bpf_cpu_to_be64(((stream &
 						 0x3fffffffffffffffULL) << 2) |
 						 (be8(saved_msg->stream_kind + 7) & 3))));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
+	__be16 ip_checksum = 0;
+	if (!v6) {
+		if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
+		/* ip.checksum */
+		ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					  fr_v4(r->remote.addr));
+	}
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 58 > (void *)(long)skb->data_end))
+	if (unlikely(data + (v6 ? 78 : 58) > (void *)(long)skb->data_end))
 		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_msg *new_msg = data + 42;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + (v6 ? 54 : 34);
+	struct hdr_msg *new_msg = data + (v6 ? 62 : 42);
 
 	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	if (v6) {
+		st32(new_ipv6->version_to_flow_label,
+		     bpf_htonl(0x60000000ULL |
+			       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+		st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+		st64(new_ipv6->src, ld64(r->local.addr));
+		st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+		st64(new_ipv6->dst, ld64(r->remote.addr));
+		st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	} else {
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+		st32(new_ipv4->src, fr_v4(r->local.addr));
+		st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st64(&new_msg->number, bpf_cpu_to_be64(next));
@@ -304,9 +355,10 @@ static __always_inline long room_copy1(struct __sk_buff *skb, void *front, __u64
 	     bpf_cpu_to_be64(((stream & 0x3fffffffffffffffULL) << 2) |
 			     (be8(saved_msg->stream_kind + 7) & 3)));
 	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 40);
+		fr_complete(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 64 : 40);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
 		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
@@ -327,11 +379,67 @@ static __always_inline long room_copy1(struct __sk_buff *skb, void *front, __u64
 	return 0;
 }
 
-static __always_inline long room_copy2(struct __sk_buff *skb, void *front,
-				       struct receiver_members *r, struct room_same1 *same)
+static __always_inline long room_copy4(struct __sk_buff *skb, void *front,
+				       struct receiver_members *r, struct same *same)
 {
-	struct hdr_msg *saved_msg = front + 42;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_msg *saved_msg = front + 62;
+	void *data;
+
+	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
+	__u64 next = fr_alloc(r->next, 0x3e8);
+
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind1 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest1 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest1 + udp_new_pseudo +
+						 bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_add64(bpf_cpu_to_be64(next)));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 78 > (void *)(long)skb->data_end))
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
+
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_msg *new_msg = data + 62;
+
+	fr_link(data, &r->hop_remote);
+	st64(new_msg->stream_kind, ld64(saved_msg->stream_kind));
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st64(&new_msg->number, bpf_cpu_to_be64(next));
+	st16(&new_udp->checksum, udp_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, ETH_HLEN, 64);
+
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
+	same->copies0++;
+	fr_copied(r->receiver, skb->len);
+	return 0;
+}
+
+static __always_inline long room_copy2(struct __sk_buff *skb, void *front,
+				       struct receiver_members *r, struct same *same)
+{
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_msg *saved_msg = front + 42;
 	void *data;
 
 	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
@@ -358,9 +466,9 @@ static __always_inline long room_copy2(struct __sk_buff *skb, void *front,
 	if (unlikely(data + 58 > (void *)(long)skb->data_end))
 		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 
-	struct hdr_msg *new_msg = data + 42;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	struct hdr_msg *new_msg = data + 42;
 
 	fr_link(data, &r->hop_remote);
 	st64(new_msg->stream_kind, ld64(saved_msg->stream_kind));
@@ -383,14 +491,15 @@ static __always_inline long room_copy2(struct __sk_buff *skb, void *front,
 	return 0;
 }
 
-static __noinline long room_turn1(__u32 i, struct room_fan1 *fan)
+static __always_inline long room_turn(__u32 i, struct fan *fan, const int second)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct room_same1 *same = front + FR_NEEDS_FRONT;
+	struct same *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	struct receiver_members *r = receiver_of_members(fan->list, i);
-	struct hdr_msg *saved_msg = front + 42;
+	struct hdr_udp *saved_udp = front + 54;
+	struct hdr_msg *saved_msg = front + (second ? 62 : 42);
 
 	if (!r)
 		return 1;
@@ -399,10 +508,19 @@ static __noinline long room_turn1(__u32 i, struct room_fan1 *fan)
 
 	/* {match: "msg.kind": 0, do: [ */
 	if ((be8(saved_msg->stream_kind + 7) & 3) == 0) {
-		/* {send: {from: "r.local", to: "r.remote"}}, */
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
-		    !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_address_family);
+		if (second) {
+			/* {send: {from: "r.local", to: "r.remote"}}, */
+			if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+			    fr_is_v4(r->remote.addr))
+				return fr_decline(r->receiver, skb->len, reason_address_family);
+			if (be16(&saved_udp->checksum) == 0)
+				return fr_decline(r->receiver, skb->len, reason_udp_checksum);
+		} else {
+			/* {send: {from: "r.local", to: "r.remote"}}, */
+			if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+			    !fr_is_v4(r->remote.addr))
+				return fr_decline(r->receiver, skb->len, reason_address_family);
+		}
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
 					  fr_indirect(&r->hop_remote, reason_no_route));
@@ -429,379 +547,36 @@ static __noinline long room_turn1(__u32 i, struct room_fan1 *fan)
 			streams = translation->value;
 		}
 		__u64 stream = streams;
-		return room_copy1(skb, front, stream, r, same);
+		return room_copy(skb, front, stream, r, same, second);
 	}
-
-	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_address_family);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, reason_too_big);
-	return room_copy2(skb, front, r, same);
-}
-
-static __always_inline int room_fan1(struct __sk_buff *skb, struct room_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: { */
-	struct group_members key __attribute__((aligned(8))) = {};
-	struct list_members *list;
-
-	fr_put_endpoint_v4(&key.room, ld32(ipv4->dst), be16(&udp->dst_port));
-	list = list_of_members(&key);
-	if (!list)
-		return fr_up(skb, reason_no_members);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, reason_no_memory);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 58);
-	if (!front)
-		return fr_up(skb, reason_no_memory);
-	struct room_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_msg *saved_msg = front + 42;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(&saved_msg->number)) +
-		 fr_add64(ld64(saved_msg->stream_kind)) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->quiet = 0;
-	same->clock = 0;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind2 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind2 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
-	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(&saved_msg->number)) +
-		 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
-	same->ip_end = pkt->ip_end;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, 18, 40);
-
-	same->copies0 = 0;
-	struct room_fan1 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, room_turn1, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, 58, 0))
-		return fr_drop(len, reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 40);
-
-	fr_count_copies(reason_copy, same->copies0, skb->len);
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int room_ipv4(struct __sk_buff *skb, struct room_packet *pkt)
-{
-	struct hdr_msg *msg = pkt->data + 42;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* headers: msg: fields: [{name: "number", bits: 64}, {name: "stream", bits: 62}, {nam... */
-	if ((void *)(msg + 1) > pkt->data_end || 58ULL > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "msg"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 58) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
-	return room_fan1(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-/* What is the same for all receivers. */
-struct room_same2 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 quiet;
-	__u64 clock;
-	__u32 kind1;
-	__u64 rest1;
-	__u64 ip_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct room_fan2 {
-	struct __sk_buff *skb;
-	struct list_members *list;
-	void *front;
-};
-
-static __always_inline long room_copy3(struct __sk_buff *skb, void *front, __u64 stream,
-				       struct receiver_members *r, struct room_same2 *same)
-{
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	struct hdr_msg *saved_msg = front + 62;
-	void *data;
-
-	/* {set: {"msg.number": "alloc(r.next)", "msg.stream": "low(stream, 62)"}}, */
-	__u64 next = fr_alloc(r->next, 1);
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_add64(bpf_cpu_to_be64(next)) +
-						 fr_add64(bpf_cpu_to_be64(((stream &
-						 0x3fffffffffffffffULL) << 2) |
-						 (be8(saved_msg->stream_kind + 7) & 3))));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 78 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_msg *new_msg = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st64(&new_msg->number, bpf_cpu_to_be64(next));
-	st64(new_msg->stream_kind,
-	     bpf_cpu_to_be64(((stream & 0x3fffffffffffffffULL) << 2) |
-			     (be8(saved_msg->stream_kind + 7) & 3)));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 64);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-
-	/* {emit: moved: {from: "msg.stream", to: "stream", number: "msg.number"}}, */
-	struct event_moved *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_moved), 0);
-	if (event0) {
-		fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
-		event0->from = be64(saved_msg->stream_kind) >> 2;
-		event0->to = stream;
-		event0->number = be64(&saved_msg->number);
-		same->quiet |= fr_submit_more(&event0->head, same->clock);
-	} else {
-		fr_lose(1);
-	}
-	return 0;
-}
-
-static __always_inline long room_copy4(struct __sk_buff *skb, void *front,
-				       struct receiver_members *r, struct room_same2 *same)
-{
-	struct hdr_msg *saved_msg = front + 62;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
-
-	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
-	__u64 next = fr_alloc(r->next, 0x3e8);
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind1 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest1 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest1 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_add64(bpf_cpu_to_be64(next)));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 78 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
-
-	struct hdr_msg *new_msg = data + 62;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-
-	fr_link(data, &r->hop_remote);
-	st64(new_msg->stream_kind, ld64(saved_msg->stream_kind));
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st64(&new_msg->number, bpf_cpu_to_be64(next));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 64);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __noinline long room_turn2(__u32 i, struct room_fan2 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct room_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	struct receiver_members *r = receiver_of_members(fan->list, i);
-	struct hdr_msg *saved_msg = front + 62;
-	struct hdr_udp *saved_udp = front + 54;
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* {match: "msg.kind": 0, do: [ */
-	if ((be8(saved_msg->stream_kind + 7) & 3) == 0) {
-		/* {send: {from: "r.local", to: "r.remote"}}, */
+	if (second) {
+		/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", ... */
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_address_family);
 		if (be16(&saved_udp->checksum) == 0)
 			return fr_decline(r->receiver, skb->len, reason_udp_checksum);
-		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_no_route));
-		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, reason_too_big);
-
-		/* {let: stream: "translate(r.streams, msg.stream, alloc(r.fresh, 4))"}, */
-		__u64 fresh;
-		__u64 streams;
-		{
-			struct fr_translation_key key = { .key = be64(saved_msg->stream_kind) >> 2,
-							 .space = r->streams };
-			struct fr_translation *translation = NULL;
-			int how = fr_translation(&key, &translation);
-
-			if (how == FR_TRANSLATING)
-				return fr_decline(r->receiver, skb->len, reason_translating);
-			if (how == FR_TRANSLATIONS_FULL || !translation)
-				return fr_decline(r->receiver, skb->len, reason_translations_full);
-			if (how == FR_TRANSLATE) {
-				fresh = fr_alloc(r->fresh, 4);
-				fr_translated(translation, fresh);
-			}
-			streams = translation->value;
-		}
-		__u64 stream = streams;
-		return room_copy3(skb, front, stream, r, same);
+	} else {
+		/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", ... */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, reason_address_family);
 	}
-
-	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_address_family);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, reason_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
 				  fr_indirect(&r->hop_remote, reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_too_big);
-	return room_copy4(skb, front, r, same);
+	if (second)
+		return room_copy4(skb, front, r, same);
+	return room_copy2(skb, front, r, same);
 }
 
-static __always_inline int room_fan2(struct __sk_buff *skb, struct room_packet *pkt)
+static __noinline long room_turn2(__u32 i, struct fan *fan)
+{
+	return room_turn(i, fan, 1);
+}
+
+static __always_inline int room_fan2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -823,10 +598,10 @@ static __always_inline int room_fan2(struct __sk_buff *skb, struct room_packet *
 	void *front = fr_save_front(skb, 78);
 	if (!front)
 		return fr_up(skb, reason_no_memory);
-	struct room_same2 *same = front + FR_NEEDS_FRONT;
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_msg *saved_msg = front + 62;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
@@ -875,7 +650,7 @@ static __always_inline int room_fan2(struct __sk_buff *skb, struct room_packet *
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 64);
 
 	same->copies0 = 0;
-	struct room_fan2 fan = {
+	struct fan fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
@@ -894,18 +669,120 @@ static __always_inline int room_fan2(struct __sk_buff *skb, struct room_packet *
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int room_ipv6(struct __sk_buff *skb, struct room_packet *pkt)
+static __noinline long room_turn1(__u32 i, struct fan *fan)
 {
-	struct hdr_msg *msg = pkt->data + 62;
-	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	return room_turn(i, fan, 0);
+}
 
+static __always_inline int room_fan1(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u32 len = skb->len;
+
+	/* do: [{fan_out: { */
+	struct group_members key __attribute__((aligned(8))) = {};
+	struct list_members *list;
+
+	fr_put_endpoint_v4(&key.room, ld32(ipv4->dst), be16(&udp->dst_port));
+	list = list_of_members(&key);
+	if (!list)
+		return fr_up(skb, reason_no_members);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, reason_no_memory);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, 58);
+	if (!front)
+		return fr_up(skb, reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_msg *saved_msg = front + 42;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_up(skb, reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(&saved_msg->number)) +
+		 fr_add64(ld64(saved_msg->stream_kind)) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst));
+
+	/* ip.checksum, without what depends on the receiver */
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+	same->quiet = 0;
+	same->clock = 0;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind2 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
+	if (same->kind2 == FR_SUM_FAULT)
+		return fr_up(skb, reason_no_memory);
+	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(&saved_msg->number)) +
+		 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
+	same->ip_end = pkt->ip_end;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0))
+		same->csum = fr_complete_without(skb, same->csum, 18, 40);
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+	};
+	bpf_loop(list->count, room_turn1, &fan, 0);
+
+	if (same->quiet)
+		fr_wake();
+	if (bpf_skb_store_bytes(skb, 0, front, 58, 0))
+		return fr_drop(len, reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, 18, 40);
+
+	fr_count_copies(reason_copy, same->copies0, skb->len);
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int room_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_msg *msg = pkt->data + (v6 ? 62 : 42);
+	__u64 udp_end;
+	__u32 why;
+
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* headers: msg: fields: [{name: "number", bits: 64}, {name: "stream", bits: 62}, {nam... */
-	if ((void *)(msg + 1) > pkt->data_end || 78ULL > udp_end)
+	if ((void *)(msg + 1) > pkt->data_end || (v6 ? 78ULL : 58ULL) > udp_end)
 		return fr_up(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
@@ -914,15 +791,18 @@ static __always_inline int room_ipv6(struct __sk_buff *skb, struct room_packet *
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 78) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      (partial >> 16) >= (v6 ? 78 : 58)) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 		return fr_up(skb, reason_partial_checksum);
-	return room_fan2(skb, pkt);
+	if (v6)
+		return room_fan2(skb, pkt);
+	return room_fan1(skb, pkt);
 }
 
 SEC("tc") int prog_room(struct __sk_buff *skb)
 {
-	struct room_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -942,8 +822,8 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return room_ipv4(skb, &pkt);
+		return room_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return room_ipv6(skb, &pkt);
+		return room_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

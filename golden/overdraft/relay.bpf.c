@@ -115,11 +115,11 @@ static __always_inline __u64 copy_flows(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(32, 0);
-	FR_COPY(32, 4);
-	FR_COPY(32, 8);
-	FR_COPY(32, 12);
-	FR_COPY(32, 16);
+	all |= fr_copy32(to + 0, from + 0);
+	all |= fr_copy32(to + 4, from + 4);
+	all |= fr_copy32(to + 8, from + 8);
+	all |= fr_copy32(to + 12, from + 12);
+	all |= fr_copy32(to + 16, from + 16);
 	return all;
 }
 
@@ -181,20 +181,34 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_METER = 0, PROG_TAP = 47 };
 
-/*
- * prog_meter: tc/ingress
- *	eth ipv4 udp
- *	eth ipv6 udp
- */
-
 /* What is known of a packet. */
-struct meter_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
+	__u32 prog;
+	__u64 ip_end;
 	__u64 udp_end;
 	__u64 priority;
 	struct val_flows *f;
+};
+
+/* What is the same for all receivers. */
+struct same {
+	__u64 clock;
+	__u32 kind0;
+	__u64 rest0;
+	__u64 rest1;
+	__u64 ip_end;
+	__u64 priority;
+	__s64 csum;
+	__u64 copies0;
+};
+
+struct fan {
+	struct __sk_buff *skb;
+	struct list_taps *list;
+	void *front;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -212,6 +226,34 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
 	return 0;
 }
 
@@ -251,463 +293,8 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int meter_ipv4_send(struct __sk_buff *skb, struct meter_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	__u32 len = skb->len;
-
-	/* {admit: {credit: "f.volume", cost: "len(udp.payload)", floor: 10, overdraft: true, ... */
-	__u32 credit0 = fr_credit(pkt->f->volume, 0);
-	__u64 spent0 = pkt->udp_end - 42;
-	int admitted0 = fr_admit(credit0, spent0, 10);
-	if (admitted0 == FR_REFUSED)
-		fr_shared_add(pkt->f->beyond, 1);
-	if (admitted0 < FR_ADMITTED)
-		spent0 = fr_overdraw(credit0, spent0);
-
-	/* {admit: {credit: "f.rate", cost: 1, overdraft: true}}, */
-	__u32 credit1 = fr_credit(pkt->f->rate, 0);
-	__u64 spent1 = 1;
-	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
-	if (admitted1 < FR_ADMITTED)
-		admitted1 = fr_overdraw_timed(credit1, spent1, clock);
-
-	/* {admit: {credit: "f.share[priority]", cost: 3, overdraft: true, count: {counter: "f... */
-	__u32 level2 = pkt->priority;
-	__u32 credit2 = fr_credit(pkt->f->share, level2);
-	__u64 spent2 = 3;
-	int admitted2 = fr_admit(credit2, spent2, 0);
-	if (admitted2 == FR_REFUSED)
-		fr_shared_add(pkt->f->late, 2);
-	if (admitted2 < FR_ADMITTED)
-		spent2 = fr_overdraw(credit2, spent2);
-
-	fr_count(PROG_METER + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int meter_ipv4(struct __sk_buff *skb, struct meter_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u64 ip_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end);
-
-	if (why)
-		return fr_up(skb, PROG_METER + why);
-	if ((void *)(udp + 1) > pkt->data_end || 42ULL > ip_end)
-		return fr_up(skb, PROG_METER + reason_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, PROG_METER + reason_udp_length);
-	pkt->udp_end = 34ULL + be16(&udp->length);
-	if (!(pkt->udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_METER + reason_gso_packet);
-	if (pkt->udp_end != ip_end)
-		return fr_up(skb, PROG_METER + reason_udp_length);
-
-	/* priority: {levels: 2, from: "ip.dscp & 1"} */
-	pkt->priority = (be8(&ipv4->dscp_ecn) >> 2) & 1;
-
-	/* lookup: f: flows: ["udp.src"] */
-	struct key_flows key __attribute__((aligned(8))) = {};
-
-	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
-	enum fr_found found = find_flows(&key, pkt->lease, 0, &pkt->f);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_METER + reason_no_flows,
-				 PROG_METER + reason_changing);
-
-	/* "pass", */
-	return meter_ipv4_send(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int meter_ipv6_send(struct __sk_buff *skb, struct meter_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	__u32 len = skb->len;
-
-	/* {admit: {credit: "f.volume", cost: "len(udp.payload)", floor: 10, overdraft: true, ... */
-	__u32 credit0 = fr_credit(pkt->f->volume, 0);
-	__u64 spent0 = pkt->udp_end - 62;
-	int admitted0 = fr_admit(credit0, spent0, 10);
-	if (admitted0 == FR_REFUSED)
-		fr_shared_add(pkt->f->beyond, 1);
-	if (admitted0 < FR_ADMITTED)
-		spent0 = fr_overdraw(credit0, spent0);
-
-	/* {admit: {credit: "f.rate", cost: 1, overdraft: true}}, */
-	__u32 credit1 = fr_credit(pkt->f->rate, 0);
-	__u64 spent1 = 1;
-	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
-	if (admitted1 < FR_ADMITTED)
-		admitted1 = fr_overdraw_timed(credit1, spent1, clock);
-
-	/* {admit: {credit: "f.share[priority]", cost: 3, overdraft: true, count: {counter: "f... */
-	__u32 level2 = pkt->priority;
-	__u32 credit2 = fr_credit(pkt->f->share, level2);
-	__u64 spent2 = 3;
-	int admitted2 = fr_admit(credit2, spent2, 0);
-	if (admitted2 == FR_REFUSED)
-		fr_shared_add(pkt->f->late, 2);
-	if (admitted2 < FR_ADMITTED)
-		spent2 = fr_overdraw(credit2, spent2);
-
-	fr_count(PROG_METER + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int meter_ipv6(struct __sk_buff *skb, struct meter_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u64 ip_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end);
-
-	if (why)
-		return fr_up(skb, PROG_METER + why);
-	if ((void *)(udp + 1) > pkt->data_end || 62ULL > ip_end)
-		return fr_up(skb, PROG_METER + reason_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, PROG_METER + reason_udp_length);
-	pkt->udp_end = 54ULL + be16(&udp->length);
-	if (!(pkt->udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_METER + reason_gso_packet);
-	if (pkt->udp_end != ip_end)
-		return fr_up(skb, PROG_METER + reason_udp_length);
-
-	/* priority: {levels: 2, from: "ip.dscp & 1"} */
-	pkt->priority = (be16(ipv6->version_to_flow_label) >> 6) & 63 & 1;
-
-	/* lookup: f: flows: ["udp.src"] */
-	struct key_flows key __attribute__((aligned(8)));
-
-	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
-	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-	enum fr_found found = find_flows(&key, pkt->lease, 0, &pkt->f);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_METER + reason_no_flows,
-				 PROG_METER + reason_changing);
-
-	/* "pass", */
-	return meter_ipv6_send(skb, pkt);
-}
-
-SEC("tc") int prog_meter(struct __sk_buff *skb)
-{
-	struct meter_packet pkt;
-
-	pkt.lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
-
-	fr_pull(skb, 62);
-	pkt.data = (void *)(long)skb->data;
-	pkt.data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = pkt.data;
-
-	/* meter: { */
-	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_METER + reason_inactive);
-
-	/* hook: "tc/ingress" */
-	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
-	if (why)
-		return fr_up(skb, PROG_METER + why);
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be16(&eth->type) == ETH_P_IP)
-		return meter_ipv4(skb, &pkt);
-	if (be16(&eth->type) == ETH_P_IPV6)
-		return meter_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_METER + reason_not_ip);
-}
-
-/*
- * prog_tap: tc/ingress
- *	eth ipv4 udp
- *	eth ipv6 udp
- */
-
-/* What is known of a packet. */
-struct tap_packet {
-	void *data;
-	void *data_end;
-	__u64 ip_end;
-	__u64 priority;
-};
-
-/* What is the same for all receivers. */
-struct tap_same1 {
-	__u64 clock;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u64 ip_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct tap_fan1 {
-	struct __sk_buff *skb;
-	struct list_taps *list;
-	void *front;
-};
-
-static __always_inline int tap_write1(struct __sk_buff *skb, void *front, struct receiver_taps *r,
-				      struct tap_same1 *same)
-{
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return 1;
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 24);
-	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
-}
-
-static __always_inline long tap_copy1(struct __sk_buff *skb, void *front, __u64 priority,
-				      struct receiver_taps *r, struct tap_same1 *same)
-{
-	/* {admit: {credit: "r.rate", cost: 1, floor: 1, overdraft: true, count: "r.skipped"}}, */
-	__u32 credit0 = fr_credit(r->rate, 0);
-	__u64 spent0 = 1;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, 1, same->clock);
-	if (admitted0 == FR_REFUSED)
-		fr_shared_add(r->skipped, 1);
-	if (admitted0 < FR_ADMITTED)
-		admitted0 = fr_overdraw_timed(credit0, spent0, same->clock);
-
-	/* {admit: {credit: "r.volume", cost: 1}}, */
-	__u32 level1 = priority;
-	__u32 credit1 = fr_credit(r->volume, 0);
-	__u64 spent1 = 1;
-	int admitted1 = fr_admit(credit1, spent1, 0);
-	if (admitted1 == FR_REFUSED) {
-		fr_refused(credit1, level1);
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_refused_volume);
-	}
-	if (unlikely(admitted1 == FR_CONTENDED)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_contended);
-	}
-
-	if (unlikely(tap_write1(skb, front, r, same))) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, PROG_TAP + reason_refused_by_device);
-	}
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct tap_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 priority = same->priority;
-	struct receiver_taps *r = receiver_of_taps(fan->list, i);
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_address_family);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_TAP + reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_too_big);
-	return tap_copy1(skb, front, priority, r, same);
-}
-
-static __always_inline int tap_fan1(struct __sk_buff *skb, struct tap_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: { */
-	struct group_taps key __attribute__((aligned(8))) = {};
-	struct list_taps *list;
-
-	key.port = be16(&udp->dst_port);
-	list = list_of_taps(&key);
-	if (!list)
-		return fr_up(skb, PROG_TAP + reason_no_taps);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_TAP + reason_no_memory);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 42);
-	if (!front)
-		return fr_up(skb, PROG_TAP + reason_no_memory);
-	struct tap_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	same->clock = 0;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_TAP + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ip_end = pkt->ip_end;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, 18, 24);
-
-	same->copies0 = 0;
-	struct tap_fan1 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, tap_turn1, &fan, 0);
-
-	if (bpf_skb_store_bytes(skb, 0, front, 42, 0))
-		return fr_drop(len, PROG_TAP + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 24);
-
-	fr_count_copies(PROG_TAP + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_TAP + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int tap_ipv4(struct __sk_buff *skb, struct tap_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
-
-	if (why)
-		return fr_up(skb, PROG_TAP + why);
-	if ((void *)(udp + 1) > pkt->data_end || 42ULL > pkt->ip_end)
-		return fr_up(skb, PROG_TAP + reason_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, PROG_TAP + reason_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_TAP + reason_gso_packet);
-	if (udp_end != pkt->ip_end)
-		return fr_up(skb, PROG_TAP + reason_udp_length);
-
-	/* priority: {levels: 2, from: "ip.dscp & 1"} */
-	pkt->priority = (be8(&ipv4->dscp_ecn) >> 2) & 1;
-
-	/* do: [{fan_out: { */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_TAP + reason_gso_packet);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_TAP + reason_partial_checksum);
-	return tap_fan1(skb, pkt);
-}
-
-/* What is the same for all receivers. */
-struct tap_same2 {
-	__u64 clock;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 ip_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct tap_fan2 {
-	struct __sk_buff *skb;
-	struct list_taps *list;
-	void *front;
-};
-
 static __always_inline int tap_write2(struct __sk_buff *skb, void *front, struct receiver_taps *r,
-				      struct tap_same2 *same)
+				      struct same *same)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
@@ -749,8 +336,52 @@ static __always_inline int tap_write2(struct __sk_buff *skb, void *front, struct
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long tap_copy2(struct __sk_buff *skb, void *front, __u64 priority,
-				      struct receiver_taps *r, struct tap_same2 *same)
+static __always_inline int tap_write1(struct __sk_buff *skb, void *front, struct receiver_taps *r,
+				      struct same *same)
+{
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	void *data;
+
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port));
+	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 42 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	fr_link(data, &r->hop_remote);
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, 18, 24);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long tap_copy(struct __sk_buff *skb, void *front, __u64 priority,
+				     struct receiver_taps *r, struct same *same, const __u32 prog,
+				     const int second)
 {
 	/* {admit: {credit: "r.rate", cost: 1, floor: 1, overdraft: true, count: "r.skipped"}}, */
 	__u32 credit0 = fr_credit(r->rate, 0);
@@ -769,28 +400,36 @@ static __always_inline long tap_copy2(struct __sk_buff *skb, void *front, __u64 
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, level1);
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_refused_volume);
+		return fr_decline(r->receiver, skb->len, prog + reason_refused_volume);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_contended);
+		return fr_decline(r->receiver, skb->len, prog + reason_contended);
 	}
-
-	if (unlikely(tap_write2(skb, front, r, same))) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, PROG_TAP + reason_refused_by_device);
+	if (second) {
+		if (unlikely(tap_write2(skb, front, r, same))) {
+			fr_refund(credit0, admitted0 - FR_ADMITTED);
+			fr_refund(credit1, spent1);
+			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+		}
+	} else {
+		if (unlikely(tap_write1(skb, front, r, same))) {
+			fr_refund(credit0, admitted0 - FR_ADMITTED);
+			fr_refund(credit1, spent1);
+			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+		}
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
+static __always_inline long tap_turn(__u32 i, struct fan *fan, const int second)
 {
+	__u32 prog = PROG_TAP;
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct tap_same2 *same = front + FR_NEEDS_FRONT;
+	struct same *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 priority = same->priority;
 	struct receiver_taps *r = receiver_of_taps(fan->list, i);
@@ -800,23 +439,39 @@ static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
 		return 1;
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_address_family);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_udp_checksum);
+	if (second) {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum);
+	} else {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+	}
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_TAP + reason_no_route));
+				  fr_indirect(&r->hop_remote, prog + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_TAP + reason_too_big);
-	return tap_copy2(skb, front, priority, r, same);
+		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
+	return tap_copy(skb, front, priority, r, same, prog, second);
 }
 
-static __always_inline int tap_fan2(struct __sk_buff *skb, struct tap_packet *pkt)
+static __noinline long tap_turn2(__u32 i, struct fan *fan)
 {
-	struct hdr_udp *udp = pkt->data + 54;
+	return tap_turn(i, fan, 1);
+}
+
+static __noinline long tap_turn1(__u32 i, struct fan *fan)
+{
+	return tap_turn(i, fan, 0);
+}
+
+static __always_inline int tap_fan(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
@@ -826,36 +481,61 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, struct tap_packet *pk
 	key.port = be16(&udp->dst_port);
 	list = list_of_taps(&key);
 	if (!list)
-		return fr_up(skb, PROG_TAP + reason_no_taps);
+		return fr_up(skb, pkt->prog + reason_no_taps);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_TAP + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 62);
+	void *front = fr_save_front(skb, v6 ? 62 : 42);
 	if (!front)
-		return fr_up(skb, PROG_TAP + reason_no_memory);
-	struct tap_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 54;
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_udp *saved_udp = front + (v6 ? 54 : 34);
 	same->clock = 0;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
-				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
-					  fr_add64(ld64(saved_ipv6->src + 8)) +
-					  fr_add64(ld64(saved_ipv6->dst)) +
-					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
+	if (v6) {
+		/* udp.checksum, without what depends on the receiver */
+		same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+					  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+						  fr_add64(ld64(saved_ipv6->src + 8)) +
+						  fr_add64(ld64(saved_ipv6->dst)) +
+						  fr_add64(ld64(saved_ipv6->dst + 8)) +
+						  ld16(&saved_udp->length) +
+						  bpf_htons(IPPROTO_UDP)));
+	} else {
+		/* udp.checksum, without what depends on the receiver */
+		same->kind0 = ld16(&saved_udp->checksum) ?
+			fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+				    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+					    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+					    FR_SUM_ABSENT;
+	}
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_TAP + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
-		 fr_sum_of(ld16(&saved_udp->checksum)) -
-		 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
-		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
-		  fr_add64(ld64(saved_ipv6->dst + 8)));
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	if (v6) {
+		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+			((__u64)fr_add64(ld64(saved_ipv6->src)) +
+			 fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+			 fr_add64(ld64(saved_ipv6->dst + 8))) :
+			 fr_sum_of(ld16(&saved_udp->checksum)) -
+			 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
+			  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+			  fr_add64(ld64(saved_ipv6->dst + 8)));
+	} else {
+		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+			((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+			fr_sum_of(ld16(&saved_udp->checksum)) -
+			((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) +
+			 ld32(saved_ipv4->dst));
+
+		/* ip.checksum, without what depends on the receiver */
+		same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+			((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) +
+			 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
+			 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+	}
 	same->ip_end = pkt->ip_end;
 	same->priority = pkt->priority;
 
@@ -865,61 +545,173 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, struct tap_packet *pk
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
+		same->csum = fr_complete_without(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 48 : 24);
 
 	same->copies0 = 0;
-	struct tap_fan2 fan = {
+	struct fan fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, tap_turn2, &fan, 0);
+	if (v6)
+		bpf_loop(list->count, tap_turn2, &fan, 0);
+	else
+		bpf_loop(list->count, tap_turn1, &fan, 0);
 
-	if (bpf_skb_store_bytes(skb, 0, front, 62, 0))
-		return fr_drop(len, PROG_TAP + reason_fault);
+	if (bpf_skb_store_bytes(skb, 0, front, v6 ? 62 : 42, 0))
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 48);
+		fr_complete(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 48 : 24);
 
-	fr_count_copies(PROG_TAP + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_TAP + reason_pass, len);
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tap_ipv6(struct __sk_buff *skb, struct tap_packet *pkt)
+static __always_inline int meter_ip_send(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
+	__u64 clock = bpf_ktime_get_ns();
+	__u32 len = skb->len;
 
-	if (why)
-		return fr_up(skb, PROG_TAP + why);
-	if ((void *)(udp + 1) > pkt->data_end || 62ULL > pkt->ip_end)
-		return fr_up(skb, PROG_TAP + reason_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, PROG_TAP + reason_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_TAP + reason_gso_packet);
-	if (udp_end != pkt->ip_end)
-		return fr_up(skb, PROG_TAP + reason_udp_length);
+	/* {admit: {credit: "f.volume", cost: "len(udp.payload)", floor: 10, overdraft: true, ... */
+	__u32 credit0 = fr_credit(pkt->f->volume, 0);
+	__u64 spent0 = pkt->udp_end - (v6 ? 62 : 42);
+	int admitted0 = fr_admit(credit0, spent0, 10);
+	if (admitted0 == FR_REFUSED)
+		fr_shared_add(pkt->f->beyond, 1);
+	if (admitted0 < FR_ADMITTED)
+		spent0 = fr_overdraw(credit0, spent0);
 
-	/* priority: {levels: 2, from: "ip.dscp & 1"} */
-	pkt->priority = (be16(ipv6->version_to_flow_label) >> 6) & 63 & 1;
+	/* {admit: {credit: "f.rate", cost: 1, overdraft: true}}, */
+	__u32 credit1 = fr_credit(pkt->f->rate, 0);
+	__u64 spent1 = 1;
+	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
+	if (admitted1 < FR_ADMITTED)
+		admitted1 = fr_overdraw_timed(credit1, spent1, clock);
 
-	/* do: [{fan_out: { */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_TAP + reason_gso_packet);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_TAP + reason_partial_checksum);
-	return tap_fan2(skb, pkt);
+	/* {admit: {credit: "f.share[priority]", cost: 3, overdraft: true, count: {counter: "f... */
+	__u32 level2 = pkt->priority;
+	__u32 credit2 = fr_credit(pkt->f->share, level2);
+	__u64 spent2 = 3;
+	int admitted2 = fr_admit(credit2, spent2, 0);
+	if (admitted2 == FR_REFUSED)
+		fr_shared_add(pkt->f->late, 2);
+	if (admitted2 < FR_ADMITTED)
+		spent2 = fr_overdraw(credit2, spent2);
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
 }
+
+static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	__u32 why;
+
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+	if ((void *)(udp + 1) > pkt->data_end || (v6 ? 62ULL : 42ULL) > pkt->ip_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, pkt->prog + reason_udp_length);
+	pkt->udp_end = (v6 ? 54ULL : 34ULL) + be16(&udp->length);
+	if (!(pkt->udp_end == pkt->ip_end || skb->gso_size == 0))
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+	if (pkt->udp_end != pkt->ip_end)
+		return fr_up(skb, pkt->prog + reason_udp_length);
+	if (v6) {
+		/* priority: {levels: 2, from: "ip.dscp & 1"} */
+		pkt->priority = (be16(ipv6->version_to_flow_label) >> 6) & 63 & 1;
+	} else {
+		/* priority: {levels: 2, from: "ip.dscp & 1"} */
+		pkt->priority = (be8(&ipv4->dscp_ecn) >> 2) & 1;
+	}
+	if (pkt->prog == PROG_TAP) {
+		/* do: [{fan_out: { */
+		if (skb->gso_size != 0)
+			return fr_up(skb, pkt->prog + reason_gso_packet);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      (partial >> 16) >= (v6 ? 62 : 42)) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return tap_fan(skb, pkt, v6);
+	}
+
+	/* lookup: f: flows: ["udp.src"] */
+	struct key_flows key __attribute__((aligned(8)));
+	if (!v6)
+		__builtin_memset(&key, 0, sizeof(key));
+	if (v6) {
+		fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
+		__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	} else {
+		fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
+	}
+	enum fr_found found = find_flows(&key, pkt->lease, 0, &pkt->f);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, pkt->prog + reason_no_flows,
+				 pkt->prog + reason_changing);
+
+	/* "pass", */
+	return meter_ip_send(skb, pkt, v6);
+}
+
+/*
+ * prog_meter: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
+
+SEC("tc") int prog_meter(struct __sk_buff *skb)
+{
+	struct packet pkt;
+
+	pkt.prog = PROG_METER;
+	pkt.lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+
+	fr_pull(skb, 62);
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
+
+	/* meter: { */
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_METER + reason_inactive);
+
+	/* hook: "tc/ingress" */
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_METER + why);
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be16(&eth->type) == ETH_P_IP)
+		return shared_ip(skb, &pkt, 0);
+	if (be16(&eth->type) == ETH_P_IPV6)
+		return shared_ip(skb, &pkt, 1);
+	return fr_up(skb, PROG_METER + reason_not_ip);
+}
+
+/*
+ * prog_tap: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
 
 SEC("tc") int prog_tap(struct __sk_buff *skb)
 {
-	struct tap_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
+	struct packet pkt;
+
+	pkt.prog = PROG_TAP;
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
@@ -928,7 +720,7 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 	struct hdr_eth *eth = pkt.data;
 
 	/* tap: { */
-	if (!fr_lease_valid(lease, now))
+	if (!fr_lease_valid(pkt.lease, now))
 		return fr_up(skb, PROG_TAP + reason_inactive);
 
 	/* hook: "tc/ingress" */
@@ -938,8 +730,8 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return tap_ipv4(skb, &pkt);
+		return shared_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return tap_ipv6(skb, &pkt);
+		return shared_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_TAP + reason_not_ip);
 }

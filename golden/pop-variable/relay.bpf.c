@@ -103,9 +103,9 @@ static __always_inline __u64 copy_routes(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_HOP(0);
-	FR_COPY(64, 20);
-	FR_COPY(64, 28);
+	all |= fr_copy_hop(to + 0, from + 0);
+	all |= fr_copy64(to + 20, from + 20);
+	all |= fr_copy64(to + 28, from + 28);
 	return all;
 }
 
@@ -128,9 +128,9 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY_HOP(36);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy_hop(to + 36, from + 36);
 	return all;
 }
 
@@ -159,15 +159,12 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_DECAPSULATE = 0, PROG_STRIP = 48, PROG_LAST = 96 };
 
-/*
- * prog_decapsulate: tc/ingress
- *	eth ipv4 udp tun ipv4 udp
- */
-
 /* What is known of a packet. */
-struct decapsulate_packet {
+struct packet {
 	void *data;
+	void *data_end;
 	const struct fr_lease *lease;
+	__u32 prog;
 	__u64 udp_end;
 	__u64 tun_options_end;
 	void *at_tun_options_end;
@@ -176,27 +173,10 @@ struct decapsulate_packet {
 	__u64 payload_len;
 	__u64 partial;
 	struct val_routes *r;
+	struct val_peers *p;
+	__u64 tun_options_size;
+	__u64 more_options_end;
 };
-
-static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
-{
-	struct hdr_eth *eth = data;
-
-	if (skb->vlan_present)
-		return reason_vlan_tag;
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return reason_other_host;
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return reason_link_broadcast;
-		return reason_link_multicast;
-	}
-	if ((void *)(eth + 1) > data_end)
-		return reason_truncated;
-	if (be16(&eth->type) != ETH_P_IP)
-		return reason_not_outer;
-	return 0;
-}
 
 static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					const __u32 at, __u64 *end)
@@ -269,10 +249,81 @@ static __always_inline __u32 check_tun(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int decapsulate_send(struct __sk_buff *skb, struct decapsulate_packet *pkt)
+static __always_inline __u32 check_eth_2(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv4 *ipv4 = pkt->at_tun_options_end;
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+/*
+ * prog_decapsulate: tc/ingress
+ *	eth ipv4 udp tun ipv4 udp
+ */
+
+static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return reason_vlan_tag;
+	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
+		if (skb->pkt_type == PACKET_OTHERHOST)
+			return reason_other_host;
+		if (skb->pkt_type == PACKET_BROADCAST)
+			return reason_link_broadcast;
+		return reason_link_multicast;
+	}
+	if ((void *)(eth + 1) > data_end)
+		return reason_truncated;
+	if (be16(&eth->type) != ETH_P_IP)
+		return reason_not_outer;
+	return 0;
+}
+
+static __always_inline int decapsulate_send(struct __sk_buff *skb, struct packet *pkt)
+{
 	struct hdr_tun *tun = pkt->data + 42;
+	struct hdr_ipv4 *ipv4 = pkt->at_tun_options_end;
 	struct hdr_udp *udp = pkt->at_tun_options_end + 20;
 	__u32 len = skb->len;
 	const __u32 inside_new_checksum_at = 40;
@@ -300,11 +351,11 @@ static __always_inline int decapsulate_send(struct __sk_buff *skb, struct decaps
 
 	int err = fr_move(skb, pkt->tun_options_end, 14, pkt->payload_len + 28, 0);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_DECAPSULATE + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	pkt->data = (void *)(long)skb->data;
 	if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_DECAPSULATE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -325,77 +376,77 @@ static __always_inline int decapsulate_send(struct __sk_buff *skb, struct decaps
 	st16(&new_udp->checksum, fr_csum_field(&inside_csum));
 	st16(&new_ipv4->checksum, inner_checksum);
 	if (fr_finish(skb, inside_new_checksum_at, &inside_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_DECAPSULATE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 28);
 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(PROG_DECAPSULATE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
 	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
 }
 
-static __always_inline int decapsulate_udp_length(struct __sk_buff *skb,
-						  struct decapsulate_packet *pkt)
+static __always_inline int decapsulate_udp_length(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = pkt->at_tun_options_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4_2 = pkt->data + 14;
+	struct hdr_ipv4 *ipv4_2 = pkt->at_tun_options_end;
 
 	if (pkt->inside_end != pkt->inner_end)
-		return fr_up(skb, PROG_DECAPSULATE + reason_udp_length);
+		return fr_up(skb, pkt->prog + reason_udp_length);
 
 	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}, {inside: "udp"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_DECAPSULATE + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: r: routes: ["inner.dst"] */
 	struct key_routes key __attribute__((aligned(8))) = {};
 
-	fr_put_v4(key.dst, ld32(ipv4->dst));
+	fr_put_v4(key.dst, ld32(ipv4_2->dst));
 	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_DECAPSULATE + reason_no_routes,
-				 PROG_DECAPSULATE + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_routes,
+				 pkt->prog + reason_changing);
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {set: "inside.src_port": "tun.n"},... */
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4_2->src) + ld32(ipv4_2->dst) + bpf_htons(IPPROTO_UDP) +
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, PROG_DECAPSULATE + reason_udp_checksum);
-	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, PROG_DECAPSULATE + reason_hop_limit);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, PROG_DECAPSULATE + reason_martian_source);
-	if (fr_multicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, PROG_DECAPSULATE + reason_multicast);
-	if (!fr_unicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, PROG_DECAPSULATE + reason_martian_destination);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
+	if (be8(&ipv4_2->ttl) <= 1)
+		return fr_up(skb, pkt->prog + reason_hop_limit);
+	if (!fr_unicast_v4(ld32(ipv4_2->src)))
+		return fr_up(skb, pkt->prog + reason_martian_source);
+	if (fr_multicast_v4(ld32(ipv4_2->dst)))
+		return fr_up(skb, pkt->prog + reason_multicast);
+	if (!fr_unicast_v4(ld32(ipv4_2->dst)))
+		return fr_up(skb, pkt->prog + reason_martian_destination);
 	pkt->payload_len = pkt->inner_end - (pkt->tun_options_end + 28);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 ||
 	      pkt->partial == (((pkt->tun_options_end + 20) << 16) | (pkt->tun_options_end + 26)) ||
 	      ((pkt->partial >> 16) >= pkt->tun_options_end + 28 &&
 	       (pkt->partial & 0xffff) < pkt->tun_options_end + 28 + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_DECAPSULATE + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r->hop.hop, 28ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->r->hop.hop, PROG_DECAPSULATE + reason_too_big);
+		return fr_unfit(skb, &pkt->r->hop.hop, pkt->prog + reason_too_big);
 	return decapsulate_send(skb, pkt);
 }
 
 SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 {
-	struct decapsulate_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_DECAPSULATE;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 86);
 	pkt.data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
+	pkt.data_end = (void *)(long)skb->data_end;
 	struct hdr_ipv4 *ipv4;
 	struct hdr_udp *udp;
 	__u64 outer_end;
@@ -405,23 +456,23 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 		return fr_up(skb, PROG_DECAPSULATE + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	__u32 why = check_eth(skb, pkt.data, data_end) ?:
-		check_ipv4(skb, pkt.data, data_end, 14, &outer_end) ?:
-		check_udp(skb, pkt.data, data_end, outer_end, 34, &pkt.udp_end);
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end) ?:
+		check_ipv4(skb, pkt.data, pkt.data_end, 14, &outer_end) ?:
+		check_udp(skb, pkt.data, pkt.data_end, outer_end, 34, &pkt.udp_end);
 	if (why)
 		return fr_up(skb, PROG_DECAPSULATE + why);
 
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	why = check_tun(skb, pkt.data, data_end, pkt.udp_end, 42, &pkt.tun_options_end);
+	why = check_tun(skb, pkt.data, pkt.data_end, pkt.udp_end, 42, &pkt.tun_options_end);
 	if (why)
 		return fr_up(skb, PROG_DECAPSULATE + why);
 	pkt.at_tun_options_end = fr_pin(pkt.data + fr_bound(pkt.tun_options_end, 0x3f));
-	if (pkt.at_tun_options_end > data_end)
+	if (pkt.at_tun_options_end > pkt.data_end)
 		return fr_up(skb, PROG_DECAPSULATE + reason_truncated);
 	if (pkt.tun_options_end > pkt.udp_end)
 		return fr_up(skb, PROG_DECAPSULATE + reason_truncated);
 	ipv4 = pkt.at_tun_options_end;
-	if ((void *)(ipv4 + 1) > data_end)
+	if ((void *)(ipv4 + 1) > pkt.data_end)
 		return fr_up(skb, PROG_DECAPSULATE + reason_truncated);
 	if (pkt.tun_options_end + 20 > pkt.udp_end)
 		return fr_up(skb, PROG_DECAPSULATE + reason_truncated);
@@ -447,7 +498,7 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return fr_up(skb, PROG_DECAPSULATE + reason_not_inside);
 	udp = pkt.at_tun_options_end + 20;
-	if ((void *)(udp + 1) > data_end)
+	if ((void *)(udp + 1) > pkt.data_end)
 		return fr_up(skb, PROG_DECAPSULATE + reason_truncated);
 	if (pkt.tun_options_end + 28 > pkt.inner_end)
 		return fr_up(skb, PROG_DECAPSULATE + reason_truncated);
@@ -466,42 +517,12 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
  *	eth ipv6 udp tun flow
  */
 
-/* What is known of a packet. */
-struct strip_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 tun_options_end;
-	void *at_tun_options_end;
-	__u64 payload_len;
-	__u64 partial;
-	struct val_peers *p;
-};
-
-static __always_inline __u32 check_eth_2(struct __sk_buff *skb, void *data, void *data_end)
-{
-	struct hdr_eth *eth = data;
-
-	if (skb->vlan_present)
-		return reason_vlan_tag;
-	if (skb->pkt_type != PACKET_HOST) { /* not for this host */
-		if (skb->pkt_type == PACKET_OTHERHOST)
-			return reason_other_host;
-		if (skb->pkt_type == PACKET_BROADCAST)
-			return reason_link_broadcast;
-		return reason_link_multicast;
-	}
-	if ((void *)(eth + 1) > data_end)
-		return reason_truncated;
-	return 0;
-}
-
-static __always_inline int strip_ipv4_send(struct __sk_buff *skb, struct strip_packet *pkt)
+static __always_inline int strip_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_flow *flow = pkt->at_tun_options_end;
 	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_flow *flow = pkt->at_tun_options_end;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -558,11 +579,11 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, struct strip_p
 	int err = fr_move(skb, pkt->tun_options_end, 42, pkt->payload_len + 6,
 			  udp_csum.partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_STRIP + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	pkt->data = (void *)(long)skb->data;
 	if (unlikely(pkt->data + 47 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_STRIP + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -592,200 +613,19 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, struct strip_p
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_STRIP + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 33);
 
-	fr_count(PROG_STRIP + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, struct strip_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_flow *flow = pkt->at_tun_options_end;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40, udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-
-	/* flow.sum */
-	__u8 old_flow_kind = ld8(&flow->kind);
-	__be16 flow_sum = fr_checksum(fr_sum_of(ld16(&flow->sum)) - old_flow_kind + 9);
-
-	/* udp.checksum */
-	__be16 old_flow_id = ld16(&flow->id);
-	__u64 odd_sum = old_flow_id;
-	odd_sum <<= 8 * (((pkt->tun_options_end - 34) & 1) != 0);
-	__u64 odd_sum_2 = old_flow_kind;
-	odd_sum_2 <<= 8 * (((pkt->tun_options_end + 2 - 34) & 1) != 0);
-	__u64 odd_sum_3 = ld16(&flow->sum);
-	odd_sum_3 <<= 8 * (((pkt->tun_options_end + 3 - 34) & 1) != 0);
-	__u8 old_flow_rest = ld8(&flow->rest);
-	__u64 odd_sum_4 = old_flow_rest;
-	odd_sum_4 <<= 8 * (((pkt->tun_options_end + 5 - 34) & 1) != 0);
-	__u64 region_sum = fr_sum64(skb, 42, pkt->tun_options_end - 42);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length + odd_sum +
-					  odd_sum_2 + odd_sum_3 + odd_sum_4 + region_sum);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 14) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((pkt->tun_options_end + 6 - 34) ^ 14) & 1) != 0)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->remote.port) +
-					 bpf_htons(pkt->payload_len + 14) + old_flow_id +
-					 ((__u64)flow_sum << 8) + ((__u64)old_flow_rest << 8) +
-					 udp_new_pseudo + 9);
-	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_move(skb, pkt->tun_options_end, 62, pkt->payload_len + 6, FR_TO_IPV6 |
-			  (udp_csum.partial ? FR_PAYLOAD : 0));
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_STRIP + reason_fault);
-
-	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 67 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_STRIP + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && ((42 - (__s32)pkt->tun_options_end) & 1))
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 53);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_flow *new_flow = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	st8(&new_flow->kind, 9);
-	st16(&new_flow->sum, flow_sum);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_STRIP + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 53);
-
-	fr_count(PROG_STRIP + reason_sent, len);
-	return fr_send(&pkt->p->hop_remote, direct);
-}
-
-static __always_inline int strip_ipv4(struct __sk_buff *skb, struct strip_packet *pkt)
-{
-	struct hdr_flow *flow;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_STRIP + why);
-
-	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	why = check_tun(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->tun_options_end);
-	if (why)
-		return fr_up(skb, PROG_STRIP + why);
-	pkt->at_tun_options_end = fr_pin(pkt->data + fr_bound(pkt->tun_options_end, 0x3f));
-	if (pkt->at_tun_options_end > pkt->data_end)
-		return fr_up(skb, PROG_STRIP + reason_truncated);
-	if (pkt->tun_options_end > udp_end)
-		return fr_up(skb, PROG_STRIP + reason_truncated);
-
-	/* flow: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}, {name: "sum", bits:... */
-	flow = pkt->at_tun_options_end;
-	if ((void *)(flow + 1) > pkt->data_end)
-		return fr_up(skb, PROG_STRIP + reason_truncated);
-	if (pkt->tun_options_end + 6 > udp_end)
-		return fr_up(skb, PROG_STRIP + reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_STRIP + reason_gso_packet);
-
-	/* lookup: p: peers: ["flow.id"] */
-	struct key_peers key __attribute__((aligned(8))) = {};
-
-	key.id = be16(&flow->id);
-	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_STRIP + reason_no_peers,
-				 PROG_STRIP + reason_changing);
-
-	/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.remote"}}] */
-	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, PROG_STRIP + reason_address_family);
-	pkt->payload_len = udp_end - (pkt->tun_options_end + 6);
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial >> 16) >= pkt->tun_options_end + 6 &&
-	       (pkt->partial & 0xffff) < pkt->tun_options_end + 6 + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_STRIP + reason_partial_checksum);
-	if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_fits(&pkt->p->hop_remote, 34ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_remote, PROG_STRIP + reason_too_big);
-		return strip_ipv4_send(skb, pkt);
-	}
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_STRIP + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_remote, 54ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_remote, PROG_STRIP + reason_too_big);
-	return strip_ipv4_send_ipv6(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int strip_ipv6_send(struct __sk_buff *skb, struct strip_packet *pkt)
+static __always_inline int strip_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_flow *flow = pkt->at_tun_options_end;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_flow *flow = pkt->at_tun_options_end;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -834,11 +674,11 @@ static __always_inline int strip_ipv6_send(struct __sk_buff *skb, struct strip_p
 	int err = fr_move(skb, pkt->tun_options_end, 62, pkt->payload_len + 6,
 			  udp_csum.partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_STRIP + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	pkt->data = (void *)(long)skb->data;
 	if (unlikely(pkt->data + 67 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_STRIP + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -867,18 +707,18 @@ static __always_inline int strip_ipv6_send(struct __sk_buff *skb, struct strip_p
 	st16(&new_flow->sum, flow_sum);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_STRIP + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 53);
 
-	fr_count(PROG_STRIP + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int strip_ipv6_send_ipv4(struct __sk_buff *skb, struct strip_packet *pkt)
+static __always_inline int strip_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_flow *flow = pkt->at_tun_options_end;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_flow *flow = pkt->at_tun_options_end;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60, udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
@@ -929,11 +769,11 @@ static __always_inline int strip_ipv6_send_ipv4(struct __sk_buff *skb, struct st
 	int err = fr_move(skb, pkt->tun_options_end, 42, pkt->payload_len + 6, FR_TO_IPV4 |
 			  (udp_csum.partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_STRIP + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	pkt->data = (void *)(long)skb->data;
 	if (unlikely(pkt->data + 47 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_STRIP + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -964,44 +804,142 @@ static __always_inline int strip_ipv6_send_ipv4(struct __sk_buff *skb, struct st
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_STRIP + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 33);
 
-	fr_count(PROG_STRIP + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int strip_ipv6(struct __sk_buff *skb, struct strip_packet *pkt)
+static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_flow *flow;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_flow *flow = pkt->at_tun_options_end;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40, udp_new_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 
+	/* flow.sum */
+	__u8 old_flow_kind = ld8(&flow->kind);
+	__be16 flow_sum = fr_checksum(fr_sum_of(ld16(&flow->sum)) - old_flow_kind + 9);
+
+	/* udp.checksum */
+	__be16 old_flow_id = ld16(&flow->id);
+	__u64 odd_sum = old_flow_id;
+	odd_sum <<= 8 * (((pkt->tun_options_end - 34) & 1) != 0);
+	__u64 odd_sum_2 = old_flow_kind;
+	odd_sum_2 <<= 8 * (((pkt->tun_options_end + 2 - 34) & 1) != 0);
+	__u64 odd_sum_3 = ld16(&flow->sum);
+	odd_sum_3 <<= 8 * (((pkt->tun_options_end + 3 - 34) & 1) != 0);
+	__u8 old_flow_rest = ld8(&flow->rest);
+	__u64 odd_sum_4 = old_flow_rest;
+	odd_sum_4 <<= 8 * (((pkt->tun_options_end + 5 - 34) & 1) != 0);
+	__u64 region_sum = fr_sum64(skb, 42, pkt->tun_options_end - 42);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length + odd_sum +
+					  odd_sum_2 + odd_sum_3 + odd_sum_4 + region_sum);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 14) +
+		bpf_htons(IPPROTO_UDP);
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
+	if ((((pkt->tun_options_end + 6 - 34) ^ 14) & 1) != 0)
+		udp_payload = __builtin_bswap16(udp_payload);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->remote.port) +
+					 bpf_htons(pkt->payload_len + 14) + old_flow_id +
+					 ((__u64)flow_sum << 8) + ((__u64)old_flow_rest << 8) +
+					 udp_new_pseudo + 9);
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_move(skb, pkt->tun_options_end, 62, pkt->payload_len + 6, FR_TO_IPV6 |
+			  (udp_csum.partial ? FR_PAYLOAD : 0));
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 67 > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		if (!udp_csum.partial && ((42 - (__s32)pkt->tun_options_end) & 1))
+			csum = fr_complete_shifted(csum);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 53);
+	}
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_flow *new_flow = pkt->data + 62;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
+	st8(&new_flow->kind, 9);
+	st16(&new_flow->sum, flow_sum);
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, 53);
+
+	fr_count(pkt->prog + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
+}
+
+static __always_inline int strip_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_flow *flow;
+	__u64 ip_end, udp_end;
+	__u32 why;
+
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_STRIP + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	why = check_tun(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->tun_options_end);
+	why = check_tun(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 :
+			42, &pkt->tun_options_end);
 	if (why)
-		return fr_up(skb, PROG_STRIP + why);
-	pkt->at_tun_options_end = fr_pin(pkt->data + fr_bound(pkt->tun_options_end, 0x7f));
+		return fr_up(skb, pkt->prog + why);
+	pkt->at_tun_options_end = fr_pin(pkt->data +
+					 fr_bound(pkt->tun_options_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_tun_options_end > pkt->data_end)
-		return fr_up(skb, PROG_STRIP + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->tun_options_end > udp_end)
-		return fr_up(skb, PROG_STRIP + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* flow: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}, {name: "sum", bits:... */
 	flow = pkt->at_tun_options_end;
 	if ((void *)(flow + 1) > pkt->data_end)
-		return fr_up(skb, PROG_STRIP + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->tun_options_end + 6 > udp_end)
-		return fr_up(skb, PROG_STRIP + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_STRIP + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: p: peers: ["flow.id"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
@@ -1009,34 +947,48 @@ static __always_inline int strip_ipv6(struct __sk_buff *skb, struct strip_packet
 	key.id = be16(&flow->id);
 	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_STRIP + reason_no_peers,
-				 PROG_STRIP + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_peers,
+				 pkt->prog + reason_changing);
 
 	/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.remote"}}] */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, PROG_STRIP + reason_address_family);
+		return fr_up(skb, pkt->prog + reason_address_family);
 	pkt->payload_len = udp_end - (pkt->tun_options_end + 6);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      ((pkt->partial >> 16) >= pkt->tun_options_end + 6 &&
 	       (pkt->partial & 0xffff) < pkt->tun_options_end + 6 + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_STRIP + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_STRIP + reason_udp_checksum);
-	if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
-		if (unlikely(!fr_fits(&pkt->p->hop_remote, 54ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_remote, PROG_STRIP + reason_too_big);
-		return strip_ipv6_send(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (!v6) {
+		if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_remote, 34ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_remote,
+						pkt->prog + reason_too_big);
+			return strip_ipv4_send(skb, pkt);
+		}
 	}
-	if (unlikely(!fr_fits(&pkt->p->hop_remote, 34ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_remote, PROG_STRIP + reason_too_big);
-	return strip_ipv6_send_ipv4(skb, pkt);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
+	if (v6) {
+		if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_remote, 54ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_remote,
+						pkt->prog + reason_too_big);
+			return strip_ipv6_send(skb, pkt);
+		}
+	}
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, (v6 ? 34ULL : 54ULL) + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
+	if (v6)
+		return strip_ipv6_send_ipv4(skb, pkt);
+	return strip_ipv4_send_ipv6(skb, pkt);
 }
 
 SEC("tc") int prog_strip(struct __sk_buff *skb)
 {
-	struct strip_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_STRIP;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -1056,9 +1008,9 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return strip_ipv4(skb, &pkt);
+		return strip_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return strip_ipv6(skb, &pkt);
+		return strip_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_STRIP + reason_not_ip);
 }
 
@@ -1068,263 +1020,177 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
  *	eth ipv6 udp tun tun
  */
 
-/* What is known of a packet. */
-struct last_packet {
-	void *data;
-	void *data_end;
-	__u64 tun_options_size;
-	__u64 tun_options_end;
-	__u64 more_options_end;
-	__u64 payload_len;
-	__u64 partial;
-};
-
-static __always_inline int last_ipv4_send(struct __sk_buff *skb, struct last_packet *pkt)
+static __always_inline int last_ip_send(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_tun *tun = pkt->data + 42;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->tun_options_end - 14));
-	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->tun_options_end - 34));
-
-	/* udp.checksum */
-	__u64 region_sum = fr_sum64(skb, 43, pkt->tun_options_size);
-	__u64 region_sum_2 = fr_sum512(skb, pkt->tun_options_end,
-				       pkt->more_options_end - pkt->tun_options_end);
-	__u64 odd_sum = region_sum_2;
-	odd_sum <<= 8 * (((pkt->tun_options_end - 34) & 1) != 0);
-	__u64 region_sum_3 = fr_sum64(skb, 43, pkt->tun_options_size);
-	__be32 old_udp_src_port = ld32(&udp->src_port);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_tun_n = ld8(&tun->n);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)old_udp_src_port + old_udp_length +
-					  ((__u64)region_sum << 8) + old_tun_n + odd_sum);
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((pkt->more_options_end - 34) ^ (pkt->tun_options_end - 34)) & 1) != 0)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port + udp_length +
-					 ((__u64)region_sum_3 << 8) + old_tun_n + udp_new_pseudo);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ld16(&ipv4->total_length) + ipv4_total_length);
-
-	int err = fr_move(skb, pkt->more_options_end, pkt->tun_options_end, pkt->payload_len,
-			  FR_PAYLOAD);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LAST + reason_fault);
-
-	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_LAST + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, 16, 26);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-
-	st16(&new_ipv4->total_length, ipv4_total_length);
-	st16(&new_udp->length, udp_length);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_LAST + reason_fault);
-	fr_complete_end(skb, csum, 16, 26);
-
-	fr_count(PROG_LAST + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int last_ipv4(struct __sk_buff *skb, struct last_packet *pkt)
-{
-	void *at_tun_options_end;
-	void *at_more_options_end;
-	struct hdr_tun *tun = pkt->data + 42;
-	struct hdr_tun *tun_2;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_LAST + why);
-
-	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	if ((void *)(tun + 1) > pkt->data_end || 43ULL > udp_end)
-		return fr_up(skb, PROG_LAST + reason_truncated);
-	pkt->tun_options_size = be8(&tun->n);
-	if (pkt->tun_options_size > 15)
-		return fr_up(skb, PROG_LAST + reason_tun_options);
-	pkt->tun_options_end = fr_forget(skb, 43ULL + pkt->tun_options_size);
-	at_tun_options_end = fr_pin(pkt->data + fr_bound(pkt->tun_options_end, 0x3f));
-	if (at_tun_options_end > pkt->data_end)
-		return fr_up(skb, PROG_LAST + reason_truncated);
-	if (pkt->tun_options_end > udp_end)
-		return fr_up(skb, PROG_LAST + reason_truncated);
-	tun_2 = at_tun_options_end;
-	if ((void *)(tun_2 + 1) > pkt->data_end)
-		return fr_up(skb, PROG_LAST + reason_truncated);
-	if (pkt->tun_options_end + 1 > udp_end)
-		return fr_up(skb, PROG_LAST + reason_truncated);
-	__u64 more_options_size = be8(&tun_2->n);
-	if (more_options_size > 15)
-		return fr_up(skb, PROG_LAST + reason_tun_options);
-	pkt->more_options_end = fr_forget(skb, pkt->tun_options_end + 1 + more_options_size);
-	at_more_options_end = fr_pin(pkt->data + fr_bound(pkt->more_options_end, 0x7f));
-	if (at_more_options_end > pkt->data_end)
-		return fr_up(skb, PROG_LAST + reason_truncated);
-	if (pkt->more_options_end > udp_end)
-		return fr_up(skb, PROG_LAST + reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_LAST + reason_gso_packet);
-
-	/* do: [{pop: "more"}, "pass"] */
-	pkt->payload_len = udp_end - pkt->more_options_end;
-	if (pkt->payload_len + (pkt->tun_options_end - 14) > 0xffff ||
-	    pkt->payload_len + (pkt->tun_options_end - 34) > 0xffff)
-		return fr_up(skb, PROG_LAST + reason_length);
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40)))
-		return fr_up(skb, PROG_LAST + reason_partial_checksum);
-	return last_ipv4_send(skb, pkt);
-}
-
-static __always_inline int last_ipv6_send(struct __sk_buff *skb, struct last_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_tun *tun = pkt->data + 62;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_tun *tun = pkt->data + (v6 ? 62 : 42);
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len + (pkt->tun_options_end - 54));
+	const __u32 udp_checksum_at = v6 ? 60 : 40;
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len +
+					     (pkt->tun_options_end - (v6 ? 54 : 14)));
+	__be16 udp_length = 0;
+
+	if (!v6)
+		udp_length = bpf_htons(pkt->payload_len + (pkt->tun_options_end - 34));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum64(skb, 63, pkt->tun_options_size);
+	__u64 region_sum = fr_sum64(skb, v6 ? 63 : 43, pkt->tun_options_size);
 	__u64 region_sum_2 = fr_sum512(skb, pkt->tun_options_end,
 				       pkt->more_options_end - pkt->tun_options_end);
 	__u64 odd_sum = region_sum_2;
-	odd_sum <<= 8 * (((pkt->tun_options_end - 54) & 1) != 0);
-	__u64 region_sum_3 = fr_sum64(skb, 63, pkt->tun_options_size);
+	odd_sum <<= 8 * (((pkt->tun_options_end - (v6 ? 54 : 34)) & 1) != 0);
+	__u64 region_sum_3 = fr_sum64(skb, v6 ? 63 : 43, pkt->tun_options_size);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_tun_n = ld8(&tun->n);
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
+	__be32 old_ipv4_src = 0;
+	__be32 old_ipv4_dst = 0;
+	__u64 udp_old_pseudo;
+	__be128 old_ipv6_src;
+	__be128 old_ipv6_dst;
+	if (v6) {
+		old_ipv6_src = ld128(ipv6->src);
+		old_ipv6_dst = ld128(ipv6->dst);
+		udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	} else {
+		old_ipv4_src = ld32(ipv4->src);
+		old_ipv4_dst = ld32(ipv4->dst);
+		udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	}
 	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)old_udp_src_port + old_udp_length +
 					  ((__u64)region_sum << 8) + old_tun_n + odd_sum);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (v6)
+		udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			ipv4_total_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
+			bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((pkt->more_options_end - 54) ^ (pkt->tun_options_end - 54)) & 1) != 0)
+	if ((((pkt->more_options_end - (v6 ? 54 : 34)) ^ (pkt->tun_options_end - (v6 ? 54 : 34))) &
+	     1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + old_udp_src_port +
-					 ipv6_payload_length + ((__u64)region_sum_3 << 8) +
-					 old_tun_n + udp_new_pseudo);
+					 (v6 ? ipv4_total_length : udp_length) +
+					 ((__u64)region_sum_3 << 8) + old_tun_n + udp_new_pseudo);
+	__be16 ip_checksum = 0;
+	if (!v6) {
+		if (!udp_csum.old) /* no checksum came, none leaves */
+			udp_csum.new = 0;
+		/* ip.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					  ld16(&ipv4->total_length) + ipv4_total_length);
+	}
 
 	int err = fr_move(skb, pkt->more_options_end, pkt->tun_options_end, pkt->payload_len,
 			  FR_PAYLOAD);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LAST + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_LAST + reason_fault);
+	if (unlikely(pkt->data + (v6 ? 62 : 42) > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, 18, 44);
+	__s64 csum = fr_complete_begin(skb, v6 ? 18 : 16, v6 ? 44 : 26);
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_udp->length, ipv6_payload_length);
+	struct hdr_udp *new_udp = pkt->data + (v6 ? 54 : 34);
+	if (v6) {
+		st16(&new_ipv6->payload_length, ipv4_total_length);
+	} else {
+		st16(&new_ipv4->total_length, ipv4_total_length);
+	}
+	st16(&new_udp->length, v6 ? ipv4_total_length : udp_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_LAST + reason_fault);
-	fr_complete_end(skb, csum, 18, 44);
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, v6 ? 18 : 16, v6 ? 44 : 26);
 
-	fr_count(PROG_LAST + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int last_ipv6(struct __sk_buff *skb, struct last_packet *pkt)
+static __always_inline int last_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_tun_options_end;
 	void *at_more_options_end;
-	struct hdr_tun *tun = pkt->data + 62;
-	struct hdr_tun *tun_2;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_tun *tun = pkt->data + (v6 ? 62 : 42);
+	struct hdr_tun *tun_2;
 	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_LAST + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	if ((void *)(tun + 1) > pkt->data_end || 63ULL > udp_end)
-		return fr_up(skb, PROG_LAST + reason_truncated);
+	if ((void *)(tun + 1) > pkt->data_end || (v6 ? 63ULL : 43ULL) > udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 	pkt->tun_options_size = be8(&tun->n);
 	if (pkt->tun_options_size > 15)
-		return fr_up(skb, PROG_LAST + reason_tun_options);
-	pkt->tun_options_end = fr_forget(skb, 63ULL + pkt->tun_options_size);
-	at_tun_options_end = fr_pin(pkt->data + fr_bound(pkt->tun_options_end, 0x7f));
+		return fr_up(skb, pkt->prog + reason_tun_options);
+	pkt->tun_options_end = fr_forget(skb, (v6 ? 63ULL : 43ULL) + pkt->tun_options_size);
+	at_tun_options_end = fr_pin(pkt->data + fr_bound(pkt->tun_options_end, v6 ? 0x7f : 0x3f));
 	if (at_tun_options_end > pkt->data_end)
-		return fr_up(skb, PROG_LAST + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->tun_options_end > udp_end)
-		return fr_up(skb, PROG_LAST + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	tun_2 = at_tun_options_end;
 	if ((void *)(tun_2 + 1) > pkt->data_end)
-		return fr_up(skb, PROG_LAST + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->tun_options_end + 1 > udp_end)
-		return fr_up(skb, PROG_LAST + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 more_options_size = be8(&tun_2->n);
 	if (more_options_size > 15)
-		return fr_up(skb, PROG_LAST + reason_tun_options);
+		return fr_up(skb, pkt->prog + reason_tun_options);
 	pkt->more_options_end = fr_forget(skb, pkt->tun_options_end + 1 + more_options_size);
 	at_more_options_end = fr_pin(pkt->data + fr_bound(pkt->more_options_end, 0x7f));
 	if (at_more_options_end > pkt->data_end)
-		return fr_up(skb, PROG_LAST + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->more_options_end > udp_end)
-		return fr_up(skb, PROG_LAST + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_LAST + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* do: [{pop: "more"}, "pass"] */
 	pkt->payload_len = udp_end - pkt->more_options_end;
-	if (pkt->payload_len + (pkt->tun_options_end - 54) > 0xffff ||
-	    pkt->payload_len + (pkt->tun_options_end - 54) > 0xffff)
-		return fr_up(skb, PROG_LAST + reason_length);
+	if (pkt->payload_len + (pkt->tun_options_end - (v6 ? 54 : 14)) > 0xffff ||
+	    pkt->payload_len + (pkt->tun_options_end - (v6 ? 54 : 34)) > 0xffff)
+		return fr_up(skb, pkt->prog + reason_length);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60)))
-		return fr_up(skb, PROG_LAST + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_LAST + reason_udp_checksum);
-	return last_ipv6_send(skb, pkt);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (v6) {
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return last_ip_send(skb, pkt, 1);
+	}
+	return last_ip_send(skb, pkt, 0);
 }
 
 SEC("tc") int prog_last(struct __sk_buff *skb)
 {
-	struct last_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
+	struct packet pkt;
+
+	pkt.prog = PROG_LAST;
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 94);
@@ -1333,7 +1199,7 @@ SEC("tc") int prog_last(struct __sk_buff *skb)
 	struct hdr_eth *eth = pkt.data;
 
 	/* last: { */
-	if (!fr_lease_valid(lease, now))
+	if (!fr_lease_valid(pkt.lease, now))
 		return fr_up(skb, PROG_LAST + reason_inactive);
 
 	/* hook: "tc/ingress" */
@@ -1343,8 +1209,8 @@ SEC("tc") int prog_last(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return last_ipv4(skb, &pkt);
+		return last_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return last_ipv6(skb, &pkt);
+		return last_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_LAST + reason_not_ip);
 }

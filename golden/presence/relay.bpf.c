@@ -79,7 +79,7 @@ static __always_inline __u64 copy_tenants(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(8, 0);
+	all |= fr_copy8(to + 0, from + 0);
 	return all;
 }
 
@@ -103,20 +103,20 @@ enum {
 	reason_not_ip,
 };
 
-/*
- * prog_sort: tc/ingress
- *	eth ipv4 udp gre
- *	eth ipv6 udp gre
- */
-
 /* What is known of a packet. */
-struct sort_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
 	__u64 gre_key;
 	struct val_tenants *t;
 };
+
+/*
+ * prog_sort: tc/ingress
+ *	eth ipv4 udp gre
+ *	eth ipv6 udp gre
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -133,6 +133,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -172,25 +219,6 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
 static __always_inline __u32 check_gre(struct __sk_buff *skb, void *data, void *data_end,
 				       __u64 udp_end, const __u32 at, __u64 *end)
 {
@@ -208,7 +236,7 @@ static __always_inline __u32 check_gre(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int sort_ipv4_send(struct __sk_buff *skb, struct sort_packet *pkt)
+static __always_inline int sort_ip_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 	__u32 new_priority = pkt->t->queue;
@@ -221,35 +249,40 @@ static __always_inline int sort_ipv4_send(struct __sk_buff *skb, struct sort_pac
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int sort_ipv4(struct __sk_buff *skb, struct sort_packet *pkt)
+static __always_inline int sort_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_gre_key_end;
 	void *at_gre_sequence_end;
-	struct hdr_gre *gre = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_gre *gre = pkt->data + (v6 ? 62 : 42);
 	__u64 ip_end, udp_end, gre_key_present;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* {name: "key", bits: 32, when: "has_key == 1"}, */
-	why = check_gre(skb, pkt->data, pkt->data_end, udp_end, 42, &gre_key_present);
+	why = check_gre(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42, &gre_key_present);
 	if (why)
 		return fr_up(skb, why);
 	__u64 gre_key_size;
 	if (gre_key_present) { /* key */
-		if (pkt->data + 50 > pkt->data_end)
+		if (pkt->data + (v6 ? 70 : 50) > pkt->data_end)
 			return fr_up(skb, reason_truncated);
 		gre_key_size = 4;
-		pkt->gre_key = be32(pkt->data + 46);
+		pkt->gre_key = be32(pkt->data + (v6 ? 66 : 46));
 	} else {
 		gre_key_size = 0;
 		pkt->gre_key = 0;
 	}
-	__u64 gre_key_end = fr_forget(skb, 46ULL + gre_key_size);
-	at_gre_key_end = fr_pin(pkt->data + fr_bound(gre_key_end, 0x3f));
+	__u64 gre_key_end = fr_forget(skb, (v6 ? 66ULL : 46ULL) + gre_key_size);
+	at_gre_key_end = fr_pin(pkt->data + fr_bound(gre_key_end, v6 ? 0x7f : 0x3f));
 	if (at_gre_key_end > pkt->data_end)
 		return fr_up(skb, reason_truncated);
 	if (gre_key_end > udp_end)
@@ -266,7 +299,7 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, struct sort_packet *
 		gre_sequence_size = 0;
 	}
 	__u64 gre_sequence_end = fr_forget(skb, gre_key_end + gre_sequence_size);
-	at_gre_sequence_end = fr_pin(pkt->data + fr_bound(gre_sequence_end, 0x3f));
+	at_gre_sequence_end = fr_pin(pkt->data + fr_bound(gre_sequence_end, v6 ? 0x7f : 0x3f));
 	if (at_gre_sequence_end > pkt->data_end)
 		return fr_up(skb, reason_truncated);
 	if (gre_sequence_end > udp_end)
@@ -291,130 +324,18 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, struct sort_packet *
 	enum fr_found found = find_tenants(&key, pkt->lease, 0, &pkt->t);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_no_tenants, reason_changing);
+	if (v6) {
+		/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
+		return sort_ip_send(skb, pkt);
+	}
 
 	/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
-	return sort_ipv4_send(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int sort_ipv6_send(struct __sk_buff *skb, struct sort_packet *pkt)
-{
-	__u32 len = skb->len;
-	__u32 new_priority = pkt->t->queue;
-	__u32 new_mark = pkt->gre_key;
-
-	skb->priority = new_priority;
-	skb->mark = new_mark;
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int sort_ipv6(struct __sk_buff *skb, struct sort_packet *pkt)
-{
-	void *at_gre_key_end;
-	void *at_gre_sequence_end;
-	struct hdr_gre *gre = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u64 ip_end, udp_end, gre_key_present;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* {name: "key", bits: 32, when: "has_key == 1"}, */
-	why = check_gre(skb, pkt->data, pkt->data_end, udp_end, 62, &gre_key_present);
-	if (why)
-		return fr_up(skb, why);
-	__u64 gre_key_size;
-	if (gre_key_present) { /* key */
-		if (pkt->data + 70 > pkt->data_end)
-			return fr_up(skb, reason_truncated);
-		gre_key_size = 4;
-		pkt->gre_key = be32(pkt->data + 66);
-	} else {
-		gre_key_size = 0;
-		pkt->gre_key = 0;
-	}
-	__u64 gre_key_end = fr_forget(skb, 66ULL + gre_key_size);
-	at_gre_key_end = fr_pin(pkt->data + fr_bound(gre_key_end, 0x7f));
-	if (at_gre_key_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (gre_key_end > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
-	__u64 gre_sequence_present = ((be8(gre->has_checksum_to_version) >> 4) & 1) == 1;
-	__u64 gre_sequence_size;
-	if (gre_sequence_present) { /* sequence */
-		if (at_gre_key_end + 4 > pkt->data_end)
-			return fr_up(skb, reason_truncated);
-		gre_sequence_size = 4;
-	} else {
-		gre_sequence_size = 0;
-	}
-	__u64 gre_sequence_end = fr_forget(skb, gre_key_end + gre_sequence_size);
-	at_gre_sequence_end = fr_pin(pkt->data + fr_bound(gre_sequence_end, 0x7f));
-	if (at_gre_sequence_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (gre_sequence_end > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "gre"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
-
-	/* match: "udp.dst_port": 4754 */
-	if (be16(&udp->dst_port) != 0x1292)
-		return fr_up(skb, reason_no_match);
-
-	/* when: "gre.has_key == 1" */
-	if (((be8(gre->has_checksum_to_version) >> 5) & 1) != 1)
-		return fr_up(skb, reason_no_match);
-
-	/* lookup: t: tenants: ["gre.key"] */
-	struct key_tenants key __attribute__((aligned(8))) = {};
-
-	key.key = pkt->gre_key;
-	enum fr_found found = find_tenants(&key, pkt->lease, 0, &pkt->t);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_no_tenants, reason_changing);
-
-	/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
-	return sort_ipv6_send(skb, pkt);
+	return sort_ip_send(skb, pkt);
 }
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
 {
-	struct sort_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
@@ -435,8 +356,8 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "gre"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return sort_ipv4(skb, &pkt);
+		return sort_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return sort_ipv6(skb, &pkt);
+		return sort_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

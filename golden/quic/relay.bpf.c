@@ -194,16 +194,11 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_STREAMS = 0, PROG_STREAMS_4 = 65, PROG_DATAGRAMS = 130 };
 
-/*
- * prog_streams: tc/ingress
- *	eth ipv4 udp short stream
- *	eth ipv6 udp short stream
- */
-
 /* What is known of a packet. */
-struct streams_packet {
+struct packet {
 	void *data;
 	void *data_end;
+	__u32 prog;
 	__u64 ip_end;
 	__u64 udp_end;
 	__u64 short_pn_size;
@@ -216,6 +211,40 @@ struct streams_packet {
 	__u64 stream_offset;
 	__u64 stream_length_end;
 	__u64 priority;
+	__u64 stream_offset_end;
+	__u64 stream_length_present;
+	__u64 stream_length_size;
+	__u64 stream_length;
+	__u64 datagram_length_present;
+	__u64 datagram_length_end;
+};
+
+/* What is the same for all receivers. */
+struct same {
+	__u32 size;
+	__u32 kind0;
+	__u64 rest0;
+	__u64 rest1;
+	__u64 quiet;
+	__u64 clock;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 short_pn_size;
+	__u64 short_pn_end;
+	__u64 short_payload_end;
+	__u64 stream_id_size;
+	__u64 stream_id;
+	__u64 stream_offset;
+	__u64 stream_length_end;
+	__u64 priority;
+	__s64 csum;
+	__u64 copies0;
+};
+
+struct fan {
+	struct __sk_buff *skb;
+	struct list_subscribers *list;
+	void *front;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -233,6 +262,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -272,142 +348,201 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-/* What is the same for all receivers. */
-struct streams_same1 {
-	__u32 size;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u64 quiet;
-	__u64 clock;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 short_pn_size;
-	__u64 short_pn_end;
-	__u64 short_payload_end;
-	__u64 stream_id_size;
-	__u64 stream_id;
-	__u64 stream_offset;
-	__u64 stream_length_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct streams_fan1 {
-	struct __sk_buff *skb;
-	struct list_subscribers *list;
-	void *front;
-};
-
-static __always_inline int streams_write1(struct __sk_buff *skb, void *front, __u64 short_pn_size,
-					  __u64 short_pn_end, __u64 stream_id_size, __u64 priority,
-					  __u64 pn, __u64 id, struct receiver_subscribers *r,
-					  struct streams_same1 *same)
+static __always_inline int shared_write(struct __sk_buff *skb, void *front, __u64 short_pn_size,
+					__u64 short_pn_end, __u64 stream_id_size, __u64 priority,
+					__u64 pn, __u64 id, struct receiver_subscribers *r,
+					struct same *same, const int v6, const int second)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
-	void *at_short_pn_end;
+	void *at_short_pn_end = 0;
+	__u64 odd_sum = 0;
 
-	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * (((short_pn_end + 1 - 34) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	if (!second) {
+		/* udp.checksum */
+		odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
+		odd_sum <<= 8 * (((short_pn_end + 1 - (v6 ? 54 : 34)) & 1) != 0);
+	}
+	__u64 udp_new_pseudo;
+	if (v6) {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+			fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+			fr_add64(ld64(r->remote.addr + 8));
+	} else {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	}
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
+	if (same->kind0 == FR_SUM_PARTIAL) {
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) +
-					  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-					  fr_room(short_pn_size), short_pn_size))) +
-					  fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) + odd_sum);
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
+	} else {
+		if (second)
+			udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+							 bpf_htons(r->local.port) +
+							 bpf_htons(r->remote.port) +
+							 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+							 fr_room(short_pn_size), short_pn_size))) +
+							 fr_odd64(ld64(r->dcid[fr_level(priority,
+							 4)])));
+		else
+			udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+							 bpf_htons(r->local.port) +
+							 bpf_htons(r->remote.port) +
+							 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+							 fr_room(short_pn_size), short_pn_size))) +
+							 fr_odd64(ld64(r->dcid[fr_level(priority,
+							 4)])) + odd_sum);
+	}
+	__be16 ip_checksum = 0;
+	if (!v6) {
+		if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
+		/* ip.checksum */
+		ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					  fr_v4(r->remote.addr));
+	}
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 51 > (void *)(long)skb->data_end))
+	if (unlikely(data + (v6 ? 71 : 51) > (void *)(long)skb->data_end))
 		return 1;
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
-	if (unlikely(at_short_pn_end + 2 > (void *)(long)skb->data_end))
-		return 1;
-
+	if (!second) {
+		at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, v6 ? 0x7f : 0x3f));
+		if (unlikely(at_short_pn_end + 2 > (void *)(long)skb->data_end))
+			return 1;
+	}
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + (v6 ? 54 : 34);
+	struct hdr_short *new_short = data + (v6 ? 62 : 42);
 
 	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	if (v6) {
+		st32(new_ipv6->version_to_flow_label,
+		     bpf_htonl(0x60000000ULL |
+			       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+		st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+		st64(new_ipv6->src, ld64(r->local.addr));
+		st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+		st64(new_ipv6->dst, ld64(r->remote.addr));
+		st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	} else {
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+		st32(new_ipv4->src, fr_v4(r->local.addr));
+		st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
+	fr_put_uint(fr_pin(data + fr_bound((v6 ? 67 : 47) + short_pn_size, v6 ? 0x7f : 0x3f)),
+		    (void *)(long)skb->data_end, 4, pn & fr_room(short_pn_size), short_pn_size);
 	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
+	if (!second)
+		fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
+			      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
 	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, short_pn_end + 1,
-					     stream_id_size), 18, 33), 51, short_pn_size);
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0)) {
+		if (second)
+			fr_complete(skb,
+				    fr_complete_with(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 57 :
+						     33), v6 ? 71 : 51, short_pn_size);
+		else
+			fr_complete(skb,
+				    fr_complete_with(skb,
+						     fr_complete_with(skb, same->csum,
+						     short_pn_end + 1, stream_id_size),
+						     v6 ? ETH_HLEN : 18, v6 ? 57 : 33), v6 ? 71 :
+				    51, short_pn_size);
+	}
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
 static __always_inline long
-streams_copy1(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
-	      __u64 short_pn_end, void *saved_short_pn_end, __u64 short_payload_end,
-	      __u64 stream_id_size, __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
-	      __u64 priority, __u64 id, struct receiver_subscribers *r, struct streams_same1 *same)
+datagrams_copy(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
+	       __u64 priority, struct receiver_subscribers *r, struct same *same, const __u32 prog,
+	       __u64 short_pn_size_2, const int second)
+{
+	/* {emit: datagram: {pn: "pn", size: "len(udp.payload)"}}, */
+	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
+							    sizeof(struct event_datagram), 0);
+	if (!event0)
+		return fr_decline(r->receiver, skb->len, prog + reason_ring_full);
+
+	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 1500"}}, */
+	__u32 level0 = priority;
+	__u32 credit0 = fr_credit(r->window, 0);
+	__u64 spent0 = udp_end - (second ? 62 : 42);
+	int admitted0 = fr_admit(credit0, spent0, priority * 0x5dc);
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, level0);
+		bpf_ringbuf_discard(event0, 0);
+		return fr_decline(r->receiver, skb->len, prog + reason_refused_window);
+	}
+	if (unlikely(admitted0 == FR_CONTENDED)) {
+		bpf_ringbuf_discard(event0, 0);
+		return fr_decline(r->receiver, skb->len, prog + reason_contended);
+	}
+
+	/* {let: pn: "alloc(r.next)"}, */
+	__u64 next = fr_alloc(r->next, 1);
+	__u64 pn = next;
+	if (second) {
+		if (unlikely(shared_write(skb, front, short_pn_size_2, 0, 0, priority, pn, 0, r,
+					  same, 1, 1))) {
+			bpf_ringbuf_discard(event0, 0);
+			fr_refund(credit0, spent0);
+			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+		}
+	} else {
+		if (unlikely(shared_write(skb, front, short_pn_size, 0, 0, priority, pn, 0, r, same,
+					  0, 1))) {
+			bpf_ringbuf_discard(event0, 0);
+			fr_refund(credit0, spent0);
+			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+		}
+	}
+	same->copies0++;
+	fr_copied(r->receiver, skb->len);
+	fr_head(&event0->head, r->receiver, 2, sizeof(*event0));
+	st32((void *)event0 + 28, 0);
+	event0->pn = pn;
+	event0->size = udp_end - (second ? 62 : 42);
+	same->quiet |= fr_submit_more(&event0->head, same->clock);
+	return 0;
+}
+
+static __always_inline long
+streams_copy(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
+	     __u64 short_pn_end, void *saved_short_pn_end, __u64 short_payload_end,
+	     __u64 stream_id_size, __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
+	     __u64 priority, __u64 id, struct receiver_subscribers *r, struct same *same,
+	     const __u32 prog, __u64 short_pn_size_2, __u64 short_pn_end_2, __u64 stream_id_size_2,
+	     const int second)
 {
 	struct hdr_stream *saved_stream = saved_short_pn_end;
 
 	/* {emit: sent: {pn: "pn", stream: "id", offset: "stream.offset", length: "len(stream.... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (!event0)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_ring_full);
+		return fr_decline(r->receiver, skb->len, prog + reason_ring_full);
 
 	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 1500"}}, */
 	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(r->window, 0);
-	__u64 spent0 = udp_end - 42;
+	__u64 spent0 = udp_end - (second ? 62 : 42);
 	int admitted0 = fr_admit(credit0, spent0, priority * 0x5dc);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_refused_window);
+		return fr_decline(r->receiver, skb->len, prog + reason_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_contended);
+		return fr_decline(r->receiver, skb->len, prog + reason_contended);
 	}
 
 	/* {admit: {credit: "r.data", cost: "len(stream.payload)"}}, */
@@ -419,24 +554,33 @@ streams_copy1(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_
 		fr_refused(credit1, level1);
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_refused_data);
+		return fr_decline(r->receiver, skb->len, prog + reason_refused_data);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_contended);
+		return fr_decline(r->receiver, skb->len, prog + reason_contended);
 	}
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
-
-	if (unlikely(streams_write1(skb, front, short_pn_size, short_pn_end, stream_id_size,
-				    priority, pn, id, r, same))) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, PROG_STREAMS + reason_refused_by_device);
+	if (second) {
+		if (unlikely(shared_write(skb, front, short_pn_size_2, short_pn_end_2,
+					  stream_id_size_2, priority, pn, id, r, same, 1, 0))) {
+			bpf_ringbuf_discard(event0, 0);
+			fr_refund(credit0, spent0);
+			fr_refund(credit1, spent1);
+			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+		}
+	} else {
+		if (unlikely(shared_write(skb, front, short_pn_size, short_pn_end, stream_id_size,
+					  priority, pn, id, r, same, 0, 0))) {
+			bpf_ringbuf_discard(event0, 0);
+			fr_refund(credit0, spent0);
+			fr_refund(credit1, spent1);
+			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+		}
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -448,30 +592,44 @@ streams_copy1(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_
 	event0->stream = id;
 	event0->offset = stream_offset;
 	event0->length = short_payload_end - stream_length_end;
-	event0->size = udp_end - 42;
+	event0->size = udp_end - (second ? 62 : 42);
 	event0->type = be8(&saved_stream->type);
 	event0->was = stream_id;
 	same->quiet |= fr_submit_more(&event0->head, same->clock);
 	return 0;
 }
 
-static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
+static __always_inline long shared_turn(__u32 i, struct fan *fan, const int second,
+					const int second_2)
 {
+	__u32 prog = second_2 ? PROG_DATAGRAMS : PROG_STREAMS;
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct streams_same1 *same = front + FR_NEEDS_FRONT;
+	struct same *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	__u64 short_pn_size = same->short_pn_size;
-	__u64 short_pn_end = same->short_pn_end;
-	__u64 short_payload_end = same->short_payload_end;
-	__u64 stream_id_size = same->stream_id_size;
-	__u64 stream_id = same->stream_id;
-	__u64 stream_offset = same->stream_offset;
-	__u64 stream_length_end = same->stream_length_end;
+	__u64 short_pn_end = 0;
+	__u64 short_payload_end = 0;
+	__u64 stream_id_size = 0;
+	__u64 stream_id = 0;
+	__u64 stream_offset = 0;
+	__u64 stream_length_end = 0;
+
+	if (!second_2) {
+		short_pn_end = same->short_pn_end;
+		short_payload_end = same->short_payload_end;
+		stream_id_size = same->stream_id_size;
+		stream_id = same->stream_id;
+		stream_offset = same->stream_offset;
+		stream_length_end = same->stream_length_end;
+	}
 	__u64 priority = same->priority;
 	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
-	void *saved_short_pn_end = fr_pin(front + fr_bound(short_pn_end, 0x3f));
+	void *saved_short_pn_end = 0;
+	if (!second_2)
+		saved_short_pn_end = fr_pin(front + fr_bound(short_pn_end, second ? 0x7f : 0x3f));
+	struct hdr_udp *saved_udp = front + 54;
 
 	if (!r)
 		return 1;
@@ -482,59 +640,182 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 	if (fr_shared_get(r->next) -
 	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
 					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_number);
+		return fr_decline(r->receiver, skb->len, prog + reason_number);
+	if (!second_2) {
+		/* {when: "stream.id & 2 == 0", do: [{drop: "bidirectional"}]}, */
+		if ((stream_id & 2) == 0)
+			return fr_decline(r->receiver, skb->len, prog + reason_bidirectional);
 
-	/* {when: "stream.id & 2 == 0", do: [{drop: "bidirectional"}]}, */
-	if ((stream_id & 2) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_bidirectional);
+		/* {when: "stream.offset + len(stream.payload) > r.first", do: [{drop: "stream... */
+		if (stream_offset + (short_payload_end - stream_length_end) > r->first)
+			return fr_decline(r->receiver, skb->len, prog + reason_stream_window);
 
-	/* {when: "stream.offset + len(stream.payload) > r.first", do: [{drop: "stream_window"... */
-	if (stream_offset + (short_payload_end - stream_length_end) > r->first)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_stream_window);
-
-	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
-	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_no_stream_id);
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_address_family);
+		/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
+		if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
+			return fr_decline(r->receiver, skb->len, prog + reason_no_stream_id);
+	}
+	if (second) {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum);
+	} else {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+	}
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_STREAMS + reason_no_route));
+				  fr_indirect(&r->hop_remote, prog + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_too_big);
+		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
+	__u64 id = 0;
+	if (!second_2) {
+		/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.ne... */
+		__u64 next_stream;
+		__u64 streams;
+		{
+			struct fr_translation_key key = { .key = stream_id, .space = r->streams };
+			struct fr_translation *translation = NULL;
+			int how = fr_translation(&key, &translation);
 
-	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
-	__u64 next_stream;
-	__u64 streams;
-	{
-		struct fr_translation_key key = { .key = stream_id, .space = r->streams };
-		struct fr_translation *translation = NULL;
-		int how = fr_translation(&key, &translation);
-
-		if (how == FR_TRANSLATING)
-			return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_translating);
-		if (how == FR_TRANSLATIONS_FULL || !translation)
-			return fr_decline(r->receiver, skb->len,
-					  PROG_STREAMS + reason_translations_full);
-		if (how == FR_TRANSLATE) {
-			next_stream = fr_alloc(r->next_stream, 4);
-			fr_translated(translation, next_stream);
+			if (how == FR_TRANSLATING)
+				return fr_decline(r->receiver, skb->len, prog + reason_translating);
+			if (how == FR_TRANSLATIONS_FULL || !translation)
+				return fr_decline(r->receiver, skb->len,
+						  prog + reason_translations_full);
+			if (how == FR_TRANSLATE) {
+				next_stream = fr_alloc(r->next_stream, 4);
+				fr_translated(translation, next_stream);
+			}
+			streams = translation->value;
 		}
-		streams = translation->value;
-	}
-	__u64 id = streams;
+		id = streams;
 
-	/* {set: {"short.dcid": "r.dcid[priority]", "short.pn": #pn, "stream.id": "id"}}, */
-	if (id > fr_varint_room(stream_id_size))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_unfit_stream_id);
-	return streams_copy1(skb, front, udp_end, short_pn_size, short_pn_end, saved_short_pn_end,
-			     short_payload_end, stream_id_size, stream_id, stream_offset,
-			     stream_length_end, priority, id, r, same);
+		/* {set: {"short.dcid": "r.dcid[priority]", "short.pn": #pn, "stream.id": "id"}}, */
+		if (id > fr_varint_room(stream_id_size))
+			return fr_decline(r->receiver, skb->len, prog + reason_unfit_stream_id);
+	}
+	if (second) {
+		if (second_2)
+			return datagrams_copy(skb, front, udp_end, 0, priority, r, same, prog,
+					      short_pn_size, 1);
+		return streams_copy(skb, front, udp_end, 0, 0, saved_short_pn_end,
+				    short_payload_end, 0, stream_id, stream_offset,
+				    stream_length_end, priority, id, r, same, prog, short_pn_size,
+				    short_pn_end, stream_id_size, 1);
+	}
+	if (second_2)
+		return datagrams_copy(skb, front, udp_end, short_pn_size, priority, r, same, prog,
+				      0, 0);
+	return streams_copy(skb, front, udp_end, short_pn_size, short_pn_end, saved_short_pn_end,
+			    short_payload_end, stream_id_size, stream_id, stream_offset,
+			    stream_length_end, priority, id, r, same, prog, 0, 0, 0, 0);
 }
 
-static __always_inline int streams_fan1(struct __sk_buff *skb, struct streams_packet *pkt)
+static __noinline long datagrams_turn2(__u32 i, struct fan *fan)
+{
+	return shared_turn(i, fan, 1, 1);
+}
+
+static __always_inline int datagrams_fan2(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short *v_short = pkt->data + 62;
+	__u32 len = skb->len;
+
+	/* do: [{fan_out: { */
+	struct group_subscribers key __attribute__((aligned(8))) = {};
+	struct list_subscribers *list;
+
+	fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
+	st32((void *)&key + 36, ld32(v_short->dcid));
+	st32((void *)&key + 40, ld32(v_short->dcid + 4));
+	list = list_of_subscribers(&key);
+	if (!list)
+		return fr_up(skb, pkt->prog + reason_no_subscribers);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, pkt->prog + reason_no_memory);
+
+	__u32 size = fr_size(pkt->datagram_length_end, 128);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, size);
+	if (!front)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_udp *saved_udp = front + 54;
+	struct hdr_short *saved_short = front + 62;
+	same->size = size;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+					  fr_add64(ld64(saved_ipv6->src + 8)) +
+					  fr_add64(ld64(saved_ipv6->dst)) +
+					  fr_add64(ld64(saved_ipv6->dst + 8)) +
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
+		 fr_sum_of(ld16(&saved_udp->checksum)) -
+		 ((__u64)ld32(&saved_udp->src_port) +
+		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
+		  fr_odd64(ld64(saved_short->dcid)) + fr_add64(ld64(saved_ipv6->src)) +
+		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+		  fr_add64(ld64(saved_ipv6->dst + 8)));
+	same->quiet = 0;
+	same->clock = 0;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_pn_size = pkt->short_pn_size;
+	same->priority = pkt->priority;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0)) {
+		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
+	}
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+	};
+	bpf_loop(list->count, datagrams_turn2, &fan, 0);
+
+	if (same->quiet)
+		fr_wake();
+	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 57), 71,
+			    same->short_pn_size);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __noinline long datagrams_turn1(__u32 i, struct fan *fan)
+{
+	return shared_turn(i, fan, 0, 1);
+}
+
+static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -551,21 +832,279 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, struct streams_pa
 	st32((void *)&key + 40, ld32(v_short->dcid + 4));
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, PROG_STREAMS + reason_no_subscribers);
+		return fr_up(skb, pkt->prog + reason_no_subscribers);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_STREAMS + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
+
+	__u32 size = fr_size(pkt->datagram_length_end, 64);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, size);
+	if (!front)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_short *saved_short = front + 42;
+	same->size = size;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) +
+		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
+		 fr_odd64(ld64(saved_short->dcid)) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
+
+	/* ip.checksum, without what depends on the receiver */
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+	same->quiet = 0;
+	same->clock = 0;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_pn_size = pkt->short_pn_size;
+	same->priority = pkt->priority;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0)) {
+		same->csum = fr_complete_without(skb, same->csum, 51, pkt->short_pn_size);
+		same->csum = fr_complete_without(skb, same->csum, 18, 33);
+	}
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+	};
+	bpf_loop(list->count, datagrams_turn1, &fan, 0);
+
+	if (same->quiet)
+		fr_wake();
+	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 64), 0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, fr_complete_with(skb, same->csum, 18, 33), 51,
+			    same->short_pn_size);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int datagrams_ip_length(struct __sk_buff *skb, struct packet *pkt,
+					       const int v6)
+{
+	void *at_datagram_length_end;
+	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
+
+	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
+	__u64 datagram_length;
+	__u64 datagram_length_size;
+	if (pkt->datagram_length_present) { /* length */
+		datagram_length_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end,
+						 &datagram_length);
+		if (!datagram_length_size)
+			return fr_up(skb, pkt->prog + reason_truncated);
+	} else {
+		datagram_length_size = 0;
+		datagram_length = 0;
+	}
+	pkt->datagram_length_end = fr_forget(skb, pkt->short_pn_end + 1 + datagram_length_size);
+	at_datagram_length_end = fr_pin(pkt->data + fr_bound(pkt->datagram_length_end, 0x7f));
+	if (at_datagram_length_end > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (pkt->datagram_length_end > pkt->short_payload_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (!(!pkt->datagram_length_present ||
+	      pkt->datagram_length_end + datagram_length == pkt->short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+	if (!(!pkt->datagram_length_present ||
+	      pkt->datagram_length_end + datagram_length == pkt->short_payload_end))
+		return fr_up(skb, pkt->prog + reason_another_frame);
+
+	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+
+	/* priority: {levels: 4, from: "short.dcid[0]"} */
+	__u64 priority_value = ld8(v_short->dcid);
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      (partial >> 16) >= pkt->datagram_length_end) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (at_datagram_length_end > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (v6)
+		return datagrams_fan2(skb, pkt);
+	return datagrams_fan1(skb, pkt);
+}
+
+static __noinline long streams_turn2(__u32 i, struct fan *fan)
+{
+	return shared_turn(i, fan, 1, 0);
+}
+
+static __always_inline int streams_fan2(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short *v_short = pkt->data + 62;
+	__u32 len = skb->len;
+
+	/* do: [{fan_out: { */
+	struct group_subscribers key __attribute__((aligned(8))) = {};
+	struct list_subscribers *list;
+
+	fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
+	st32((void *)&key + 36, ld32(v_short->dcid));
+	st32((void *)&key + 40, ld32(v_short->dcid + 4));
+	list = list_of_subscribers(&key);
+	if (!list)
+		return fr_up(skb, pkt->prog + reason_no_subscribers);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, pkt->prog + reason_no_memory);
 
 	__u32 size = fr_size(pkt->stream_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, PROG_STREAMS + reason_no_memory);
-	struct streams_same1 *same = front + FR_NEEDS_FRONT;
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_udp *saved_udp = front + 54;
+	struct hdr_short *saved_short = front + 62;
+	same->size = size;
+	__u64 odd_sum =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size)));
+	odd_sum <<= 8 * (((pkt->short_pn_end + 1 - 54) & 1) != 0);
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+					  fr_add64(ld64(saved_ipv6->src + 8)) +
+					  fr_add64(ld64(saved_ipv6->dst)) +
+					  fr_add64(ld64(saved_ipv6->dst + 8)) +
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
+		 fr_sum_of(ld16(&saved_udp->checksum)) -
+		 ((__u64)ld32(&saved_udp->src_port) +
+		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
+		  fr_odd64(ld64(saved_short->dcid)) + odd_sum + fr_add64(ld64(saved_ipv6->src)) +
+		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+		  fr_add64(ld64(saved_ipv6->dst + 8)));
+	same->quiet = 0;
+	same->clock = 0;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_pn_size = pkt->short_pn_size;
+	same->short_pn_end = pkt->short_pn_end;
+	same->short_payload_end = pkt->short_payload_end;
+	same->stream_id_size = pkt->stream_id_size;
+	same->stream_id = pkt->stream_id;
+	same->stream_offset = pkt->stream_offset;
+	same->stream_length_end = pkt->stream_length_end;
+	same->priority = pkt->priority;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0)) {
+		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size);
+		same->csum = fr_complete_without(skb, same->csum, pkt->short_pn_end + 1,
+						 pkt->stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
+	}
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+	};
+	bpf_loop(list->count, streams_turn2, &fan, 0);
+
+	if (same->quiet)
+		fr_wake();
+	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb,
+			    fr_complete_with(skb,
+					     fr_complete_with(skb, same->csum,
+					     same->short_pn_end + 1, same->stream_id_size),
+					     ETH_HLEN, 57), 71, same->short_pn_size);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __noinline long streams_turn1(__u32 i, struct fan *fan)
+{
+	return shared_turn(i, fan, 0, 0);
+}
+
+static __always_inline int streams_fan1(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short *v_short = pkt->data + 42;
+	__u32 len = skb->len;
+
+	/* do: [{fan_out: { */
+	struct group_subscribers key __attribute__((aligned(8))) = {};
+	struct list_subscribers *list;
+
+	fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
+	st32((void *)&key + 36, ld32(v_short->dcid));
+	st32((void *)&key + 40, ld32(v_short->dcid + 4));
+	list = list_of_subscribers(&key);
+	if (!list)
+		return fr_up(skb, pkt->prog + reason_no_subscribers);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, pkt->prog + reason_no_memory);
+
+	__u32 size = fr_size(pkt->stream_length_end, 128);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, size);
+	if (!front)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_short *saved_short = front + 42;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	same->size = size;
 	__u64 odd_sum =
 		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size)));
@@ -578,7 +1117,7 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, struct streams_pa
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_STREAMS + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -617,7 +1156,7 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, struct streams_pa
 	}
 
 	same->copies0 = 0;
-	struct streams_fan1 fan = {
+	struct fan fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
@@ -627,7 +1166,7 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, struct streams_pa
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
-		return fr_drop(len, PROG_STREAMS + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
@@ -635,27 +1174,27 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, struct streams_pa
 					     same->short_pn_end + 1, same->stream_id_size), 18, 33),
 			    51, same->short_pn_size);
 
-	fr_count_copies(PROG_STREAMS + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_STREAMS + reason_pass, len);
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_ipv4_stream_id_end(struct __sk_buff *skb,
-						      struct streams_packet *pkt)
+static __always_inline int streams_ip_stream_id_end(struct __sk_buff *skb, struct packet *pkt,
+						    const int v6)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
+	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
 	struct hdr_stream *stream = pkt->at_short_pn_end;
-	struct hdr_short *v_short = pkt->data + 42;
 
 	/* {name: "id", varint: "quic"}, */
 	__u64 stream_id_end = fr_forget(skb, pkt->short_pn_end + 1 + pkt->stream_id_size);
 	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
 	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (stream_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
@@ -664,7 +1203,7 @@ static __always_inline int streams_ipv4_stream_id_end(struct __sk_buff *skb,
 		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end,
 					       &pkt->stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, PROG_STREAMS + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		stream_offset_size = 0;
 		pkt->stream_offset = 0;
@@ -672,9 +1211,9 @@ static __always_inline int streams_ipv4_stream_id_end(struct __sk_buff *skb,
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x7f));
 	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (stream_offset_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
@@ -683,7 +1222,7 @@ static __always_inline int streams_ipv4_stream_id_end(struct __sk_buff *skb,
 	if (stream_length_present) { /* length */
 		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, PROG_STREAMS + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		stream_length_size = 0;
 		stream_length = 0;
@@ -691,20 +1230,20 @@ static __always_inline int streams_ipv4_stream_id_end(struct __sk_buff *skb,
 	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
 	at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x7f));
 	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->stream_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (!(!stream_length_present ||
 	      pkt->stream_length_end + stream_length == pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(!stream_length_present ||
 	      pkt->stream_length_end + stream_length == pkt->short_payload_end))
-		return fr_up(skb, PROG_STREAMS + reason_another_frame);
+		return fr_up(skb, pkt->prog + reason_another_frame);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
@@ -712,604 +1251,124 @@ static __always_inline int streams_ipv4_stream_id_end(struct __sk_buff *skb,
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= pkt->stream_length_end) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_STREAMS + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (v6)
+		return streams_fan2(skb, pkt);
 	return streams_fan1(skb, pkt);
 }
 
-static __always_inline int streams_ipv4(struct __sk_buff *skb, struct streams_packet *pkt)
+static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_short *v_short = pkt->data + 42;
-	struct hdr_stream *stream;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
+	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
+	struct hdr_stream *stream = 0;
+	struct hdr_datagram *datagram = 0;
+	__u32 why;
 
-	if (why)
-		return fr_up(skb, PROG_STREAMS + why);
-
-	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
-	if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
-	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, PROG_STREAMS + reason_long_header);
-
-	/* {name: "fixed", bits: 1, is: 1}, */
-	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, PROG_STREAMS + reason_short_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, */
-	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, PROG_STREAMS + reason_short_reserved);
-
-	/* {name: "key_phase", bits: 1, is: 0, reason: "key_phase"}, */
-	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, PROG_STREAMS + reason_key_phase);
-	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (pkt->short_pn_size > 4)
-		return fr_up(skb, PROG_STREAMS + reason_short_pn);
-	pkt->short_pn_end = fr_forget(skb, 51ULL + pkt->short_pn_size);
-	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x3f));
-	if (pkt->at_short_pn_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (pkt->short_pn_end > pkt->udp_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x3f)), pkt->data_end, 4,
-		     pkt->short_pn_size, &pkt->short_pn))
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-
-	/* short: { */
-	if (pkt->udp_end < pkt->short_pn_end + 16)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	pkt->short_payload_end = pkt->udp_end - 16;
-
-	/* {name: "id", varint: "quic"}, */
-	stream = pkt->at_short_pn_end;
-	if ((void *)(stream + 1) > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_STREAMS + reason_other_frame);
-	pkt->stream_id_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end, &pkt->stream_id);
-	if (!pkt->stream_id_size)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-
-	return streams_ipv4_stream_id_end(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-/* What is the same for all receivers. */
-struct streams_same2 {
-	__u32 size;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 quiet;
-	__u64 clock;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 short_pn_size;
-	__u64 short_pn_end;
-	__u64 short_payload_end;
-	__u64 stream_id_size;
-	__u64 stream_id;
-	__u64 stream_offset;
-	__u64 stream_length_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct streams_fan2 {
-	struct __sk_buff *skb;
-	struct list_subscribers *list;
-	void *front;
-};
-
-static __always_inline int streams_write2(struct __sk_buff *skb, void *front, __u64 short_pn_size,
-					  __u64 short_pn_end, __u64 stream_id_size, __u64 priority,
-					  __u64 pn, __u64 id, struct receiver_subscribers *r,
-					  struct streams_same2 *same)
-{
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
-	void *at_short_pn_end;
-
-	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * (((short_pn_end + 1 - 54) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) +
-					  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-					  fr_room(short_pn_size), short_pn_size))) +
-					  fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) + odd_sum);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 71 > (void *)(long)skb->data_end))
-		return 1;
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
-	if (unlikely(at_short_pn_end + 2 > (void *)(long)skb->data_end))
-		return 1;
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, short_pn_end + 1,
-					     stream_id_size), ETH_HLEN, 57), 71, short_pn_size);
-	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
-}
-
-static __always_inline long
-streams_copy2(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
-	      __u64 short_pn_end, void *saved_short_pn_end, __u64 short_payload_end,
-	      __u64 stream_id_size, __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
-	      __u64 priority, __u64 id, struct receiver_subscribers *r, struct streams_same2 *same)
-{
-	struct hdr_stream *saved_stream = saved_short_pn_end;
-
-	/* {emit: sent: {pn: "pn", stream: "id", offset: "stream.offset", length: "len(stream.... */
-	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-	if (!event0)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_ring_full);
-
-	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 1500"}}, */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->window, 0);
-	__u64 spent0 = udp_end - 62;
-	int admitted0 = fr_admit(credit0, spent0, priority * 0x5dc);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_refused_window);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_contended);
-	}
-
-	/* {admit: {credit: "r.data", cost: "len(stream.payload)"}}, */
-	__u32 level1 = priority;
-	__u32 credit1 = fr_credit(r->data, 0);
-	__u64 spent1 = short_payload_end - stream_length_end;
-	int admitted1 = fr_admit(credit1, spent1, 0);
-	if (admitted1 == FR_REFUSED) {
-		fr_refused(credit1, level1);
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_refused_data);
-	}
-	if (unlikely(admitted1 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_contended);
-	}
-
-	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
-	__u64 next = fr_alloc(r->next, 1);
-	__u64 pn = next;
-
-	if (unlikely(streams_write2(skb, front, short_pn_size, short_pn_end, stream_id_size,
-				    priority, pn, id, r, same))) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, PROG_STREAMS + reason_refused_by_device);
-	}
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
-	st8((void *)event0 + 49, 0);
-	st16((void *)event0 + 50, 0);
-	st32((void *)event0 + 52, 0);
-	event0->pn = pn;
-	event0->stream = id;
-	event0->offset = stream_offset;
-	event0->length = short_payload_end - stream_length_end;
-	event0->size = udp_end - 62;
-	event0->type = be8(&saved_stream->type);
-	event0->was = stream_id;
-	same->quiet |= fr_submit_more(&event0->head, same->clock);
-	return 0;
-}
-
-static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct streams_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 udp_end = same->udp_end;
-	__u64 short_pn_size = same->short_pn_size;
-	__u64 short_pn_end = same->short_pn_end;
-	__u64 short_payload_end = same->short_payload_end;
-	__u64 stream_id_size = same->stream_id_size;
-	__u64 stream_id = same->stream_id;
-	__u64 stream_offset = same->stream_offset;
-	__u64 stream_length_end = same->stream_length_end;
-	__u64 priority = same->priority;
-	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
-	void *saved_short_pn_end = fr_pin(front + fr_bound(short_pn_end, 0x7f));
-	struct hdr_udp *saved_udp = front + 54;
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* rules: [{when: "r.next - r.acked >= ?(#fits)", do: [{drop: "number"}]}, for r in #r... */
-	if (fr_shared_get(r->next) -
-	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
-					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_number);
-
-	/* {when: "stream.id & 2 == 0", do: [{drop: "bidirectional"}]}, */
-	if ((stream_id & 2) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_bidirectional);
-
-	/* {when: "stream.offset + len(stream.payload) > r.first", do: [{drop: "stream_window"... */
-	if (stream_offset + (short_payload_end - stream_length_end) > r->first)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_stream_window);
-
-	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
-	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_no_stream_id);
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_address_family);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_udp_checksum);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_STREAMS + reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_too_big);
-
-	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
-	__u64 next_stream;
-	__u64 streams;
-	{
-		struct fr_translation_key key = { .key = stream_id, .space = r->streams };
-		struct fr_translation *translation = NULL;
-		int how = fr_translation(&key, &translation);
-
-		if (how == FR_TRANSLATING)
-			return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_translating);
-		if (how == FR_TRANSLATIONS_FULL || !translation)
-			return fr_decline(r->receiver, skb->len,
-					  PROG_STREAMS + reason_translations_full);
-		if (how == FR_TRANSLATE) {
-			next_stream = fr_alloc(r->next_stream, 4);
-			fr_translated(translation, next_stream);
-		}
-		streams = translation->value;
-	}
-	__u64 id = streams;
-
-	/* {set: {"short.dcid": "r.dcid[priority]", "short.pn": #pn, "stream.id": "id"}}, */
-	if (id > fr_varint_room(stream_id_size))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_unfit_stream_id);
-	return streams_copy2(skb, front, udp_end, short_pn_size, short_pn_end, saved_short_pn_end,
-			     short_payload_end, stream_id_size, stream_id, stream_offset,
-			     stream_length_end, priority, id, r, same);
-}
-
-static __always_inline int streams_fan2(struct __sk_buff *skb, struct streams_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short *v_short = pkt->data + 62;
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: { */
-	struct group_subscribers key __attribute__((aligned(8))) = {};
-	struct list_subscribers *list;
-
-	fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
-	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
-	st32((void *)&key + 36, ld32(v_short->dcid));
-	st32((void *)&key + 40, ld32(v_short->dcid + 4));
-	list = list_of_subscribers(&key);
-	if (!list)
-		return fr_up(skb, PROG_STREAMS + reason_no_subscribers);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_STREAMS + reason_no_memory);
-
-	__u32 size = fr_size(pkt->stream_length_end, 128);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, size);
-	if (!front)
-		return fr_up(skb, PROG_STREAMS + reason_no_memory);
-	struct streams_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 54;
-	struct hdr_short *saved_short = front + 62;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	same->size = size;
-	__u64 odd_sum =
-		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size)));
-	odd_sum <<= 8 * (((pkt->short_pn_end + 1 - 54) & 1) != 0);
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
-				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
-					  fr_add64(ld64(saved_ipv6->src + 8)) +
-					  fr_add64(ld64(saved_ipv6->dst)) +
-					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_STREAMS + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
-		 fr_sum_of(ld16(&saved_udp->checksum)) -
-		 ((__u64)ld32(&saved_udp->src_port) +
-		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
-		  fr_odd64(ld64(saved_short->dcid)) + odd_sum + fr_add64(ld64(saved_ipv6->src)) +
-		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
-		  fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->quiet = 0;
-	same->clock = 0;
-	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end;
-	same->short_pn_size = pkt->short_pn_size;
-	same->short_pn_end = pkt->short_pn_end;
-	same->short_payload_end = pkt->short_payload_end;
-	same->stream_id_size = pkt->stream_id_size;
-	same->stream_id = pkt->stream_id;
-	same->stream_offset = pkt->stream_offset;
-	same->stream_length_end = pkt->stream_length_end;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, pkt->short_pn_end + 1,
-						 pkt->stream_id_size);
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
-	}
-
-	same->copies0 = 0;
-	struct streams_fan2 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, streams_turn2, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
-		return fr_drop(len, PROG_STREAMS + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum,
-					     same->short_pn_end + 1, same->stream_id_size),
-					     ETH_HLEN, 57), 71, same->short_pn_size);
-
-	fr_count_copies(PROG_STREAMS + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_STREAMS + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int streams_ipv6_stream_id_end(struct __sk_buff *skb,
-						      struct streams_packet *pkt)
-{
-	void *at_stream_id_end;
-	void *at_stream_offset_end;
-	void *at_stream_length_end;
-	struct hdr_stream *stream = pkt->at_short_pn_end;
-	struct hdr_short *v_short = pkt->data + 62;
-
-	/* {name: "id", varint: "quic"}, */
-	__u64 stream_id_end = fr_forget(skb, pkt->short_pn_end + 1 + pkt->stream_id_size);
-	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (stream_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end,
-					       &pkt->stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, PROG_STREAMS + reason_truncated);
-	} else {
-		stream_offset_size = 0;
-		pkt->stream_offset = 0;
-	}
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x7f));
-	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (stream_offset_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length;
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, PROG_STREAMS + reason_truncated);
-	} else {
-		stream_length_size = 0;
-		stream_length = 0;
-	}
-	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x7f));
-	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (pkt->stream_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (!(!stream_length_present ||
-	      pkt->stream_length_end + stream_length == pkt->short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
-	if (!(!stream_length_present ||
-	      pkt->stream_length_end + stream_length == pkt->short_payload_end))
-		return fr_up(skb, PROG_STREAMS + reason_another_frame);
-
-	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
-
-	/* priority: {levels: 4, from: "short.dcid[0]"} */
-	__u64 priority_value = ld8(v_short->dcid);
-	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= pkt->stream_length_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_STREAMS + reason_partial_checksum);
-	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	return streams_fan2(skb, pkt);
-}
-
-static __always_inline int streams_ipv6(struct __sk_buff *skb, struct streams_packet *pkt)
-{
-	struct hdr_short *v_short = pkt->data + 62;
-	struct hdr_stream *stream;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
-
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, PROG_STREAMS + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
-	if ((void *)(v_short + 1) > pkt->data_end || 71ULL > pkt->udp_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if ((void *)(v_short + 1) > pkt->data_end || (v6 ? 71ULL : 51ULL) > pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
 	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, PROG_STREAMS + reason_long_header);
+		return fr_up(skb, pkt->prog + reason_long_header);
 
 	/* {name: "fixed", bits: 1, is: 1}, */
 	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, PROG_STREAMS + reason_short_fixed);
+		return fr_up(skb, pkt->prog + reason_short_fixed);
 
 	/* {name: "reserved", bits: 2, is: 0}, */
 	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, PROG_STREAMS + reason_short_reserved);
+		return fr_up(skb, pkt->prog + reason_short_reserved);
 
 	/* {name: "key_phase", bits: 1, is: 0, reason: "key_phase"}, */
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, PROG_STREAMS + reason_key_phase);
+		return fr_up(skb, pkt->prog + reason_key_phase);
 	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
 	if (pkt->short_pn_size > 4)
-		return fr_up(skb, PROG_STREAMS + reason_short_pn);
-	pkt->short_pn_end = fr_forget(skb, 71ULL + pkt->short_pn_size);
-	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x7f));
+		return fr_up(skb, pkt->prog + reason_short_pn);
+	pkt->short_pn_end = fr_forget(skb, (v6 ? 71ULL : 51ULL) + pkt->short_pn_size);
+	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_short_pn_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->short_pn_end > pkt->udp_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x7f)), pkt->data_end, 4,
-		     pkt->short_pn_size, &pkt->short_pn))
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, v6 ? 0x7f : 0x3f)),
+		     pkt->data_end, 4, pkt->short_pn_size, &pkt->short_pn))
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* short: { */
 	if (pkt->udp_end < pkt->short_pn_end + 16)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	pkt->short_payload_end = pkt->udp_end - 16;
-
-	/* {name: "id", varint: "quic"}, */
-	stream = pkt->at_short_pn_end;
-	if ((void *)(stream + 1) > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if (pkt->prog == PROG_DATAGRAMS) {
+		/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", ... */
+		datagram = pkt->at_short_pn_end;
+		if ((void *)(datagram + 1) > pkt->data_end)
+			return fr_up(skb, pkt->prog + reason_truncated);
+	} else {
+		/* {name: "id", varint: "quic"}, */
+		stream = pkt->at_short_pn_end;
+		if ((void *)(stream + 1) > pkt->data_end)
+			return fr_up(skb, pkt->prog + reason_truncated);
+	}
 	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	pkt->stream_id = 0;
+	pkt->stream_id_size = 0;
+	pkt->datagram_length_present = 0;
+	if (pkt->prog == PROG_DATAGRAMS) {
+		/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
+		if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
+			return fr_up(skb, pkt->prog + reason_other_frame);
+		pkt->datagram_length_present = !((be8(&datagram->type) & 1) == 0);
+	} else {
+		/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
+		if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+			return fr_up(skb, pkt->prog + reason_other_frame);
+		pkt->stream_id_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end,
+						&pkt->stream_id);
+		if (!pkt->stream_id_size)
+			return fr_up(skb, pkt->prog + reason_truncated);
+	}
+	if (v6) {
+		if (pkt->prog == PROG_DATAGRAMS) {
+			return datagrams_ip_length(skb, pkt, 1);
+		}
 
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_STREAMS + reason_other_frame);
-	pkt->stream_id_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end, &pkt->stream_id);
-	if (!pkt->stream_id_size)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return streams_ip_stream_id_end(skb, pkt, 1);
+	}
+	if (pkt->prog == PROG_DATAGRAMS) {
+		return datagrams_ip_length(skb, pkt, 0);
+	}
 
-	return streams_ipv6_stream_id_end(skb, pkt);
+	return streams_ip_stream_id_end(skb, pkt, 0);
 }
+
+/*
+ * prog_streams: tc/ingress
+ *	eth ipv4 udp short stream
+ *	eth ipv6 udp short stream
+ */
 
 SEC("tc") int prog_streams(struct __sk_buff *skb)
 {
-	struct streams_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_STREAMS;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -1329,9 +1388,9 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return streams_ipv4(skb, &pkt);
+		return shared_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return streams_ipv6(skb, &pkt);
+		return shared_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_STREAMS + reason_not_ip);
 }
 
@@ -1341,26 +1400,9 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
  *	eth ipv6 udp short_4 stream
  */
 
-/* What is known of a packet. */
-struct streams_4_packet {
-	void *data;
-	void *data_end;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 short_payload_end;
-	__u64 stream_id_size;
-	__u64 stream_id;
-	__u64 stream_offset;
-	__u64 stream_offset_end;
-	__u64 stream_length_present;
-	__u64 stream_length_size;
-	__u64 stream_length;
-	__u64 stream_length_end;
-	__u64 priority;
-};
-
 static __always_inline __u32 check_short_4(struct __sk_buff *skb, void *data, void *data_end,
-					   __u64 udp_end, const __u32 at, __u64 *end)
+					   __u64 udp_end, const __u32 at, __u64 *end,
+					   const int second)
 {
 	struct hdr_short_4 *short_4 = data + at;
 
@@ -1376,7 +1418,7 @@ static __always_inline __u32 check_short_4(struct __sk_buff *skb, void *data, vo
 		return reason_key_phase;
 	if ((be8(&short_4->form_to_pn_size) & 3) != 3)
 		return reason_short_4_pn_size;
-	if (udp_end < 71)
+	if (udp_end < (second ? 91 : 71))
 		return reason_truncated;
 	__u64 short_payload_end = udp_end - 16;
 
@@ -1384,41 +1426,24 @@ static __always_inline __u32 check_short_4(struct __sk_buff *skb, void *data, vo
 	return 0;
 }
 
-/* What is the same for all receivers. */
-struct streams_4_same1 {
-	__u32 size;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u64 quiet;
-	__u64 clock;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 short_payload_end;
-	__u64 stream_id_size;
-	__u64 stream_id;
-	__u64 stream_offset;
-	__u64 stream_length_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct streams_4_fan1 {
-	struct __sk_buff *skb;
-	struct list_subscribers *list;
-	void *front;
-};
-
 static __always_inline int
-streams_4_write1(struct __sk_buff *skb, void *front, __u64 stream_id_size, __u64 priority, __u64 pn,
-		 __u64 id, struct receiver_subscribers *r, struct streams_4_same1 *same)
+streams_4_write(struct __sk_buff *skb, void *front, __u64 stream_id_size, __u64 priority, __u64 pn,
+		__u64 id, struct receiver_subscribers *r, struct same *same, const int v6)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
+	__u64 udp_new_pseudo;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	if (v6) {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+			fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+			fr_add64(ld64(r->remote.addr + 8));
+	} else {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	}
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -1430,65 +1455,82 @@ streams_4_write1(struct __sk_buff *skb, void *front, __u64 stream_id_size, __u64
 						 ((__u64)bpf_htonl(pn & 0xffffffffULL) << 8) +
 						 fr_add64(bpf_cpu_to_be64(fr_varint_word(id,
 						 stream_id_size))));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
+	__be16 ip_checksum = 0;
+	if (!v6) {
+		if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
+		/* ip.checksum */
+		ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					  fr_v4(r->remote.addr));
+	}
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 57 > (void *)(long)skb->data_end))
+	if (unlikely(data + (v6 ? 77 : 57) > (void *)(long)skb->data_end))
 		return 1;
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short_4 *new_short_4 = data + 42;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + (v6 ? 54 : 34);
+	struct hdr_short_4 *new_short_4 = data + (v6 ? 62 : 42);
 
 	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	if (v6) {
+		st32(new_ipv6->version_to_flow_label,
+		     bpf_htonl(0x60000000ULL |
+			       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+		st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+		st64(new_ipv6->src, ld64(r->local.addr));
+		st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+		st64(new_ipv6->dst, ld64(r->remote.addr));
+		st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	} else {
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+		st32(new_ipv4->src, fr_v4(r->local.addr));
+		st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st64(new_short_4->dcid, ld64(r->dcid[fr_level(priority, 4)]));
 	st32(&new_short_4->pn, bpf_htonl(pn & 0xffffffffULL));
-	fr_put_varint(data + 56, (void *)(long)skb->data_end,
+	fr_put_varint(data + (v6 ? 76 : 56), (void *)(long)skb->data_end,
 		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
 	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, 18, 37), 56, stream_id_size);
+		fr_complete(skb,
+			    fr_complete_with(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 61 : 37),
+			    v6 ? 76 : 56, stream_id_size);
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
 static __always_inline long
-streams_4_copy1(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_payload_end,
-		__u64 stream_id_size, __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
-		__u64 priority, __u64 id, struct receiver_subscribers *r,
-		struct streams_4_same1 *same)
+streams_4_copy(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_payload_end,
+	       __u64 stream_id_size, __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
+	       __u64 priority, __u64 id, struct receiver_subscribers *r, struct same *same,
+	       const __u32 prog, __u64 stream_id_size_2, const int second)
 {
-	struct hdr_stream *saved_stream = front + 55;
+	struct hdr_stream *saved_stream = front + (second ? 75 : 55);
 
 	/* {emit: sent: {pn: "pn", stream: "id", offset: "stream.offset", length: "len(stream.... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (!event0)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_ring_full);
+		return fr_decline(r->receiver, skb->len, prog + reason_ring_full);
 
 	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 1500"}}, */
 	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(r->window, 0);
-	__u64 spent0 = udp_end - 42;
+	__u64 spent0 = udp_end - (second ? 62 : 42);
 	int admitted0 = fr_admit(credit0, spent0, priority * 0x5dc);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_refused_window);
+		return fr_decline(r->receiver, skb->len, prog + reason_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_contended);
+		return fr_decline(r->receiver, skb->len, prog + reason_contended);
 	}
 
 	/* {admit: {credit: "r.data", cost: "len(stream.payload)"}}, */
@@ -1500,23 +1542,33 @@ streams_4_copy1(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_p
 		fr_refused(credit1, level1);
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_refused_data);
+		return fr_decline(r->receiver, skb->len, prog + reason_refused_data);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_contended);
+		return fr_decline(r->receiver, skb->len, prog + reason_contended);
 	}
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
-
-	if (unlikely(streams_4_write1(skb, front, stream_id_size, priority, pn, id, r, same))) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, PROG_STREAMS_4 + reason_refused_by_device);
+	if (second) {
+		if (unlikely(streams_4_write(skb, front, stream_id_size_2, priority, pn, id, r,
+					     same, 1))) {
+			bpf_ringbuf_discard(event0, 0);
+			fr_refund(credit0, spent0);
+			fr_refund(credit1, spent1);
+			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+		}
+	} else {
+		if (unlikely(streams_4_write(skb, front, stream_id_size, priority, pn, id, r, same,
+					     0))) {
+			bpf_ringbuf_discard(event0, 0);
+			fr_refund(credit0, spent0);
+			fr_refund(credit1, spent1);
+			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+		}
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -1528,18 +1580,19 @@ streams_4_copy1(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_p
 	event0->stream = id;
 	event0->offset = stream_offset;
 	event0->length = short_payload_end - stream_length_end;
-	event0->size = udp_end - 42;
+	event0->size = udp_end - (second ? 62 : 42);
 	event0->type = be8(&saved_stream->type);
 	event0->was = stream_id;
 	same->quiet |= fr_submit_more(&event0->head, same->clock);
 	return 0;
 }
 
-static __noinline long streams_4_turn1(__u32 i, struct streams_4_fan1 *fan)
+static __always_inline long streams_4_turn(__u32 i, struct fan *fan, const int second)
 {
+	__u32 prog = PROG_STREAMS_4;
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct streams_4_same1 *same = front + FR_NEEDS_FRONT;
+	struct same *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	__u64 short_payload_end = same->short_payload_end;
@@ -1549,6 +1602,7 @@ static __noinline long streams_4_turn1(__u32 i, struct streams_4_fan1 *fan)
 	__u64 stream_length_end = same->stream_length_end;
 	__u64 priority = same->priority;
 	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
+	struct hdr_udp *saved_udp = front + 54;
 
 	if (!r)
 		return 1;
@@ -1557,28 +1611,36 @@ static __noinline long streams_4_turn1(__u32 i, struct streams_4_fan1 *fan)
 
 	/* rules: [{when: "r.next - r.acked >= ?(#fits)", do: [{drop: "number"}]}, for r in #r... */
 	if (fr_shared_get(r->next) - fr_shared_get(r->acked) >= 0x40000000)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_number);
+		return fr_decline(r->receiver, skb->len, prog + reason_number);
 
 	/* {when: "stream.id & 2 == 0", do: [{drop: "bidirectional"}]}, */
 	if ((stream_id & 2) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_bidirectional);
+		return fr_decline(r->receiver, skb->len, prog + reason_bidirectional);
 
 	/* {when: "stream.offset + len(stream.payload) > r.first", do: [{drop: "stream_window"... */
 	if (stream_offset + (short_payload_end - stream_length_end) > r->first)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_stream_window);
+		return fr_decline(r->receiver, skb->len, prog + reason_stream_window);
 
 	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
 	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_no_stream_id);
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_address_family);
+		return fr_decline(r->receiver, skb->len, prog + reason_no_stream_id);
+	if (second) {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum);
+	} else {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+	}
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_STREAMS_4 + reason_no_route));
+				  fr_indirect(&r->hop_remote, prog + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_too_big);
+		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
 	__u64 next_stream;
@@ -1589,11 +1651,9 @@ static __noinline long streams_4_turn1(__u32 i, struct streams_4_fan1 *fan)
 		int how = fr_translation(&key, &translation);
 
 		if (how == FR_TRANSLATING)
-			return fr_decline(r->receiver, skb->len,
-					  PROG_STREAMS_4 + reason_translating);
+			return fr_decline(r->receiver, skb->len, prog + reason_translating);
 		if (how == FR_TRANSLATIONS_FULL || !translation)
-			return fr_decline(r->receiver, skb->len,
-					  PROG_STREAMS_4 + reason_translations_full);
+			return fr_decline(r->receiver, skb->len, prog + reason_translations_full);
 		if (how == FR_TRANSLATE) {
 			next_stream = fr_alloc(r->next_stream, 4);
 			fr_translated(translation, next_stream);
@@ -1604,12 +1664,120 @@ static __noinline long streams_4_turn1(__u32 i, struct streams_4_fan1 *fan)
 
 	/* {set: {"short.dcid": "r.dcid[priority]", "short.pn": #pn, "stream.id": "id"}}, */
 	if (id > fr_varint_room(stream_id_size))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_unfit_stream_id);
-	return streams_4_copy1(skb, front, udp_end, short_payload_end, stream_id_size, stream_id,
-			       stream_offset, stream_length_end, priority, id, r, same);
+		return fr_decline(r->receiver, skb->len, prog + reason_unfit_stream_id);
+	if (second)
+		return streams_4_copy(skb, front, udp_end, short_payload_end, 0, stream_id,
+				      stream_offset, stream_length_end, priority, id, r, same, prog,
+				      stream_id_size, 1);
+	return streams_4_copy(skb, front, udp_end, short_payload_end, stream_id_size, stream_id,
+			      stream_offset, stream_length_end, priority, id, r, same, prog, 0, 0);
 }
 
-static __always_inline int streams_4_fan1(struct __sk_buff *skb, struct streams_4_packet *pkt)
+static __noinline long streams_4_turn2(__u32 i, struct fan *fan)
+{
+	return streams_4_turn(i, fan, 1);
+}
+
+static __always_inline int streams_4_fan2(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short_4 *short_4 = pkt->data + 62;
+	__u32 len = skb->len;
+
+	/* do: [{fan_out: { */
+	struct group_subscribers key __attribute__((aligned(8))) = {};
+	struct list_subscribers *list;
+
+	fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
+	st32((void *)&key + 36, ld32(short_4->dcid));
+	st32((void *)&key + 40, ld32(short_4->dcid + 4));
+	list = list_of_subscribers(&key);
+	if (!list)
+		return fr_up(skb, pkt->prog + reason_no_subscribers);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, pkt->prog + reason_no_memory);
+
+	__u32 size = fr_size(pkt->stream_length_end, 128);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, size);
+	if (!front)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_udp *saved_udp = front + 54;
+	struct hdr_short_4 *saved_short_4 = front + 62;
+	same->size = size;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+					  fr_add64(ld64(saved_ipv6->src + 8)) +
+					  fr_add64(ld64(saved_ipv6->dst)) +
+					  fr_add64(ld64(saved_ipv6->dst + 8)) +
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
+		 fr_sum_of(ld16(&saved_udp->checksum)) -
+		 ((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short_4->dcid)) +
+		  ((__u64)ld32(&saved_short_4->pn) << 8) +
+		  fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size))) +
+		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
+	same->quiet = 0;
+	same->clock = 0;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_payload_end = pkt->short_payload_end;
+	same->stream_id_size = pkt->stream_id_size;
+	same->stream_id = pkt->stream_id;
+	same->stream_offset = pkt->stream_offset;
+	same->stream_length_end = pkt->stream_length_end;
+	same->priority = pkt->priority;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0)) {
+		same->csum = fr_complete_without(skb, same->csum, 76, pkt->stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 61);
+	}
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+	};
+	bpf_loop(list->count, streams_4_turn2, &fan, 0);
+
+	if (same->quiet)
+		fr_wake();
+	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 61), 76,
+			    same->stream_id_size);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __noinline long streams_4_turn1(__u32 i, struct fan *fan)
+{
+	return streams_4_turn(i, fan, 0);
+}
+
+static __always_inline int streams_4_fan1(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -1626,21 +1794,21 @@ static __always_inline int streams_4_fan1(struct __sk_buff *skb, struct streams_
 	st32((void *)&key + 40, ld32(short_4->dcid + 4));
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, PROG_STREAMS_4 + reason_no_subscribers);
+		return fr_up(skb, pkt->prog + reason_no_subscribers);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_STREAMS_4 + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 
 	__u32 size = fr_size(pkt->stream_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, PROG_STREAMS_4 + reason_no_memory);
-	struct streams_4_same1 *same = front + FR_NEEDS_FRONT;
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_short_4 *saved_short_4 = front + 42;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	same->size = size;
 
 	/* udp.checksum, without what depends on the receiver */
@@ -1650,7 +1818,7 @@ static __always_inline int streams_4_fan1(struct __sk_buff *skb, struct streams_
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_STREAMS_4 + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -1685,7 +1853,7 @@ static __always_inline int streams_4_fan1(struct __sk_buff *skb, struct streams_
 	}
 
 	same->copies0 = 0;
-	struct streams_4_fan1 fan = {
+	struct fan fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
@@ -1695,40 +1863,40 @@ static __always_inline int streams_4_fan1(struct __sk_buff *skb, struct streams_
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
-		return fr_drop(len, PROG_STREAMS_4 + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, fr_complete_with(skb, same->csum, 18, 37), 56,
 			    same->stream_id_size);
 
-	fr_count_copies(PROG_STREAMS_4 + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_STREAMS_4 + reason_pass, len);
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_4_ipv4_stream_length_end(struct __sk_buff *skb,
-							    struct streams_4_packet *pkt)
+static __always_inline int streams_4_ip_stream_length_end(struct __sk_buff *skb, struct packet *pkt,
+							  const int v6)
 {
 	void *at_stream_length_end;
-	struct hdr_short_4 *short_4 = pkt->data + 42;
+	struct hdr_short_4 *short_4 = pkt->data + (v6 ? 62 : 42);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
 	pkt->stream_length_end = fr_forget(skb, pkt->stream_offset_end + pkt->stream_length_size);
 	at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x7f));
 	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->stream_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (!(!pkt->stream_length_present ||
 	      pkt->stream_length_end + pkt->stream_length == pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, PROG_STREAMS_4 + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(!pkt->stream_length_present ||
 	      pkt->stream_length_end + pkt->stream_length == pkt->short_payload_end))
-		return fr_up(skb, PROG_STREAMS_4 + reason_another_frame);
+		return fr_up(skb, pkt->prog + reason_another_frame);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_STREAMS_4 + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(short_4->dcid);
@@ -1736,503 +1904,60 @@ static __always_inline int streams_4_ipv4_stream_length_end(struct __sk_buff *sk
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= pkt->stream_length_end) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_STREAMS_4 + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (v6)
+		return streams_4_fan2(skb, pkt);
 	return streams_4_fan1(skb, pkt);
 }
 
-static __always_inline int streams_4_ipv4(struct __sk_buff *skb, struct streams_4_packet *pkt)
+static __always_inline int streams_4_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
-	struct hdr_stream *stream = pkt->data + 55;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
+	struct hdr_stream *stream = pkt->data + (v6 ? 75 : 55);
+	__u32 why;
 
-	if (why)
-		return fr_up(skb, PROG_STREAMS_4 + why);
-
-	/* short_4: { */
-	why = check_short_4(skb, pkt->data, pkt->data_end, pkt->udp_end, 42,
-			    &pkt->short_payload_end);
-	if (why)
-		return fr_up(skb, PROG_STREAMS_4 + why);
-
-	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > pkt->data_end || 56ULL > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_STREAMS_4 + reason_other_frame);
-	pkt->stream_id_size = fr_varint(pkt->data + 56, pkt->data_end, &pkt->stream_id);
-	if (!pkt->stream_id_size)
-		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
-	__u64 stream_id_end = fr_forget(skb, 56ULL + pkt->stream_id_size);
-	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
-	if (stream_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
-
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end,
-					       &pkt->stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
-	} else {
-		stream_offset_size = 0;
-		pkt->stream_offset = 0;
-	}
-	pkt->stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(pkt->data + fr_bound(pkt->stream_offset_end, 0x7f));
-	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
-	if (pkt->stream_offset_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
-	pkt->stream_length_present = !((be8(&stream->type) & 2) == 0);
-	if (pkt->stream_length_present) { /* length */
-		pkt->stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end,
-						    &pkt->stream_length);
-		if (!pkt->stream_length_size)
-			return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
-	} else {
-		pkt->stream_length_size = 0;
-		pkt->stream_length = 0;
-	}
-
-	return streams_4_ipv4_stream_length_end(skb, pkt);
-}
-
-static __always_inline __u32 check_short_4_2(struct __sk_buff *skb, void *data, void *data_end,
-					     __u64 udp_end, const __u32 at, __u64 *end)
-{
-	struct hdr_short_4 *short_4 = data + at;
-
-	if ((void *)(short_4 + 1) > data_end || at + sizeof(*short_4) > udp_end)
-		return reason_truncated;
-	if ((be8(&short_4->form_to_pn_size) >> 7) != 0)
-		return reason_long_header;
-	if (((be8(&short_4->form_to_pn_size) >> 6) & 1) != 1)
-		return reason_short_4_fixed;
-	if (((be8(&short_4->form_to_pn_size) >> 3) & 3) != 0)
-		return reason_short_4_reserved;
-	if (((be8(&short_4->form_to_pn_size) >> 2) & 1) != 0)
-		return reason_key_phase;
-	if ((be8(&short_4->form_to_pn_size) & 3) != 3)
-		return reason_short_4_pn_size;
-	if (udp_end < 91)
-		return reason_truncated;
-	__u64 short_payload_end = udp_end - 16;
-
-	*end = short_payload_end;
-	return 0;
-}
-
-/* What is the same for all receivers. */
-struct streams_4_same2 {
-	__u32 size;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 quiet;
-	__u64 clock;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 short_payload_end;
-	__u64 stream_id_size;
-	__u64 stream_id;
-	__u64 stream_offset;
-	__u64 stream_length_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct streams_4_fan2 {
-	struct __sk_buff *skb;
-	struct list_subscribers *list;
-	void *front;
-};
-
-static __always_inline int
-streams_4_write2(struct __sk_buff *skb, void *front, __u64 stream_id_size, __u64 priority, __u64 pn,
-		 __u64 id, struct receiver_subscribers *r, struct streams_4_same2 *same)
-{
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 ((__u64)bpf_htonl(pn & 0xffffffffULL) << 8) +
-						 fr_add64(bpf_cpu_to_be64(fr_varint_word(id,
-						 stream_id_size))));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 77 > (void *)(long)skb->data_end))
-		return 1;
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short_4 *new_short_4 = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st64(new_short_4->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	st32(&new_short_4->pn, bpf_htonl(pn & 0xffffffffULL));
-	fr_put_varint(data + 76, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 61), 76,
-			    stream_id_size);
-	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
-}
-
-static __always_inline long
-streams_4_copy2(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_payload_end,
-		__u64 stream_id_size, __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
-		__u64 priority, __u64 id, struct receiver_subscribers *r,
-		struct streams_4_same2 *same)
-{
-	struct hdr_stream *saved_stream = front + 75;
-
-	/* {emit: sent: {pn: "pn", stream: "id", offset: "stream.offset", length: "len(stream.... */
-	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-	if (!event0)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_ring_full);
-
-	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 1500"}}, */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->window, 0);
-	__u64 spent0 = udp_end - 62;
-	int admitted0 = fr_admit(credit0, spent0, priority * 0x5dc);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_refused_window);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_contended);
-	}
-
-	/* {admit: {credit: "r.data", cost: "len(stream.payload)"}}, */
-	__u32 level1 = priority;
-	__u32 credit1 = fr_credit(r->data, 0);
-	__u64 spent1 = short_payload_end - stream_length_end;
-	int admitted1 = fr_admit(credit1, spent1, 0);
-	if (admitted1 == FR_REFUSED) {
-		fr_refused(credit1, level1);
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_refused_data);
-	}
-	if (unlikely(admitted1 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_contended);
-	}
-
-	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
-	__u64 next = fr_alloc(r->next, 1);
-	__u64 pn = next;
-
-	if (unlikely(streams_4_write2(skb, front, stream_id_size, priority, pn, id, r, same))) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, PROG_STREAMS_4 + reason_refused_by_device);
-	}
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
-	st8((void *)event0 + 49, 0);
-	st16((void *)event0 + 50, 0);
-	st32((void *)event0 + 52, 0);
-	event0->pn = pn;
-	event0->stream = id;
-	event0->offset = stream_offset;
-	event0->length = short_payload_end - stream_length_end;
-	event0->size = udp_end - 62;
-	event0->type = be8(&saved_stream->type);
-	event0->was = stream_id;
-	same->quiet |= fr_submit_more(&event0->head, same->clock);
-	return 0;
-}
-
-static __noinline long streams_4_turn2(__u32 i, struct streams_4_fan2 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct streams_4_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 udp_end = same->udp_end;
-	__u64 short_payload_end = same->short_payload_end;
-	__u64 stream_id_size = same->stream_id_size;
-	__u64 stream_id = same->stream_id;
-	__u64 stream_offset = same->stream_offset;
-	__u64 stream_length_end = same->stream_length_end;
-	__u64 priority = same->priority;
-	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
-	struct hdr_udp *saved_udp = front + 54;
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* rules: [{when: "r.next - r.acked >= ?(#fits)", do: [{drop: "number"}]}, for r in #r... */
-	if (fr_shared_get(r->next) - fr_shared_get(r->acked) >= 0x40000000)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_number);
-
-	/* {when: "stream.id & 2 == 0", do: [{drop: "bidirectional"}]}, */
-	if ((stream_id & 2) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_bidirectional);
-
-	/* {when: "stream.offset + len(stream.payload) > r.first", do: [{drop: "stream_window"... */
-	if (stream_offset + (short_payload_end - stream_length_end) > r->first)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_stream_window);
-
-	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
-	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_no_stream_id);
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_address_family);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_udp_checksum);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_STREAMS_4 + reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_too_big);
-
-	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
-	__u64 next_stream;
-	__u64 streams;
-	{
-		struct fr_translation_key key = { .key = stream_id, .space = r->streams };
-		struct fr_translation *translation = NULL;
-		int how = fr_translation(&key, &translation);
-
-		if (how == FR_TRANSLATING)
-			return fr_decline(r->receiver, skb->len,
-					  PROG_STREAMS_4 + reason_translating);
-		if (how == FR_TRANSLATIONS_FULL || !translation)
-			return fr_decline(r->receiver, skb->len,
-					  PROG_STREAMS_4 + reason_translations_full);
-		if (how == FR_TRANSLATE) {
-			next_stream = fr_alloc(r->next_stream, 4);
-			fr_translated(translation, next_stream);
-		}
-		streams = translation->value;
-	}
-	__u64 id = streams;
-
-	/* {set: {"short.dcid": "r.dcid[priority]", "short.pn": #pn, "stream.id": "id"}}, */
-	if (id > fr_varint_room(stream_id_size))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_4 + reason_unfit_stream_id);
-	return streams_4_copy2(skb, front, udp_end, short_payload_end, stream_id_size, stream_id,
-			       stream_offset, stream_length_end, priority, id, r, same);
-}
-
-static __always_inline int streams_4_fan2(struct __sk_buff *skb, struct streams_4_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short_4 *short_4 = pkt->data + 62;
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: { */
-	struct group_subscribers key __attribute__((aligned(8))) = {};
-	struct list_subscribers *list;
-
-	fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
-	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
-	st32((void *)&key + 36, ld32(short_4->dcid));
-	st32((void *)&key + 40, ld32(short_4->dcid + 4));
-	list = list_of_subscribers(&key);
-	if (!list)
-		return fr_up(skb, PROG_STREAMS_4 + reason_no_subscribers);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_STREAMS_4 + reason_no_memory);
-
-	__u32 size = fr_size(pkt->stream_length_end, 128);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, size);
-	if (!front)
-		return fr_up(skb, PROG_STREAMS_4 + reason_no_memory);
-	struct streams_4_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 54;
-	struct hdr_short_4 *saved_short_4 = front + 62;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	same->size = size;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
-				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
-					  fr_add64(ld64(saved_ipv6->src + 8)) +
-					  fr_add64(ld64(saved_ipv6->dst)) +
-					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_STREAMS_4 + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
-		 fr_sum_of(ld16(&saved_udp->checksum)) -
-		 ((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short_4->dcid)) +
-		  ((__u64)ld32(&saved_short_4->pn) << 8) +
-		  fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size))) +
-		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->quiet = 0;
-	same->clock = 0;
-	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end;
-	same->short_payload_end = pkt->short_payload_end;
-	same->stream_id_size = pkt->stream_id_size;
-	same->stream_id = pkt->stream_id;
-	same->stream_offset = pkt->stream_offset;
-	same->stream_length_end = pkt->stream_length_end;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 76, pkt->stream_id_size);
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 61);
-	}
-
-	same->copies0 = 0;
-	struct streams_4_fan2 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, streams_4_turn2, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
-		return fr_drop(len, PROG_STREAMS_4 + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 61), 76,
-			    same->stream_id_size);
-
-	fr_count_copies(PROG_STREAMS_4 + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_STREAMS_4 + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int streams_4_ipv6_stream_length_end(struct __sk_buff *skb,
-							    struct streams_4_packet *pkt)
-{
-	void *at_stream_length_end;
-	struct hdr_short_4 *short_4 = pkt->data + 62;
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
-	pkt->stream_length_end = fr_forget(skb, pkt->stream_offset_end + pkt->stream_length_size);
-	at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x7f));
-	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
-	if (pkt->stream_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
-	if (!(!pkt->stream_length_present ||
-	      pkt->stream_length_end + pkt->stream_length == pkt->short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, PROG_STREAMS_4 + reason_gso_packet);
-	if (!(!pkt->stream_length_present ||
-	      pkt->stream_length_end + pkt->stream_length == pkt->short_payload_end))
-		return fr_up(skb, PROG_STREAMS_4 + reason_another_frame);
-
-	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_STREAMS_4 + reason_gso_packet);
-
-	/* priority: {levels: 4, from: "short.dcid[0]"} */
-	__u64 priority_value = ld8(short_4->dcid);
-	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= pkt->stream_length_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_STREAMS_4 + reason_partial_checksum);
-	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
-	return streams_4_fan2(skb, pkt);
-}
-
-static __always_inline int streams_4_ipv6(struct __sk_buff *skb, struct streams_4_packet *pkt)
-{
-	void *at_stream_id_end;
-	void *at_stream_offset_end;
-	struct hdr_stream *stream = pkt->data + 75;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
-
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, PROG_STREAMS_4 + why);
-
-	/* short_4: { */
-	why = check_short_4_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 62,
-			      &pkt->short_payload_end);
+		return fr_up(skb, pkt->prog + why);
+	if (v6) {
+		/* short_4: { */
+		why = check_short_4(skb, pkt->data, pkt->data_end, pkt->udp_end, 62,
+				    &pkt->short_payload_end, 1);
+	} else {
+		/* short_4: { */
+		why = check_short_4(skb, pkt->data, pkt->data_end, pkt->udp_end, 42,
+				    &pkt->short_payload_end, 0);
+	}
 	if (why)
-		return fr_up(skb, PROG_STREAMS_4 + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > pkt->data_end || 76ULL > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+	if ((void *)(stream + 1) > pkt->data_end || (v6 ? 76ULL : 56ULL) > pkt->short_payload_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_STREAMS_4 + reason_other_frame);
-	pkt->stream_id_size = fr_varint(pkt->data + 76, pkt->data_end, &pkt->stream_id);
+		return fr_up(skb, pkt->prog + reason_other_frame);
+	pkt->stream_id_size = fr_varint(pkt->data + (v6 ? 76 : 56), pkt->data_end, &pkt->stream_id);
 	if (!pkt->stream_id_size)
-		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
-	__u64 stream_id_end = fr_forget(skb, 76ULL + pkt->stream_id_size);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	__u64 stream_id_end = fr_forget(skb, (v6 ? 76ULL : 56ULL) + pkt->stream_id_size);
 	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
 	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (stream_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
@@ -2241,7 +1966,7 @@ static __always_inline int streams_4_ipv6(struct __sk_buff *skb, struct streams_
 		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end,
 					       &pkt->stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		stream_offset_size = 0;
 		pkt->stream_offset = 0;
@@ -2249,9 +1974,9 @@ static __always_inline int streams_4_ipv6(struct __sk_buff *skb, struct streams_
 	pkt->stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(pkt->data + fr_bound(pkt->stream_offset_end, 0x7f));
 	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->stream_offset_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
 	pkt->stream_length_present = !((be8(&stream->type) & 2) == 0);
@@ -2259,18 +1984,23 @@ static __always_inline int streams_4_ipv6(struct __sk_buff *skb, struct streams_
 		pkt->stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end,
 						    &pkt->stream_length);
 		if (!pkt->stream_length_size)
-			return fr_up(skb, PROG_STREAMS_4 + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		pkt->stream_length_size = 0;
 		pkt->stream_length = 0;
 	}
+	if (v6) {
+		return streams_4_ip_stream_length_end(skb, pkt, 1);
+	}
 
-	return streams_4_ipv6_stream_length_end(skb, pkt);
+	return streams_4_ip_stream_length_end(skb, pkt, 0);
 }
 
 SEC("tc") int prog_streams_4(struct __sk_buff *skb)
 {
-	struct streams_4_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_STREAMS_4;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -2290,9 +2020,9 @@ SEC("tc") int prog_streams_4(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return streams_4_ipv4(skb, &pkt);
+		return streams_4_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return streams_4_ipv6(skb, &pkt);
+		return streams_4_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_STREAMS_4 + reason_not_ip);
 }
 
@@ -2302,735 +2032,11 @@ SEC("tc") int prog_streams_4(struct __sk_buff *skb)
  *	eth ipv6 udp short datagram
  */
 
-/* What is known of a packet. */
-struct datagrams_packet {
-	void *data;
-	void *data_end;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 short_pn_size;
-	__u64 short_pn_end;
-	void *at_short_pn_end;
-	__u64 short_pn;
-	__u64 short_payload_end;
-	__u64 datagram_length_present;
-	__u64 datagram_length_end;
-	__u64 priority;
-};
-
-/* What is the same for all receivers. */
-struct datagrams_same1 {
-	__u32 size;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u64 quiet;
-	__u64 clock;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 short_pn_size;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct datagrams_fan1 {
-	struct __sk_buff *skb;
-	struct list_subscribers *list;
-	void *front;
-};
-
-static __always_inline int
-datagrams_write1(struct __sk_buff *skb, void *front, __u64 short_pn_size, __u64 priority, __u64 pn,
-		 struct receiver_subscribers *r, struct datagrams_same1 *same)
-{
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 51 > (void *)(long)skb->data_end))
-		return 1;
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, 18, 33), 51, short_pn_size);
-	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
-}
-
-static __always_inline long
-datagrams_copy1(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
-		__u64 priority, struct receiver_subscribers *r, struct datagrams_same1 *same)
-{
-	/* {emit: datagram: {pn: "pn", size: "len(udp.payload)"}}, */
-	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
-							    sizeof(struct event_datagram), 0);
-	if (!event0)
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_ring_full);
-
-	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 1500"}}, */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->window, 0);
-	__u64 spent0 = udp_end - 42;
-	int admitted0 = fr_admit(credit0, spent0, priority * 0x5dc);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_refused_window);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_contended);
-	}
-
-	/* {let: pn: "alloc(r.next)"}, */
-	__u64 next = fr_alloc(r->next, 1);
-	__u64 pn = next;
-
-	if (unlikely(datagrams_write1(skb, front, short_pn_size, priority, pn, r, same))) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, PROG_DATAGRAMS + reason_refused_by_device);
-	}
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	fr_head(&event0->head, r->receiver, 2, sizeof(*event0));
-	st32((void *)event0 + 28, 0);
-	event0->pn = pn;
-	event0->size = udp_end - 42;
-	same->quiet |= fr_submit_more(&event0->head, same->clock);
-	return 0;
-}
-
-static __noinline long datagrams_turn1(__u32 i, struct datagrams_fan1 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct datagrams_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 udp_end = same->udp_end;
-	__u64 short_pn_size = same->short_pn_size;
-	__u64 priority = same->priority;
-	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* rules: [{when: "r.next - r.acked >= ?(#fits)", do: [{drop: "number"}]}, for r in #r... */
-	if (fr_shared_get(r->next) -
-	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
-					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL))
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_number);
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_address_family);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_DATAGRAMS + reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_too_big);
-	return datagrams_copy1(skb, front, udp_end, short_pn_size, priority, r, same);
-}
-
-static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct datagrams_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short *v_short = pkt->data + 42;
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: { */
-	struct group_subscribers key __attribute__((aligned(8))) = {};
-	struct list_subscribers *list;
-
-	fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
-	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
-	st32((void *)&key + 36, ld32(v_short->dcid));
-	st32((void *)&key + 40, ld32(v_short->dcid + 4));
-	list = list_of_subscribers(&key);
-	if (!list)
-		return fr_up(skb, PROG_DATAGRAMS + reason_no_subscribers);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
-
-	__u32 size = fr_size(pkt->datagram_length_end, 64);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, size);
-	if (!front)
-		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
-	struct datagrams_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_short *saved_short = front + 42;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	same->size = size;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) +
-		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
-		 fr_odd64(ld64(saved_short->dcid)) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->quiet = 0;
-	same->clock = 0;
-	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end;
-	same->short_pn_size = pkt->short_pn_size;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 51, pkt->short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, 18, 33);
-	}
-
-	same->copies0 = 0;
-	struct datagrams_fan1 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, datagrams_turn1, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 64), 0))
-		return fr_drop(len, PROG_DATAGRAMS + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, 18, 33), 51,
-			    same->short_pn_size);
-
-	fr_count_copies(PROG_DATAGRAMS + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_DATAGRAMS + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int datagrams_ipv4_length(struct __sk_buff *skb,
-						 struct datagrams_packet *pkt)
-{
-	void *at_datagram_length_end;
-	struct hdr_short *v_short = pkt->data + 42;
-
-	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	__u64 datagram_length;
-	__u64 datagram_length_size;
-	if (pkt->datagram_length_present) { /* length */
-		datagram_length_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end,
-						 &datagram_length);
-		if (!datagram_length_size)
-			return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	} else {
-		datagram_length_size = 0;
-		datagram_length = 0;
-	}
-	pkt->datagram_length_end = fr_forget(skb, pkt->short_pn_end + 1 + datagram_length_size);
-	at_datagram_length_end = fr_pin(pkt->data + fr_bound(pkt->datagram_length_end, 0x7f));
-	if (at_datagram_length_end > pkt->data_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	if (pkt->datagram_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	if (!(!pkt->datagram_length_present ||
-	      pkt->datagram_length_end + datagram_length == pkt->short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, PROG_DATAGRAMS + reason_gso_packet);
-	if (!(!pkt->datagram_length_present ||
-	      pkt->datagram_length_end + datagram_length == pkt->short_payload_end))
-		return fr_up(skb, PROG_DATAGRAMS + reason_another_frame);
-
-	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_DATAGRAMS + reason_gso_packet);
-
-	/* priority: {levels: 4, from: "short.dcid[0]"} */
-	__u64 priority_value = ld8(v_short->dcid);
-	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= pkt->datagram_length_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_DATAGRAMS + reason_partial_checksum);
-	if (at_datagram_length_end > pkt->data_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	return datagrams_fan1(skb, pkt);
-}
-
-static __always_inline int datagrams_ipv4(struct __sk_buff *skb, struct datagrams_packet *pkt)
-{
-	struct hdr_short *v_short = pkt->data + 42;
-	struct hdr_datagram *datagram;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_DATAGRAMS + why);
-
-	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
-	if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
-	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, PROG_DATAGRAMS + reason_long_header);
-
-	/* {name: "fixed", bits: 1, is: 1}, */
-	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, PROG_DATAGRAMS + reason_short_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, */
-	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, PROG_DATAGRAMS + reason_short_reserved);
-
-	/* {name: "key_phase", bits: 1, is: 0, reason: "key_phase"}, */
-	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, PROG_DATAGRAMS + reason_key_phase);
-	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (pkt->short_pn_size > 4)
-		return fr_up(skb, PROG_DATAGRAMS + reason_short_pn);
-	pkt->short_pn_end = fr_forget(skb, 51ULL + pkt->short_pn_size);
-	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x3f));
-	if (pkt->at_short_pn_end > pkt->data_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	if (pkt->short_pn_end > pkt->udp_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x3f)), pkt->data_end, 4,
-		     pkt->short_pn_size, &pkt->short_pn))
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-
-	/* short: { */
-	if (pkt->udp_end < pkt->short_pn_end + 16)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	pkt->short_payload_end = pkt->udp_end - 16;
-
-	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	datagram = pkt->at_short_pn_end;
-	if ((void *)(datagram + 1) > pkt->data_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-
-	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
-	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
-		return fr_up(skb, PROG_DATAGRAMS + reason_other_frame);
-	pkt->datagram_length_present = !((be8(&datagram->type) & 1) == 0);
-
-	return datagrams_ipv4_length(skb, pkt);
-}
-
-/* What is the same for all receivers. */
-struct datagrams_same2 {
-	__u32 size;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 quiet;
-	__u64 clock;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 short_pn_size;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct datagrams_fan2 {
-	struct __sk_buff *skb;
-	struct list_subscribers *list;
-	void *front;
-};
-
-static __always_inline int
-datagrams_write2(struct __sk_buff *skb, void *front, __u64 short_pn_size, __u64 priority, __u64 pn,
-		 struct receiver_subscribers *r, struct datagrams_same2 *same)
-{
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 71 > (void *)(long)skb->data_end))
-		return 1;
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 57), 71,
-			    short_pn_size);
-	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
-}
-
-static __always_inline long
-datagrams_copy2(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
-		__u64 priority, struct receiver_subscribers *r, struct datagrams_same2 *same)
-{
-	/* {emit: datagram: {pn: "pn", size: "len(udp.payload)"}}, */
-	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
-							    sizeof(struct event_datagram), 0);
-	if (!event0)
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_ring_full);
-
-	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 1500"}}, */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->window, 0);
-	__u64 spent0 = udp_end - 62;
-	int admitted0 = fr_admit(credit0, spent0, priority * 0x5dc);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_refused_window);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_contended);
-	}
-
-	/* {let: pn: "alloc(r.next)"}, */
-	__u64 next = fr_alloc(r->next, 1);
-	__u64 pn = next;
-
-	if (unlikely(datagrams_write2(skb, front, short_pn_size, priority, pn, r, same))) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, PROG_DATAGRAMS + reason_refused_by_device);
-	}
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	fr_head(&event0->head, r->receiver, 2, sizeof(*event0));
-	st32((void *)event0 + 28, 0);
-	event0->pn = pn;
-	event0->size = udp_end - 62;
-	same->quiet |= fr_submit_more(&event0->head, same->clock);
-	return 0;
-}
-
-static __noinline long datagrams_turn2(__u32 i, struct datagrams_fan2 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct datagrams_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 udp_end = same->udp_end;
-	__u64 short_pn_size = same->short_pn_size;
-	__u64 priority = same->priority;
-	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
-	struct hdr_udp *saved_udp = front + 54;
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* rules: [{when: "r.next - r.acked >= ?(#fits)", do: [{drop: "number"}]}, for r in #r... */
-	if (fr_shared_get(r->next) -
-	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
-					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL))
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_number);
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_address_family);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_udp_checksum);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_DATAGRAMS + reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_too_big);
-	return datagrams_copy2(skb, front, udp_end, short_pn_size, priority, r, same);
-}
-
-static __always_inline int datagrams_fan2(struct __sk_buff *skb, struct datagrams_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short *v_short = pkt->data + 62;
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: { */
-	struct group_subscribers key __attribute__((aligned(8))) = {};
-	struct list_subscribers *list;
-
-	fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
-	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
-	st32((void *)&key + 36, ld32(v_short->dcid));
-	st32((void *)&key + 40, ld32(v_short->dcid + 4));
-	list = list_of_subscribers(&key);
-	if (!list)
-		return fr_up(skb, PROG_DATAGRAMS + reason_no_subscribers);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
-
-	__u32 size = fr_size(pkt->datagram_length_end, 128);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, size);
-	if (!front)
-		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
-	struct datagrams_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 54;
-	struct hdr_short *saved_short = front + 62;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	same->size = size;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
-				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
-					  fr_add64(ld64(saved_ipv6->src + 8)) +
-					  fr_add64(ld64(saved_ipv6->dst)) +
-					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
-		 fr_sum_of(ld16(&saved_udp->checksum)) -
-		 ((__u64)ld32(&saved_udp->src_port) +
-		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
-		  fr_odd64(ld64(saved_short->dcid)) + fr_add64(ld64(saved_ipv6->src)) +
-		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
-		  fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->quiet = 0;
-	same->clock = 0;
-	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end;
-	same->short_pn_size = pkt->short_pn_size;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
-	}
-
-	same->copies0 = 0;
-	struct datagrams_fan2 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, datagrams_turn2, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
-		return fr_drop(len, PROG_DATAGRAMS + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 57), 71,
-			    same->short_pn_size);
-
-	fr_count_copies(PROG_DATAGRAMS + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_DATAGRAMS + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int datagrams_ipv6_length(struct __sk_buff *skb,
-						 struct datagrams_packet *pkt)
-{
-	void *at_datagram_length_end;
-	struct hdr_short *v_short = pkt->data + 62;
-
-	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	__u64 datagram_length;
-	__u64 datagram_length_size;
-	if (pkt->datagram_length_present) { /* length */
-		datagram_length_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end,
-						 &datagram_length);
-		if (!datagram_length_size)
-			return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	} else {
-		datagram_length_size = 0;
-		datagram_length = 0;
-	}
-	pkt->datagram_length_end = fr_forget(skb, pkt->short_pn_end + 1 + datagram_length_size);
-	at_datagram_length_end = fr_pin(pkt->data + fr_bound(pkt->datagram_length_end, 0x7f));
-	if (at_datagram_length_end > pkt->data_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	if (pkt->datagram_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	if (!(!pkt->datagram_length_present ||
-	      pkt->datagram_length_end + datagram_length == pkt->short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, PROG_DATAGRAMS + reason_gso_packet);
-	if (!(!pkt->datagram_length_present ||
-	      pkt->datagram_length_end + datagram_length == pkt->short_payload_end))
-		return fr_up(skb, PROG_DATAGRAMS + reason_another_frame);
-
-	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_DATAGRAMS + reason_gso_packet);
-
-	/* priority: {levels: 4, from: "short.dcid[0]"} */
-	__u64 priority_value = ld8(v_short->dcid);
-	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= pkt->datagram_length_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_DATAGRAMS + reason_partial_checksum);
-	if (at_datagram_length_end > pkt->data_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	return datagrams_fan2(skb, pkt);
-}
-
-static __always_inline int datagrams_ipv6(struct __sk_buff *skb, struct datagrams_packet *pkt)
-{
-	struct hdr_short *v_short = pkt->data + 62;
-	struct hdr_datagram *datagram;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_DATAGRAMS + why);
-
-	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
-	if ((void *)(v_short + 1) > pkt->data_end || 71ULL > pkt->udp_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
-	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, PROG_DATAGRAMS + reason_long_header);
-
-	/* {name: "fixed", bits: 1, is: 1}, */
-	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, PROG_DATAGRAMS + reason_short_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, */
-	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, PROG_DATAGRAMS + reason_short_reserved);
-
-	/* {name: "key_phase", bits: 1, is: 0, reason: "key_phase"}, */
-	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, PROG_DATAGRAMS + reason_key_phase);
-	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (pkt->short_pn_size > 4)
-		return fr_up(skb, PROG_DATAGRAMS + reason_short_pn);
-	pkt->short_pn_end = fr_forget(skb, 71ULL + pkt->short_pn_size);
-	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x7f));
-	if (pkt->at_short_pn_end > pkt->data_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	if (pkt->short_pn_end > pkt->udp_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x7f)), pkt->data_end, 4,
-		     pkt->short_pn_size, &pkt->short_pn))
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-
-	/* short: { */
-	if (pkt->udp_end < pkt->short_pn_end + 16)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	pkt->short_payload_end = pkt->udp_end - 16;
-
-	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	datagram = pkt->at_short_pn_end;
-	if ((void *)(datagram + 1) > pkt->data_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-
-	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
-	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
-		return fr_up(skb, PROG_DATAGRAMS + reason_other_frame);
-	pkt->datagram_length_present = !((be8(&datagram->type) & 1) == 0);
-
-	return datagrams_ipv6_length(skb, pkt);
-}
-
 SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 {
-	struct datagrams_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_DATAGRAMS;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -3050,8 +2056,8 @@ SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return datagrams_ipv4(skb, &pkt);
+		return shared_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return datagrams_ipv6(skb, &pkt);
+		return shared_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_DATAGRAMS + reason_not_ip);
 }

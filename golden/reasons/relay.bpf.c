@@ -119,9 +119,9 @@ static __always_inline __u64 copy_senders(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(32, 0);
-	FR_COPY_ENDPOINT(4);
-	FR_COPY_HOP(24);
+	all |= fr_copy32(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 4, from + 4);
+	all |= fr_copy_hop(to + 24, from + 24);
 	return all;
 }
 
@@ -190,17 +190,32 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_SPREAD = 0, PROG_UNWRAP = 70, PROG_TIGHTEN = 140, PROG_NARROW = 210 };
 
-/*
- * prog_spread: tc/ingress
- *	eth ipv4 udp tag
- */
-
 /* What is known of a packet. */
-struct spread_packet {
+struct packet {
 	void *data;
+	__u32 prog;
 	__u64 ipv4_end;
 	__u64 partial;
 	struct val_senders *s;
+	__u64 payload_len;
+	__u64 udp_end;
+	__u64 loose_end;
+};
+
+/* What is the same for all receivers. */
+struct same {
+	__u32 kind0;
+	__u64 rest0;
+	__u64 rest1;
+	__u64 ipv4_end;
+	__s64 csum;
+	__u64 copies0;
+};
+
+struct fan {
+	struct __sk_buff *skb;
+	struct list_listeners *list;
+	void *front;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -278,45 +293,44 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline __u32 check_tag(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 udp_end, const __u32 at, __u64 *end)
+static __always_inline long narrow_copy1(struct __sk_buff *skb, void *front,
+					 struct receiver_listeners *r, struct same *same,
+					 const __u32 prog)
 {
-	struct hdr_tag *tag = data + at;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	void *data;
 
-	if ((void *)(tag + 1) > data_end || at + sizeof(*tag) > udp_end)
-		return reason_truncated;
-	if (be8(&tag->kind) > 199)
-		return reason_tag_kind;
-	__u64 tag_end = at + sizeof(*tag) + be16(&tag->length);
-	if (!(tag_end == udp_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (tag_end != udp_end)
-		return reason_tag_length;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
+	/* ipv4.checksum */
+	__be16 ipv4_checksum = fr_checksum(same->rest0 + fr_v4(r->local.addr) +
+					   fr_v4(r->remote.addr));
 
-	*end = tag_end;
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 38 > (void *)(long)skb->data_end))
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ports *new_ports = data + 34;
+
+	fr_link(data, &r->hop_remote);
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	st16(&new_ports->src_port, bpf_htons(r->local.port));
+	st16(&new_ports->dst_port, bpf_htons(r->remote.port));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, 18, 20);
+
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+	same->copies0++;
+	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-/* What is the same for all receivers. */
-struct spread_same1 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u64 ipv4_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct spread_fan1 {
-	struct __sk_buff *skb;
-	struct list_listeners *list;
-	void *front;
-};
-
 static __always_inline int spread_write1(struct __sk_buff *skb, void *front,
-					 struct receiver_listeners *r, struct spread_same1 *same)
+					 struct receiver_listeners *r, struct same *same)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
@@ -362,7 +376,8 @@ static __always_inline int spread_write1(struct __sk_buff *skb, void *front,
 }
 
 static __always_inline long spread_copy1(struct __sk_buff *skb, void *front,
-					 struct receiver_listeners *r, struct spread_same1 *same)
+					 struct receiver_listeners *r, struct same *same,
+					 const __u32 prog)
 {
 	/* {do: [{admit: {credit: "r.budget", cost: 1}}, {set: "tag.kind": "low(udp.src_port, ... */
 	__u32 credit0 = fr_credit(r->budget, 0);
@@ -370,95 +385,129 @@ static __always_inline long spread_copy1(struct __sk_buff *skb, void *front,
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_refused_budget);
+		return fr_decline(r->receiver, skb->len, prog + reason_refused_budget);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_contended);
+		return fr_decline(r->receiver, skb->len, prog + reason_contended);
 
 	if (unlikely(spread_write1(skb, front, r, same))) {
 		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
+static __always_inline long shared_turn1(__u32 i, struct fan *fan, const int second)
 {
+	__u32 prog = second ? PROG_NARROW : PROG_SPREAD;
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct spread_same1 *same = front + FR_NEEDS_FRONT;
+	struct same *same = front + FR_NEEDS_FRONT;
 	__u64 ipv4_end = same->ipv4_end;
 	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
-	struct hdr_tag *saved_tag = front + 42;
 	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_tag *saved_tag = front + 42;
 
 	if (!r)
 		return 1;
+	if (!second) {
+		/* {match: "tag.length": 0, do: [{drop: "empty"}]}, */
+		if (be16(&saved_tag->length) == 0)
+			return fr_decline(r->receiver, skb->len, prog + reason_empty);
 
-	/* {match: "tag.length": 0, do: [{drop: "empty"}]}, */
-	if (be16(&saved_tag->length) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_empty);
-
-	/* {do: [{admit: {credit: "r.budget", cost: 1}}, {set: "tag.kind": "low(udp.src_port, ... */
-	if ((be16(&saved_udp->src_port) & 255) > 199)
-		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_unfit_tag_kind);
+		/* {do: [{admit: {credit: "r.budget", cost: 1}}, {set: "tag.kind": "low(udp.sr... */
+		if ((be16(&saved_udp->src_port) & 255) > 199)
+			return fr_decline(r->receiver, skb->len, prog + reason_unfit_tag_kind);
+	}
+	/* {match: "ports.src_port": 1, do: [{fan_out: {group: listeners: ["ports.dst"], each:... */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_address_family);
+		return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+	if (second) {
+		if (r->remote.port < 0x400)
+			return fr_decline(r->receiver, skb->len,
+					  prog + reason_unfit_ports_dst_port);
+	}
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_SPREAD + reason_no_route));
+				  fr_indirect(&r->hop_remote, prog + reason_no_route));
 	if (ipv4_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_too_big);
-	return spread_copy1(skb, front, r, same);
+		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
+	if (second)
+		return narrow_copy1(skb, front, r, same, prog);
+	return spread_copy1(skb, front, r, same, prog);
 }
 
-static __always_inline int spread_fan1(struct __sk_buff *skb, struct spread_packet *pkt)
+static __noinline long narrow_turn1(__u32 i, struct fan *fan)
+{
+	return shared_turn1(i, fan, 1);
+}
+
+static __noinline long spread_turn1(__u32 i, struct fan *fan)
+{
+	return shared_turn1(i, fan, 0);
+}
+
+static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ports *ports = pkt->data + 34;
 	__u32 len = skb->len;
 
 	/* {match: "tag.kind": 1, do: [{fan_out: { */
+	/* {match: "ports.src_port": 1, do: [{fan_out: {group: listeners: ["ports.dst"], each:... */
 	struct group_listeners key __attribute__((aligned(8))) = {};
 	struct list_listeners *list;
-
-	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
+	if (pkt->prog == PROG_NARROW) {
+		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&ports->dst_port));
+	} else {
+		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
+	}
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, PROG_SPREAD + reason_no_listeners);
+		return fr_up(skb, pkt->prog + reason_no_listeners);
 
 	if (unlikely(len > pkt->ipv4_end) && bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 45);
+	void *front = fr_save_front(skb, pkt->prog == PROG_NARROW ? 38 : 45);
 	if (!front)
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
-	struct spread_same1 *same = front + FR_NEEDS_FRONT;
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_tag *saved_tag = front + 42;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	if (pkt->prog == PROG_NARROW) {
+		/* ipv4.checksum, without what depends on the receiver */
+		same->rest0 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+			((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) +
+			 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
+			 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+	} else {
+		/* udp.checksum, without what depends on the receiver */
+		same->kind0 = ld16(&saved_udp->checksum) ?
+			fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+				    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+					    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+					    FR_SUM_ABSENT;
+		if (same->kind0 == FR_SUM_FAULT)
+			return fr_up(skb, pkt->prog + reason_no_memory);
+		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+			((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+			fr_sum_of(ld16(&saved_udp->checksum)) -
+			((__u64)ld32(&saved_udp->src_port) + ld8(&saved_tag->kind) +
+			 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
+			 (__u8)(be16(&saved_udp->src_port) & 255);
 
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + ld8(&saved_tag->kind) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + (__u8)(be16(&saved_udp->src_port) & 255);
-
-	/* ipv4.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+		/* ipv4.checksum, without what depends on the receiver */
+		same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+			((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) +
+			 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
+			 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+	}
 	same->ipv4_end = pkt->ipv4_end;
 
 	/*
@@ -467,27 +516,57 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct spread_pack
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, 18, 27);
+		same->csum = fr_complete_without(skb, same->csum, 18,
+						 pkt->prog == PROG_NARROW ? 20 : 27);
 
 	same->copies0 = 0;
-	struct spread_fan1 fan = {
+	struct fan fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, spread_turn1, &fan, 0);
+	if (pkt->prog == PROG_NARROW)
+		bpf_loop(list->count, narrow_turn1, &fan, 0);
+	else
+		bpf_loop(list->count, spread_turn1, &fan, 0);
 
-	if (bpf_skb_store_bytes(skb, 0, front, 45, 0))
-		return fr_drop(len, PROG_SPREAD + reason_fault);
+	if (bpf_skb_store_bytes(skb, 0, front, pkt->prog == PROG_NARROW ? 38 : 45, 0))
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 27);
+		fr_complete(skb, same->csum, 18, pkt->prog == PROG_NARROW ? 20 : 27);
 
-	fr_count_copies(PROG_SPREAD + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_SPREAD + reason_pass, len);
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int spread_send(struct __sk_buff *skb, struct spread_packet *pkt)
+/*
+ * prog_spread: tc/ingress
+ *	eth ipv4 udp tag
+ */
+
+static __always_inline __u32 check_tag(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_tag *tag = data + at;
+
+	if ((void *)(tag + 1) > data_end || at + sizeof(*tag) > udp_end)
+		return reason_truncated;
+	if (be8(&tag->kind) > 199)
+		return reason_tag_kind;
+	__u64 tag_end = at + sizeof(*tag) + be16(&tag->length);
+	if (!(tag_end == udp_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (tag_end != udp_end)
+		return reason_tag_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+
+	*end = tag_end;
+	return 0;
+}
+
+static __always_inline int spread_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -501,10 +580,10 @@ static __always_inline int spread_send(struct __sk_buff *skb, struct spread_pack
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_up(skb, PROG_SPREAD + reason_refused_budget_2);
+		return fr_up(skb, pkt->prog + reason_refused_budget_2);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_up(skb, PROG_SPREAD + reason_contended_2);
+		return fr_up(skb, pkt->prog + reason_contended_2);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
 	__be16 udp_src_port = ld16(&udp->dst_port);
@@ -531,13 +610,13 @@ static __always_inline int spread_send(struct __sk_buff *skb, struct spread_pack
 	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			return fr_up(skb, PROG_SPREAD + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 		}
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			return fr_drop(len, PROG_SPREAD + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 		}
 	}
 
@@ -557,25 +636,27 @@ static __always_inline int spread_send(struct __sk_buff *skb, struct spread_pack
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(len, PROG_SPREAD + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	}
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(PROG_SPREAD + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->s->hop_to, direct);
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
-	struct spread_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_SPREAD;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 45);
 	pkt.data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_tag *tag = pkt.data + 42;
 	struct hdr_ipv4 *ipv4 = pkt.data + 14;
+	struct hdr_tag *tag = pkt.data + 42;
 	__u64 udp_end, tag_end;
 
 	/* spread: { */
@@ -601,7 +682,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		    !(skb->len <= pkt.ipv4_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
 			return fr_up(skb, PROG_SPREAD + reason_partial_checksum);
-		return spread_fan1(skb, &pkt);
+		return shared_fan1(skb, &pkt);
 	}
 
 	/* {match: "tag.kind": 2, lookup: s: senders: ["ip.src"], do: [{admit: {credit: "s.bud... */
@@ -641,12 +722,6 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
  *	eth ipv4 udp tun ipv4
  */
 
-/* What is known of a packet. */
-struct unwrap_packet {
-	void *data;
-	__u64 payload_len;
-};
-
 static __always_inline __u32 check_eth_2(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
@@ -670,41 +745,41 @@ static __always_inline __u32 check_eth_2(struct __sk_buff *skb, void *data, void
 static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
 					  __u64 udp_end, const __u32 at, __u64 *end)
 {
-	struct hdr_ipv4 *ipv4 = data + at;
+	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4_2 = data + 14;
+	struct hdr_ipv4 *ipv4_2 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end || at + sizeof(*ipv4) > udp_end)
+	if ((void *)(ipv4_2 + 1) > data_end || at + sizeof(*ipv4_2) > udp_end)
 		return reason_truncated;
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+	if ((be8(&ipv4_2->version_ihl) >> 4) != 4)
 		return reason_ipv4_version;
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
+	if ((be8(&ipv4_2->version_ihl) & 15) != 5)
 		return reason_ip_options;
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+	if ((be8(ipv4_2->reserved_to_fragment_offset) >> 7) != 0)
 		return reason_ipv4_reserved;
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4_2->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4_2->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return reason_fragment;
-	__u64 inner_end = at + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || inner_end > udp_end)
+	__u64 inner_end = at + be16(&ipv4_2->total_length);
+	if (be16(&ipv4_2->total_length) < 20 || inner_end > udp_end)
 		return reason_ipv4_total_length;
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
+	if (!fr_sum_ok((__u64)ld32(&ipv4_2->version_ihl) + ld32(&ipv4_2->id) + ld32(&ipv4_2->ttl) +
+		       ld32(ipv4_2->src) + ld32(ipv4_2->dst)))
 		return reason_ipv4_checksum;
 	if (skb->gso_size != 0)
 		return reason_gso_packet;
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4_2->src) + ld32(ipv4_2->dst) + bpf_htons(IPPROTO_UDP) +
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return reason_udp_checksum;
-	__u64 payload_len = inner_end - (at + sizeof(*ipv4));
+	__u64 payload_len = inner_end - (at + sizeof(*ipv4_2));
 
 	*end = payload_len;
 	return 0;
 }
 
-static __always_inline int unwrap_send(struct __sk_buff *skb, struct unwrap_packet *pkt)
+static __always_inline int unwrap_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	__u32 len = skb->len;
@@ -718,7 +793,7 @@ static __always_inline int unwrap_send(struct __sk_buff *skb, struct unwrap_pack
 			    &pkt->data);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_UNWRAP + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	struct hdr_eth *new_eth = pkt->data;
 
@@ -731,13 +806,15 @@ static __always_inline int unwrap_send(struct __sk_buff *skb, struct unwrap_pack
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(PROG_UNWRAP + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 {
-	struct unwrap_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_UNWRAP;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -778,16 +855,6 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
  *	eth ipv4 udp loose
  */
 
-/* What is known of a packet. */
-struct tighten_packet {
-	void *data;
-	__u64 udp_end;
-	__u64 loose_end;
-	__u64 payload_len;
-	__u64 partial;
-	struct val_senders *s;
-};
-
 static __always_inline __u32 check_loose(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 udp_end, const __u32 at, __u64 *end)
 {
@@ -807,7 +874,7 @@ static __always_inline __u32 check_loose(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-static __always_inline int tighten_send(struct __sk_buff *skb, struct tighten_packet *pkt)
+static __always_inline int tighten_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -848,7 +915,7 @@ static __always_inline int tighten_send(struct __sk_buff *skb, struct tighten_pa
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_TIGHTEN + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -869,16 +936,18 @@ static __always_inline int tighten_send(struct __sk_buff *skb, struct tighten_pa
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_TIGHTEN + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_TIGHTEN + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->s->hop_to, direct);
 }
 
 SEC("tc") int prog_tighten(struct __sk_buff *skb)
 {
-	struct tighten_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_TIGHTEN;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -933,13 +1002,6 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
  *	eth ipv4 ports
  */
 
-/* What is known of a packet. */
-struct narrow_packet {
-	void *data;
-	__u64 ipv4_end;
-	struct val_senders *s;
-};
-
 static __always_inline __u32 check_ipv4_3(struct __sk_buff *skb, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
 {
@@ -990,137 +1052,7 @@ static __always_inline __u32 check_ports(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-/* What is the same for all receivers. */
-struct narrow_same1 {
-	__u64 rest0;
-	__u64 ipv4_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct narrow_fan1 {
-	struct __sk_buff *skb;
-	struct list_listeners *list;
-	void *front;
-};
-
-static __always_inline long narrow_copy1(struct __sk_buff *skb, void *front,
-					 struct receiver_listeners *r, struct narrow_same1 *same)
-{
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	void *data;
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(same->rest0 + fr_v4(r->local.addr) +
-					   fr_v4(r->remote.addr));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 38 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_NARROW + reason_refused_by_device);
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_ports *new_ports = data + 34;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
-	st16(&new_ports->src_port, bpf_htons(r->local.port));
-	st16(&new_ports->dst_port, bpf_htons(r->remote.port));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 20);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_NARROW + reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __noinline long narrow_turn1(__u32 i, struct narrow_fan1 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct narrow_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 ipv4_end = same->ipv4_end;
-	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
-
-	if (!r)
-		return 1;
-
-	/* {match: "ports.src_port": 1, do: [{fan_out: {group: listeners: ["ports.dst"], each:... */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_NARROW + reason_address_family);
-	if (r->remote.port < 0x400)
-		return fr_decline(r->receiver, skb->len, PROG_NARROW + reason_unfit_ports_dst_port);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_NARROW + reason_no_route));
-	if (ipv4_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_NARROW + reason_too_big);
-	return narrow_copy1(skb, front, r, same);
-}
-
-static __always_inline int narrow_fan1(struct __sk_buff *skb, struct narrow_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ports *ports = pkt->data + 34;
-	__u32 len = skb->len;
-
-	/* {match: "ports.src_port": 1, do: [{fan_out: {group: listeners: ["ports.dst"], each:... */
-	struct group_listeners key __attribute__((aligned(8))) = {};
-	struct list_listeners *list;
-
-	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&ports->dst_port));
-	list = list_of_listeners(&key);
-	if (!list)
-		return fr_up(skb, PROG_NARROW + reason_no_listeners);
-
-	if (unlikely(len > pkt->ipv4_end) && bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
-		return fr_up(skb, PROG_NARROW + reason_no_memory);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 38);
-	if (!front)
-		return fr_up(skb, PROG_NARROW + reason_no_memory);
-	struct narrow_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
-	/* ipv4.checksum, without what depends on the receiver */
-	same->rest0 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ipv4_end = pkt->ipv4_end;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, 18, 20);
-
-	same->copies0 = 0;
-	struct narrow_fan1 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, narrow_turn1, &fan, 0);
-
-	if (bpf_skb_store_bytes(skb, 0, front, 38, 0))
-		return fr_drop(len, PROG_NARROW + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 20);
-
-	fr_count_copies(PROG_NARROW + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_NARROW + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int narrow_send(struct __sk_buff *skb, struct narrow_packet *pkt)
+static __always_inline int narrow_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ports *ports = pkt->data + 34;
@@ -1138,11 +1070,11 @@ static __always_inline int narrow_send(struct __sk_buff *skb, struct narrow_pack
 
 	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
-			return fr_up(skb, PROG_NARROW + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 38 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_NARROW + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 20);
@@ -1160,13 +1092,15 @@ static __always_inline int narrow_send(struct __sk_buff *skb, struct narrow_pack
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, 18, 20);
 
-	fr_count(PROG_NARROW + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->s->hop_to, direct);
 }
 
 SEC("tc") int prog_narrow(struct __sk_buff *skb)
 {
-	struct narrow_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_NARROW;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -1207,7 +1141,7 @@ SEC("tc") int prog_narrow(struct __sk_buff *skb)
 		    !(skb->len <= pkt.ipv4_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
 			return fr_up(skb, PROG_NARROW + reason_partial_checksum);
-		return narrow_fan1(skb, &pkt);
+		return shared_fan1(skb, &pkt);
 	}
 
 	/* {do: [{send: {from: "ports.dst", to: "s.to"}}]}, */

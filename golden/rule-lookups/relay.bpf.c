@@ -150,9 +150,9 @@ static __always_inline __u64 copy_first(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(8, 0);
-	FR_COPY_ENDPOINT(2);
-	FR_COPY_HOP(20);
+	all |= fr_copy8(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 2, from + 2);
+	all |= fr_copy_hop(to + 20, from + 20);
 	return all;
 }
 
@@ -174,7 +174,7 @@ static __always_inline __u64 copy_also(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(8, 0);
+	all |= fr_copy8(to + 0, from + 0);
 	return all;
 }
 
@@ -196,8 +196,8 @@ static __always_inline __u64 copy_second(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_HOP(20);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_hop(to + 20, from + 20);
 	return all;
 }
 
@@ -220,7 +220,7 @@ static __always_inline __u64 copy_muted(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(8, 0);
+	all |= fr_copy8(to + 0, from + 0);
 	return all;
 }
 
@@ -285,19 +285,33 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_RELAY = 0, PROG_SPREAD = 58 };
 
-/*
- * prog_relay: tc/ingress
- *	eth ipv4 udp msg
- */
-
 /* What is known of a packet. */
-struct relay_packet {
+struct packet {
 	void *data;
 	const struct fr_lease *lease;
+	__u32 prog;
 	__u64 ipv4_end;
 	__u64 partial;
 	struct val_first *a;
 	struct val_second *c;
+};
+
+/* What is the same for all receivers. */
+struct spread_same1 {
+	__u32 kind0;
+	__u64 rest0;
+	__u64 rest1;
+	__u32 kind2;
+	__u64 rest2;
+	__u64 ipv4_end;
+	__s64 csum;
+	__u64 copies0;
+};
+
+struct spread_fan1 {
+	struct __sk_buff *skb;
+	struct list_listeners *list;
+	void *front;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -375,7 +389,12 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int relay_send(struct __sk_buff *skb, struct relay_packet *pkt)
+/*
+ * prog_relay: tc/ingress
+ *	eth ipv4 udp msg
+ */
+
+static __always_inline int relay_send(struct __sk_buff *skb, struct packet *pkt, const int second)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -393,117 +412,82 @@ static __always_inline int relay_send(struct __sk_buff *skb, struct relay_packet
 	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(pkt->a->to.addr) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->a->to.port));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					    old_ipv4_src) + ipv4_ttl_protocol +
-					   fr_v4(pkt->a->to.addr) + 64);
-	int direct = pkt->a->hop_to.state == FR_HOP_DIRECT;
+	__u64 udp_new_pseudo;
+	if (second)
+		udp_new_pseudo = (__u64)ipv4_src + fr_v4(pkt->c->to.addr) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)ipv4_src + fr_v4(pkt->a->to.addr) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, second ? bpf_htons(pkt->c->to.port) :
+			  bpf_htons(pkt->a->to.port));
+	__be16 ipv4_checksum;
+	int direct;
+	if (second) {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					    ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
+					     old_ipv4_src) + ipv4_ttl_protocol +
+					    fr_v4(pkt->c->to.addr) + 64);
+		direct = pkt->c->hop_to.state == FR_HOP_DIRECT;
+	} else {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					    ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
+					     old_ipv4_src) + ipv4_ttl_protocol +
+					    fr_v4(pkt->a->to.addr) + 64);
+		direct = pkt->a->hop_to.state == FR_HOP_DIRECT;
+	}
 
 	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
-			return fr_up(skb, PROG_RELAY + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_RELAY + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, &pkt->a->hop_to);
+	if (direct) {
+		if (second)
+			fr_link(pkt->data, &pkt->c->hop_to);
+		else
+			fr_link(pkt->data, &pkt->a->hop_to);
+	}
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, fr_v4(pkt->a->to.addr));
+	if (second)
+		st32(new_ipv4->dst, fr_v4(pkt->c->to.addr));
+	else
+		st32(new_ipv4->dst, fr_v4(pkt->a->to.addr));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(pkt->a->to.port));
+	st16(&new_udp->dst_port, second ? bpf_htons(pkt->c->to.port) : bpf_htons(pkt->a->to.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RELAY + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(PROG_RELAY + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
+	if (second)
+		return fr_send(&pkt->c->hop_to, direct);
 	return fr_send(&pkt->a->hop_to, direct);
 }
 
-static __always_inline int relay_send_2(struct __sk_buff *skb, struct relay_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(ipv4->dst);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-
-	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld16(&udp->src_port));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(pkt->c->to.addr) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->c->to.port));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					    old_ipv4_src) + ipv4_ttl_protocol +
-					   fr_v4(pkt->c->to.addr) + 64);
-	int direct = pkt->c->hop_to.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
-			return fr_up(skb, PROG_RELAY + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_RELAY + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, &pkt->c->hop_to);
-
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, fr_v4(pkt->c->to.addr));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(pkt->c->to.port));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RELAY + reason_fault);
-	fr_complete_end(skb, csum, 18, 24);
-
-	fr_count(PROG_RELAY + reason_sent, len);
-	return fr_send(&pkt->c->hop_to, direct);
-}
-
-static __always_inline int relay_send_3(struct __sk_buff *skb, struct relay_packet *pkt)
+static __always_inline int relay_send_3(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(PROG_RELAY + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int relay_muted(struct __sk_buff *skb, struct relay_packet *pkt)
+static __always_inline int relay_muted(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_msg *msg = pkt->data + 42;
 
@@ -515,12 +499,12 @@ static __always_inline int relay_muted(struct __sk_buff *skb, struct relay_packe
 		key.who = be16(&msg->id);
 		enum fr_found found = find_muted(&key, pkt->lease, 48, &m);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_RELAY + reason_changing);
+			return fr_up(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			m = NULL;
 	}
 	if (fr_has(m) && m->until > be8(&msg->kind))
-		return fr_drop(skb->len, PROG_RELAY + reason_muted);
+		return fr_drop(skb->len, pkt->prog + reason_muted);
 
 	/* {match: "msg.kind": 7, lookup: c: second: ["msg.id"], do: [{send: {from: "udp.dst",... */
 	if (be8(&msg->kind) == 7) {
@@ -530,22 +514,22 @@ static __always_inline int relay_muted(struct __sk_buff *skb, struct relay_packe
 			key.id = be16(&msg->id);
 			enum fr_found found = find_second(&key, pkt->lease, 56, &pkt->c);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, PROG_RELAY + reason_changing);
+				return fr_up(skb, pkt->prog + reason_changing);
 			if (found == FR_MISSING)
 				pkt->c = NULL;
 		}
 		if (fr_has(pkt->c)) {
 			if (!fr_is_v4(pkt->c->to.addr))
-				return fr_up(skb, PROG_RELAY + reason_address_family);
+				return fr_up(skb, pkt->prog + reason_address_family);
 			pkt->partial = fr_partial(skb);
 			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 			      (pkt->partial >> 16) >= 45) ||
 			    !(skb->len <= pkt->ipv4_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ipv4_end - 1))
-				return fr_up(skb, PROG_RELAY + reason_partial_checksum);
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
 			if (unlikely(!fr_fits(&pkt->c->hop_to, pkt->ipv4_end - 14)))
-				return fr_unfit(skb, &pkt->c->hop_to, PROG_RELAY + reason_too_big);
-			return relay_send_2(skb, pkt);
+				return fr_unfit(skb, &pkt->c->hop_to, pkt->prog + reason_too_big);
+			return relay_send(skb, pkt, 1);
 		}
 	}
 
@@ -558,20 +542,21 @@ static __always_inline int relay_muted(struct __sk_buff *skb, struct relay_packe
 			key.id = be16(&msg->id);
 			enum fr_found found = find_second(&key, pkt->lease, 96, &c);
 			if (found != FR_FOUND)
-				return fr_missed(skb, found, PROG_RELAY + reason_no_second,
-						 PROG_RELAY + reason_changing);
+				return fr_missed(skb, found, pkt->prog + reason_no_second,
+						 pkt->prog + reason_changing);
 		}
 		return relay_send_3(skb, pkt);
 	}
 
 	/* relay: { */
-	return fr_up(skb, PROG_RELAY + reason_no_rule);
+	return fr_up(skb, pkt->prog + reason_no_rule);
 }
 
 SEC("tc") int prog_relay(struct __sk_buff *skb)
 {
-	struct relay_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_RELAY;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -636,7 +621,7 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 				if (unlikely(!fr_fits(&pkt.a->hop_to, pkt.ipv4_end - 14)))
 					return fr_unfit(skb, &pkt.a->hop_to,
 							PROG_RELAY + reason_too_big);
-				return relay_send(skb, &pkt);
+				return relay_send(skb, &pkt, 0);
 			}
 		}
 	}
@@ -649,99 +634,37 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
  *	eth ipv4 udp msg
  */
 
-/* What is known of a packet. */
-struct spread_packet {
-	void *data;
-	__u64 ipv4_end;
-};
-
-/* What is the same for all receivers. */
-struct spread_same1 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u32 kind2;
-	__u64 rest2;
-	__u64 ipv4_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct spread_fan1 {
-	struct __sk_buff *skb;
-	struct list_listeners *list;
-	void *front;
-};
-
-static __always_inline long spread_copy1(struct __sk_buff *skb, void *front,
-					 struct receiver_listeners *r, struct val_first *a,
-					 struct spread_same1 *same)
+static __always_inline long
+spread_copy(struct __sk_buff *skb, void *front, struct receiver_listeners *r, struct val_first *a,
+	    struct spread_same1 *same, const __u32 prog, const int second)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) + (__u8)a->limit);
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					   fr_v4(r->remote.addr));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 45 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_msg *new_msg = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st8(&new_msg->kind, a->limit);
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 27);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __always_inline long spread_copy2(struct __sk_buff *skb, void *front,
-					 struct receiver_listeners *r, struct spread_same1 *same)
-{
 	struct hdr_msg *saved_msg = front + 42;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	void *data;
 
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
-	if (same->kind2 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest2 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest2 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port));
-	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
+	if (second) {
+		if (same->kind2 == FR_SUM_PARTIAL)
+			udp_checksum = fr_fold(same->rest2 + udp_new_pseudo);
+		else
+			udp_checksum = fr_checksum_not_0(same->rest2 + udp_new_pseudo +
+							 bpf_htons(r->local.port) +
+							 bpf_htons(r->remote.port));
+		if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
+	} else {
+		if (same->kind0 == FR_SUM_PARTIAL)
+			udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+		else
+			udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+							 bpf_htons(r->local.port) +
+							 bpf_htons(r->remote.port) +
+							 (__u8)a->limit);
+		if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
+	}
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
@@ -749,27 +672,30 @@ static __always_inline long spread_copy2(struct __sk_buff *skb, void *front,
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 45 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 
-	struct hdr_msg *new_msg = data + 42;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	struct hdr_msg *new_msg = data + 42;
 
 	fr_link(data, &r->hop_remote);
-	st8(&new_msg->kind, ld8(&saved_msg->kind));
+	if (second)
+		st8(&new_msg->kind, ld8(&saved_msg->kind));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
 	st32(new_ipv4->src, fr_v4(r->local.addr));
 	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	if (!second)
+		st8(&new_msg->kind, a->limit);
 	st16(&new_udp->checksum, udp_checksum);
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 27);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
@@ -777,6 +703,7 @@ static __always_inline long spread_copy2(struct __sk_buff *skb, void *front,
 
 static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 {
+	__u32 prog = PROG_SPREAD;
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct spread_same1 *same = front + FR_NEEDS_FRONT;
@@ -796,13 +723,13 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 		key.who = r->who;
 		enum fr_found found = find_muted(&key, lease, 0, &m);
 		if (unlikely(found == FR_CHANGING))
-			return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_changing_2);
+			return fr_decline(r->receiver, skb->len, prog + reason_changing_2);
 		if (found == FR_MISSING)
 			m = NULL;
 	}
 	if (fr_has(m)) {
 		if (be8(&saved_msg->kind) < m->until)
-			return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_muted_2);
+			return fr_decline(r->receiver, skb->len, prog + reason_muted_2);
 	}
 
 	/* {lookup: a: first: ["r.who"], do: [{set: "msg.kind": "a.limit"}, {send: {from: "r.l... */
@@ -813,22 +740,20 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 		key.id = r->who;
 		enum fr_found found = find_first(&key, lease, 8, &a);
 		if (unlikely(found == FR_CHANGING))
-			return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_changing_2);
+			return fr_decline(r->receiver, skb->len, prog + reason_changing_2);
 		if (found == FR_MISSING)
 			a = NULL;
 	}
 	if (fr_has(a)) {
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
 		    !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len,
-					  PROG_SPREAD + reason_address_family_2);
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family_2);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote,
-						      PROG_SPREAD + reason_no_route_2));
+					  fr_indirect(&r->hop_remote, prog + reason_no_route_2));
 		if (ipv4_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_too_big_2);
-		return spread_copy1(skb, front, r, a, same);
+			return fr_decline(r->receiver, skb->len, prog + reason_too_big_2);
+		return spread_copy(skb, front, r, a, same, prog, 0);
 	}
 
 	/* {match: "msg.kind": 9, lookup: a: second: ["r.who"], do: [{send: {from: "r.local", ... */
@@ -840,31 +765,28 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 			key.id = r->who;
 			enum fr_found found = find_second(&key, lease, 48, &a_2);
 			if (unlikely(found == FR_CHANGING))
-				return fr_decline(r->receiver, skb->len,
-						  PROG_SPREAD + reason_changing_2);
+				return fr_decline(r->receiver, skb->len, prog + reason_changing_2);
 			if (found == FR_MISSING)
 				a_2 = NULL;
 		}
 		if (!a_2)
-			return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_no_second_2);
+			return fr_decline(r->receiver, skb->len, prog + reason_no_second_2);
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
 		    !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len,
-					  PROG_SPREAD + reason_address_family_2);
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family_2);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote,
-						      PROG_SPREAD + reason_no_route_2));
+					  fr_indirect(&r->hop_remote, prog + reason_no_route_2));
 		if (ipv4_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_too_big_2);
-		return spread_copy2(skb, front, r, same);
+			return fr_decline(r->receiver, skb->len, prog + reason_too_big_2);
+		return spread_copy(skb, front, r, 0, same, prog, 1);
 	}
 
 	/* group: listeners: ["msg.id"] */
-	return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_no_rule_2);
+	return fr_decline(r->receiver, skb->len, prog + reason_no_rule_2);
 }
 
-static __always_inline int spread_fan1(struct __sk_buff *skb, struct spread_packet *pkt)
+static __always_inline int spread_fan1(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_msg *msg = pkt->data + 42;
 	__u32 len = skb->len;
@@ -876,19 +798,19 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct spread_pack
 	key.id = be16(&msg->id);
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, PROG_SPREAD + reason_no_listeners);
+		return fr_up(skb, pkt->prog + reason_no_listeners);
 
 	if (unlikely(len > pkt->ipv4_end) && bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 45);
 	if (!front)
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	struct spread_same1 *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_msg *saved_msg = front + 42;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(&saved_udp->checksum) ?
@@ -897,7 +819,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct spread_pack
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -916,7 +838,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct spread_pack
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -940,19 +862,21 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct spread_pack
 	bpf_loop(list->count, spread_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 45, 0))
-		return fr_drop(len, PROG_SPREAD + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 27);
 
-	fr_count_copies(PROG_SPREAD + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_SPREAD + reason_pass, len);
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
-	struct spread_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
+	struct packet pkt;
+
+	pkt.prog = PROG_SPREAD;
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 45);
@@ -962,7 +886,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	__u64 udp_end;
 
 	/* spread: { */
-	if (!fr_lease_valid(lease, now))
+	if (!fr_lease_valid(pkt.lease, now))
 		return fr_up(skb, PROG_SPREAD + reason_inactive);
 
 	/* hook: "tc/ingress" */

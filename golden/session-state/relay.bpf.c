@@ -111,15 +111,15 @@ static __always_inline __u64 copy_by_client(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY(32, 36);
-	FR_COPY(32, 40);
-	FR_COPY(32, 44);
-	FR_COPY(32, 48);
-	FR_COPY_HOP(52);
-	FR_COPY(32, 72);
-	FR_COPY(32, 76);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy32(to + 36, from + 36);
+	all |= fr_copy32(to + 40, from + 40);
+	all |= fr_copy32(to + 44, from + 44);
+	all |= fr_copy32(to + 48, from + 48);
+	all |= fr_copy_hop(to + 52, from + 52);
+	all |= fr_copy32(to + 72, from + 72);
+	all |= fr_copy32(to + 76, from + 76);
 	return all;
 }
 
@@ -144,13 +144,13 @@ static __always_inline __u64 copy_by_peer(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY(32, 20);
-	FR_COPY(32, 24);
-	FR_COPY(32, 28);
-	FR_COPY_HOP(32);
-	FR_COPY(32, 52);
-	FR_COPY(32, 56);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy32(to + 20, from + 20);
+	all |= fr_copy32(to + 24, from + 24);
+	all |= fr_copy32(to + 28, from + 28);
+	all |= fr_copy_hop(to + 32, from + 32);
+	all |= fr_copy32(to + 52, from + 52);
+	all |= fr_copy32(to + 56, from + 56);
 	return all;
 }
 
@@ -181,25 +181,20 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_TO_PEER = 0, PROG_TO_CLIENT = 46 };
 
-/*
- * prog_to_peer: tc/ingress
- *	eth ipv4 udp
- *	eth ipv6 udp
- */
-
 /* What is known of a packet. */
-struct to_peer_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
 	__u64 now;
+	__u32 prog;
 	__u64 ip_end;
 	__u64 udp_end;
 	__u64 priority;
 	__u64 partial;
 	__u64 payload_len;
-	__u64 partial_2;
 	struct val_by_client *c;
+	struct val_by_peer *c_2;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -256,7 +251,41 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, struct to_peer_packet *pkt)
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+/*
+ * prog_to_peer: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
+
+static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -279,11 +308,11 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, struct to_pe
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, level1);
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, PROG_TO_PEER + reason_over_rate);
+		return fr_drop(skb->len, pkt->prog + reason_over_rate);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, PROG_TO_PEER + reason_over_rate);
+		return fr_drop(skb->len, pkt->prog + reason_over_rate);
 	}
 
 	/* {admit: {credit: "c.share[priority]", cost: 1}}, */
@@ -295,12 +324,12 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, struct to_pe
 		fr_refused(credit2, level2);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, PROG_TO_PEER + reason_refused_share);
+		return fr_up(skb, pkt->prog + reason_refused_share);
 	}
 	if (unlikely(admitted2 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, PROG_TO_PEER + reason_contended);
+		return fr_up(skb, pkt->prog + reason_contended);
 	}
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
@@ -333,7 +362,7 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, struct to_pe
 			fr_refund(credit0, spent0);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
 			fr_refund(credit2, spent2);
-			return fr_up(skb, PROG_TO_PEER + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 		}
 
 		pkt->data = (void *)(long)skb->data;
@@ -341,7 +370,7 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, struct to_pe
 			fr_refund(credit0, spent0);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
 			fr_refund(credit2, spent2);
-			return fr_drop(len, PROG_TO_PEER + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 		}
 	}
 
@@ -363,11 +392,11 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, struct to_pe
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
 		fr_refund(credit2, spent2);
-		return fr_drop(len, PROG_TO_PEER + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	}
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(PROG_TO_PEER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->c->slot, 0, len, pkt->now);
 
 	/* {count: "c.packets"}, */
@@ -375,7 +404,7 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, struct to_pe
 	return fr_send(&pkt->c->hop_peer, direct);
 }
 
-static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, struct to_peer_packet *pkt)
+static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -399,11 +428,11 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, struct 
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, level1);
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, PROG_TO_PEER + reason_over_rate);
+		return fr_drop(skb->len, pkt->prog + reason_over_rate);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, PROG_TO_PEER + reason_over_rate);
+		return fr_drop(skb->len, pkt->prog + reason_over_rate);
 	}
 
 	/* {admit: {credit: "c.share[priority]", cost: 1}}, */
@@ -415,12 +444,12 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, struct 
 		fr_refused(credit2, level2);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, PROG_TO_PEER + reason_refused_share);
+		return fr_up(skb, pkt->prog + reason_refused_share);
 	}
 	if (unlikely(admitted2 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, PROG_TO_PEER + reason_contended);
+		return fr_up(skb, pkt->prog + reason_contended);
 	}
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
@@ -430,7 +459,7 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, struct 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->c->relayed.addr)) +
@@ -447,7 +476,7 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, struct 
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
 		fr_refund(credit2, spent2);
-		return fr_failed(skb, len, err, PROG_TO_PEER + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -471,11 +500,11 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, struct 
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
 		fr_refund(credit2, spent2);
-		return fr_drop(len, PROG_TO_PEER + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	}
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_TO_PEER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->c->slot, 0, len, pkt->now);
 
 	/* {count: "c.packets"}, */
@@ -483,23 +512,23 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, struct 
 	return fr_send(&pkt->c->hop_peer, direct);
 }
 
-static __always_inline int to_peer_ipv4(struct __sk_buff *skb, struct to_peer_packet *pkt)
+static __always_inline int to_peer_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_up(skb, PROG_TO_PEER + why);
+		return fr_up(skb, pkt->prog + why);
 	if ((void *)(udp + 1) > pkt->data_end || 42ULL > pkt->ip_end)
-		return fr_up(skb, PROG_TO_PEER + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, PROG_TO_PEER + reason_udp_length);
+		return fr_up(skb, pkt->prog + reason_udp_length);
 	pkt->udp_end = 34ULL + be16(&udp->length);
 	if (!(pkt->udp_end == pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_TO_PEER + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (pkt->udp_end != pkt->ip_end)
-		return fr_up(skb, PROG_TO_PEER + reason_udp_length);
+		return fr_up(skb, pkt->prog + reason_udp_length);
 
 	/* priority: {levels: 2, from: "ip.dscp & 1"} */
 	pkt->priority = (be8(&ipv4->dscp_ecn) >> 2) & 1;
@@ -510,71 +539,43 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, struct to_peer_pa
 	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
 	enum fr_found found = find_by_client(&key, pkt->lease, 0, &pkt->c, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_TO_PEER + reason_no_by_client,
-				 PROG_TO_PEER + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_by_client,
+				 pkt->prog + reason_changing);
 
 	/* {send: {from: "c.relayed", to: "c.peer"}}, */
 	if (fr_is_v4(pkt->c->relayed.addr) != fr_is_v4(pkt->c->peer.addr))
-		return fr_up(skb, PROG_TO_PEER + reason_address_family);
+		return fr_up(skb, pkt->prog + reason_address_family);
 	if (fr_is_v4(pkt->c->peer.addr)) { /* ipv4 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      (pkt->partial >> 16) >= 42))
-			return fr_up(skb, PROG_TO_PEER + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, PROG_TO_PEER + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_TO_PEER + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->c->hop_peer, skb->gso_size ? skb->gso_size + 28 :
 				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->c->hop_peer, PROG_TO_PEER + reason_too_big);
+			return fr_unfit(skb, &pkt->c->hop_peer, pkt->prog + reason_too_big);
 		return to_peer_ipv4_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_TO_PEER + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = pkt->udp_end - 42;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 42 &&
-	       (pkt->partial_2 & 0xffff) < 42ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_TO_PEER + reason_partial_checksum);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 42 &&
+	       (pkt->partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_TO_PEER + reason_udp_checksum);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->c->hop_peer, 48ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->c->hop_peer, PROG_TO_PEER + reason_too_big);
+		return fr_unfit(skb, &pkt->c->hop_peer, pkt->prog + reason_too_big);
 	return to_peer_ipv4_send_ipv6(skb, pkt);
 }
 
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, struct to_peer_packet *pkt)
+static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -597,11 +598,11 @@ static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, struct to_pe
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, level1);
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, PROG_TO_PEER + reason_over_rate);
+		return fr_drop(skb->len, pkt->prog + reason_over_rate);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, PROG_TO_PEER + reason_over_rate);
+		return fr_drop(skb->len, pkt->prog + reason_over_rate);
 	}
 
 	/* {admit: {credit: "c.share[priority]", cost: 1}}, */
@@ -613,12 +614,12 @@ static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, struct to_pe
 		fr_refused(credit2, level2);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, PROG_TO_PEER + reason_refused_share);
+		return fr_up(skb, pkt->prog + reason_refused_share);
 	}
 	if (unlikely(admitted2 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, PROG_TO_PEER + reason_contended);
+		return fr_up(skb, pkt->prog + reason_contended);
 	}
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
@@ -643,7 +644,7 @@ static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, struct to_pe
 			fr_refund(credit0, spent0);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
 			fr_refund(credit2, spent2);
-			return fr_up(skb, PROG_TO_PEER + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 		}
 
 		pkt->data = (void *)(long)skb->data;
@@ -651,7 +652,7 @@ static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, struct to_pe
 			fr_refund(credit0, spent0);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
 			fr_refund(credit2, spent2);
-			return fr_drop(len, PROG_TO_PEER + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 		}
 	}
 
@@ -672,11 +673,11 @@ static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, struct to_pe
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
 		fr_refund(credit2, spent2);
-		return fr_drop(len, PROG_TO_PEER + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	}
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(PROG_TO_PEER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->c->slot, 0, len, pkt->now);
 
 	/* {count: "c.packets"}, */
@@ -684,7 +685,7 @@ static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, struct to_pe
 	return fr_send(&pkt->c->hop_peer, direct);
 }
 
-static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, struct to_peer_packet *pkt)
+static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -708,11 +709,11 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, struct 
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, level1);
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, PROG_TO_PEER + reason_over_rate);
+		return fr_drop(skb->len, pkt->prog + reason_over_rate);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(skb->len, PROG_TO_PEER + reason_over_rate);
+		return fr_drop(skb->len, pkt->prog + reason_over_rate);
 	}
 
 	/* {admit: {credit: "c.share[priority]", cost: 1}}, */
@@ -724,12 +725,12 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, struct 
 		fr_refused(credit2, level2);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, PROG_TO_PEER + reason_refused_share);
+		return fr_up(skb, pkt->prog + reason_refused_share);
 	}
 	if (unlikely(admitted2 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, PROG_TO_PEER + reason_contended);
+		return fr_up(skb, pkt->prog + reason_contended);
 	}
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
@@ -739,7 +740,7 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, struct 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->c->relayed.addr) + fr_v4(pkt->c->peer.addr) +
@@ -760,7 +761,7 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, struct 
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
 		fr_refund(credit2, spent2);
-		return fr_failed(skb, len, err, PROG_TO_PEER + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -786,11 +787,11 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, struct 
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
 		fr_refund(credit2, spent2);
-		return fr_drop(len, PROG_TO_PEER + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	}
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_TO_PEER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->c->slot, 0, len, pkt->now);
 
 	/* {count: "c.packets"}, */
@@ -798,23 +799,23 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, struct 
 	return fr_send(&pkt->c->hop_peer, direct);
 }
 
-static __always_inline int to_peer_ipv6(struct __sk_buff *skb, struct to_peer_packet *pkt)
+static __always_inline int to_peer_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_up(skb, PROG_TO_PEER + why);
+		return fr_up(skb, pkt->prog + why);
 	if ((void *)(udp + 1) > pkt->data_end || 62ULL > pkt->ip_end)
-		return fr_up(skb, PROG_TO_PEER + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, PROG_TO_PEER + reason_udp_length);
+		return fr_up(skb, pkt->prog + reason_udp_length);
 	pkt->udp_end = 54ULL + be16(&udp->length);
 	if (!(pkt->udp_end == pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_TO_PEER + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (pkt->udp_end != pkt->ip_end)
-		return fr_up(skb, PROG_TO_PEER + reason_udp_length);
+		return fr_up(skb, pkt->prog + reason_udp_length);
 
 	/* priority: {levels: 2, from: "ip.dscp & 1"} */
 	pkt->priority = (be16(ipv6->version_to_flow_label) >> 6) & 63 & 1;
@@ -826,48 +827,49 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, struct to_peer_pa
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
 	enum fr_found found = find_by_client(&key, pkt->lease, 0, &pkt->c, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_TO_PEER + reason_no_by_client,
-				 PROG_TO_PEER + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_by_client,
+				 pkt->prog + reason_changing);
 
 	/* {send: {from: "c.relayed", to: "c.peer"}}, */
 	if (fr_is_v4(pkt->c->relayed.addr) != fr_is_v4(pkt->c->peer.addr))
-		return fr_up(skb, PROG_TO_PEER + reason_address_family);
+		return fr_up(skb, pkt->prog + reason_address_family);
 	if (!fr_is_v4(pkt->c->peer.addr)) { /* ipv6 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      (pkt->partial >> 16) >= 62))
-			return fr_up(skb, PROG_TO_PEER + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_TO_PEER + reason_udp_checksum);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, PROG_TO_PEER + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_TO_PEER + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->c->hop_peer, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->c->hop_peer, PROG_TO_PEER + reason_too_big);
+			return fr_unfit(skb, &pkt->c->hop_peer, pkt->prog + reason_too_big);
 		return to_peer_ipv6_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_TO_PEER + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = pkt->udp_end - 62;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 62 &&
-	       (pkt->partial_2 & 0xffff) < 62ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_TO_PEER + reason_partial_checksum);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= 62 &&
+	       (pkt->partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_TO_PEER + reason_udp_checksum);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->c->hop_peer, 28ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->c->hop_peer, PROG_TO_PEER + reason_too_big);
+		return fr_unfit(skb, &pkt->c->hop_peer, pkt->prog + reason_too_big);
 	return to_peer_ipv6_send_ipv4(skb, pkt);
 }
 
 SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 {
-	struct to_peer_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_TO_PEER;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
 
@@ -899,18 +901,6 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What is known of a packet. */
-struct to_client_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 now;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 partial;
-	struct val_by_peer *c;
-};
-
 static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
 				       __u64 ip_end, const __u32 at, __u64 *end)
 {
@@ -930,7 +920,7 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, struct to_client_packet *pkt)
+static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -938,14 +928,14 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, struct to_
 	const __u32 udp_checksum_at = 40;
 
 	/* {admit: {credit: "c.volume", cost: "len(udp.payload)", overdraft: true}}, */
-	__u32 credit0 = fr_credit(pkt->c->volume, 0);
+	__u32 credit0 = fr_credit(pkt->c_2->volume, 0);
 	__u64 spent0 = pkt->udp_end - 42;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 < FR_ADMITTED)
 		spent0 = fr_overdraw(credit0, spent0);
 
 	/* {let: number: "alloc(c.next)"}, */
-	__u64 next = fr_alloc(pkt->c->next, 1);
+	__u64 next = fr_alloc(pkt->c_2->next, 1);
 	__u64 number = next;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((number & 63) << 2) |
 					       (be8(&ipv4->dscp_ecn) & 3));
@@ -963,27 +953,27 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, struct to_
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(pkt->c->client.addr) + old_udp_length +
+	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(pkt->c_2->client.addr) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->c->client.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->c_2->client.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld32(&ipv4->id) +
 					  ld16(&ipv4->ttl) + old_ipv4_src) + ipv4_version_to_ecn +
-					 ipv4_ttl_protocol + fr_v4(pkt->c->client.addr) + 64);
-	int direct = pkt->c->hop_client.state == FR_HOP_DIRECT;
+					 ipv4_ttl_protocol + fr_v4(pkt->c_2->client.addr) + 64);
+	int direct = pkt->c_2->hop_client.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 			fr_refund(credit0, spent0);
-			return fr_up(skb, PROG_TO_CLIENT + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 		}
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end)) {
 			fr_refund(credit0, spent0);
-			return fr_drop(len, PROG_TO_CLIENT + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 		}
 	}
 
@@ -991,32 +981,32 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, struct to_
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct)
-		fr_link(pkt->data, &pkt->c->hop_client);
+		fr_link(pkt->data, &pkt->c_2->hop_client);
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, fr_v4(pkt->c->client.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->c_2->client.addr));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(pkt->c->client.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->c_2->client.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(len, PROG_TO_CLIENT + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	}
 	fr_complete_end(skb, csum, ETH_HLEN, 28);
 
-	fr_count(PROG_TO_CLIENT + reason_sent, len);
-	fr_use(pkt->c->slot, 1, len, pkt->now);
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->c_2->slot, 1, len, pkt->now);
 
 	/* {count: "c.packets"}, */
-	fr_shared_add(pkt->c->packets, 1);
-	return fr_send(&pkt->c->hop_client, direct);
+	fr_shared_add(pkt->c_2->packets, 1);
+	return fr_send(&pkt->c_2->hop_client, direct);
 }
 
-static __always_inline int to_client_ipv4(struct __sk_buff *skb, struct to_client_packet *pkt)
+static __always_inline int to_client_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -1024,36 +1014,36 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, struct to_clien
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_TO_CLIENT + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: c: by_peer: ["udp.src", "udp.dst"] */
 	struct key_by_peer key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
 	fr_put_endpoint_v4(&key.relayed, ld32(ipv4->dst), be16(&udp->dst_port));
-	enum fr_found found = find_by_peer(&key, pkt->lease, 0, &pkt->c, pkt->now);
+	enum fr_found found = find_by_peer(&key, pkt->lease, 0, &pkt->c_2, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_TO_CLIENT + reason_no_by_peer,
-				 PROG_TO_CLIENT + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_by_peer,
+				 pkt->prog + reason_changing);
 
 	/* {send: {from: "udp.dst", to: "c.client"}}, */
-	if (!fr_is_v4(pkt->c->client.addr))
-		return fr_up(skb, PROG_TO_CLIENT + reason_address_family);
+	if (!fr_is_v4(pkt->c_2->client.addr))
+		return fr_up(skb, pkt->prog + reason_address_family);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 	      (pkt->partial >> 16) >= 42))
-		return fr_up(skb, PROG_TO_CLIENT + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_TO_CLIENT + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_TO_CLIENT + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->c->hop_client, skb->gso_size ? skb->gso_size + 28 :
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->c_2->hop_client, skb->gso_size ? skb->gso_size + 28 :
 			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->c->hop_client, PROG_TO_CLIENT + reason_too_big);
+		return fr_unfit(skb, &pkt->c_2->hop_client, pkt->prog + reason_too_big);
 	return to_client_ipv4_send(skb, pkt);
 }
 
-static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, struct to_client_packet *pkt)
+static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -1061,14 +1051,14 @@ static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, struct to_
 	const __u32 udp_checksum_at = 60;
 
 	/* {admit: {credit: "c.volume", cost: "len(udp.payload)", overdraft: true}}, */
-	__u32 credit0 = fr_credit(pkt->c->volume, 0);
+	__u32 credit0 = fr_credit(pkt->c_2->volume, 0);
 	__u64 spent0 = pkt->udp_end - 62;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 < FR_ADMITTED)
 		spent0 = fr_overdraw(credit0, spent0);
 
 	/* {let: number: "alloc(c.next)"}, */
-	__u64 next = fr_alloc(pkt->c->next, 1);
+	__u64 next = fr_alloc(pkt->c_2->next, 1);
 	__u64 number = next;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL | ((number & 63) << 22) |
 						      (((be8(ipv6->version_to_flow_label +
@@ -1084,21 +1074,21 @@ static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, struct to_
 	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ld128(pkt->c->client.addr)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->c->client.port));
-	int direct = pkt->c->hop_client.state == FR_HOP_DIRECT;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) +
+		fr_add128(ld128(pkt->c_2->client.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->c_2->client.port));
+	int direct = pkt->c_2->hop_client.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 			fr_refund(credit0, spent0);
-			return fr_up(skb, PROG_TO_CLIENT + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 		}
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end)) {
 			fr_refund(credit0, spent0);
-			return fr_drop(len, PROG_TO_CLIENT + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 		}
 	}
 
@@ -1106,30 +1096,30 @@ static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, struct to_
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(pkt->data, &pkt->c->hop_client);
+		fr_link(pkt->data, &pkt->c_2->hop_client);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ld128(pkt->c->client.addr));
+	st128(new_ipv6->dst, ld128(pkt->c_2->client.addr));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(pkt->c->client.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->c_2->client.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
-		return fr_drop(len, PROG_TO_CLIENT + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	}
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(PROG_TO_CLIENT + reason_sent, len);
-	fr_use(pkt->c->slot, 1, len, pkt->now);
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->c_2->slot, 1, len, pkt->now);
 
 	/* {count: "c.packets"}, */
-	fr_shared_add(pkt->c->packets, 1);
-	return fr_send(&pkt->c->hop_client, direct);
+	fr_shared_add(pkt->c_2->packets, 1);
+	return fr_send(&pkt->c_2->hop_client, direct);
 }
 
-static __always_inline int to_client_ipv6(struct __sk_buff *skb, struct to_client_packet *pkt)
+static __always_inline int to_client_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -1137,41 +1127,42 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, struct to_clien
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_TO_CLIENT + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: c: by_peer: ["udp.src", "udp.dst"] */
 	struct key_by_peer key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
 	fr_put_endpoint_v6(&key.relayed, ipv6->dst, be16(&udp->dst_port), 2);
-	enum fr_found found = find_by_peer(&key, pkt->lease, 0, &pkt->c, pkt->now);
+	enum fr_found found = find_by_peer(&key, pkt->lease, 0, &pkt->c_2, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_TO_CLIENT + reason_no_by_peer,
-				 PROG_TO_CLIENT + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_by_peer,
+				 pkt->prog + reason_changing);
 
 	/* {send: {from: "udp.dst", to: "c.client"}}, */
-	if (fr_is_v4(pkt->c->client.addr))
-		return fr_up(skb, PROG_TO_CLIENT + reason_address_family);
+	if (fr_is_v4(pkt->c_2->client.addr))
+		return fr_up(skb, pkt->prog + reason_address_family);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 	      (pkt->partial >> 16) >= 62))
-		return fr_up(skb, PROG_TO_CLIENT + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_TO_CLIENT + reason_udp_checksum);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_TO_CLIENT + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_TO_CLIENT + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->c->hop_client, skb->gso_size ? skb->gso_size + 48 :
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->c_2->hop_client, skb->gso_size ? skb->gso_size + 48 :
 			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->c->hop_client, PROG_TO_CLIENT + reason_too_big);
+		return fr_unfit(skb, &pkt->c_2->hop_client, pkt->prog + reason_too_big);
 	return to_client_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_to_client(struct __sk_buff *skb)
 {
-	struct to_client_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_TO_CLIENT;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
 

@@ -99,9 +99,9 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY_HOP(36);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy_hop(to + 36, from + 36);
 	return all;
 }
 
@@ -123,9 +123,9 @@ static __always_inline __u64 copy_routes(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_HOP(0);
-	FR_COPY(64, 20);
-	FR_COPY(64, 28);
+	all |= fr_copy_hop(to + 0, from + 0);
+	all |= fr_copy64(to + 20, from + 20);
+	all |= fr_copy64(to + 28, from + 28);
 	return all;
 }
 
@@ -155,22 +155,19 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_ORIGINATE = 0, PROG_IDENTIFY = 49, PROG_ROUTE = 98, PROG_TUNNEL = 147 };
 
-/*
- * prog_originate: tc/ingress
- *	eth ipv4 udp
- *	eth ipv6 udp
- */
-
 /* What is known of a packet. */
-struct originate_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
+	__u32 prog;
 	__u64 ip_end;
 	__u64 partial;
 	__u64 payload_len;
 	__u64 partial_2;
+	__u64 partial_3;
 	struct val_peers *p;
+	struct val_routes *r;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -188,6 +185,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -227,32 +271,19 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline int originate_ipv4_send(struct __sk_buff *skb, struct originate_packet *pkt)
+static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet *pkt,
+					    struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_ttl_protocol = bpf_htons((((be8(&ipv4->ttl) - 1) & 255) << 8) |
+	__be16 ipv4_id = 0;
+
+	if (pkt->prog == PROG_IDENTIFY)
+		ipv4_id = ld16(&udp->src_port);
+	__be16 ipv4_ttl_protocol = bpf_htons((pkt->prog == PROG_IDENTIFY ? 0x4000ULL :
+					      ((be8(&ipv4->ttl) - 1) & 255) << 8) |
 					     be8(&ipv4->protocol));
 
 	/* udp.checksum */
@@ -262,202 +293,96 @@ static __always_inline int originate_ipv4_send(struct __sk_buff *skb, struct ori
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld32(&udp->src_port));
+					  udp_old_pseudo, pkt->prog == PROG_IDENTIFY ? 0 :
+					  ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+	__u64 udp_new_pseudo;
+	if (pkt->prog == PROG_IDENTIFY)
+		udp_new_pseudo = (__u64)fr_setting_v4(set_here) + fr_setting_v4(set_there) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, pkt->prog == PROG_IDENTIFY ? 0 :
 			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol +
-					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
-					 64);
-	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
+	__be16 ip_checksum;
+	int direct;
+	if (pkt->prog == PROG_IDENTIFY) {
+		/* ipv4.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					  ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
+					   old_ipv4_src + old_ipv4_dst) + ipv4_id +
+					  ipv4_ttl_protocol + fr_setting_v4(set_here) +
+					  fr_setting_v4(set_there) + 64);
+		direct = hop->state == FR_HOP_DIRECT;
+	} else {
+		/* ip.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					  ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
+					   old_ipv4_src + old_ipv4_dst) + ipv4_ttl_protocol +
+					  fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
+					  64);
+		direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
+	}
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_ORIGINATE + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_ORIGINATE + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_remote);
-
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	if (direct) {
+		if (pkt->prog == PROG_IDENTIFY)
+			fr_link(pkt->data, hop);
+		else
+			fr_link(pkt->data, &pkt->p->hop_remote);
+	}
+	if (pkt->prog == PROG_IDENTIFY) {
+		st16(&new_ipv4->id, ipv4_id);
+		st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	} else {
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+	}
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	if (pkt->prog == PROG_IDENTIFY) {
+		st32(new_ipv4->src, fr_setting_v4(set_here));
+		st32(new_ipv4->dst, fr_setting_v4(set_there));
+	} else {
+		st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->p->remote.addr));
+		st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+		st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	}
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_ORIGINATE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(PROG_ORIGINATE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
+	if (pkt->prog == PROG_IDENTIFY) {
+		if (direct)
+			return bpf_redirect(hop->ifindex, 0);
+		return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
+	}
 	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int originate_ipv4_send_ipv6(struct __sk_buff *skb,
-						    struct originate_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 62, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons(0x1100ULL | ((be8(&ipv4->ttl) - 1) & 255));
+/*
+ * prog_originate: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
 
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 8) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
-			  bpf_htons(pkt->payload_len + 8));
-	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_ORIGINATE + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_ORIGINATE + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_ORIGINATE + reason_sent, len);
-	return fr_send(&pkt->p->hop_remote, direct);
-}
-
-static __always_inline int originate_ipv4(struct __sk_buff *skb, struct originate_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_ORIGINATE + why);
-
-	/* match: "udp.dst_port": 7000 */
-	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, PROG_ORIGINATE + reason_no_match);
-
-	/* when: "ip.hop_limit > 1" */
-	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, PROG_ORIGINATE + reason_no_match);
-
-	/* lookup: p: peers: ["udp.src_port"] */
-	struct key_peers key __attribute__((aligned(8))) = {};
-
-	key.port = be16(&udp->src_port);
-	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_ORIGINATE + reason_no_peers,
-				 PROG_ORIGINATE + reason_changing);
-
-	/* do: [{set: "ip.hop_limit": "low(ip.hop_limit - 1, 8)"}, {send: {from: "p.local", to... */
-	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, PROG_ORIGINATE + reason_address_family);
-	if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= 42))
-			return fr_up(skb, PROG_ORIGINATE + reason_partial_checksum);
-		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, PROG_ORIGINATE + reason_gso_packet);
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_ORIGINATE + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 28 :
-				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->p->hop_remote, PROG_ORIGINATE + reason_too_big);
-		return originate_ipv4_send(skb, pkt);
-	}
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_ORIGINATE + reason_gso_packet);
-	pkt->payload_len = udp_end - 42;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 42 &&
-	       (pkt->partial_2 & 0xffff) < 42ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_ORIGINATE + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_ORIGINATE + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_remote, 48ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_remote, PROG_ORIGINATE + reason_too_big);
-	return originate_ipv4_send_ipv6(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int originate_ipv6_send(struct __sk_buff *skb, struct originate_packet *pkt)
+static __always_inline int originate_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -473,9 +398,10 @@ static __always_inline int originate_ipv6_send(struct __sk_buff *skb, struct ori
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
+	udp_csum.partial = udp_csum.partial ||
+		fr_is_segmented(skb, pkt->partial_3, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
 		fr_add128(ld128(pkt->p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
@@ -484,11 +410,11 @@ static __always_inline int originate_ipv6_send(struct __sk_buff *skb, struct ori
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_ORIGINATE + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_ORIGINATE + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
@@ -505,15 +431,14 @@ static __always_inline int originate_ipv6_send(struct __sk_buff *skb, struct ori
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_ORIGINATE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(PROG_ORIGINATE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int originate_ipv6_send_ipv4(struct __sk_buff *skb,
-						    struct originate_packet *pkt)
+static __always_inline int originate_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -548,7 +473,7 @@ static __always_inline int originate_ipv6_send_ipv4(struct __sk_buff *skb,
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_ORIGINATE + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -570,31 +495,99 @@ static __always_inline int originate_ipv6_send_ipv4(struct __sk_buff *skb,
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_ORIGINATE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_ORIGINATE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int originate_ipv6(struct __sk_buff *skb, struct originate_packet *pkt)
+static __always_inline int originate_ipv4_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u32 len = skb->len;
+	const __u32 headers_len = 42, new_headers_len = 62, udp_checksum_at = 40,
+		udp_new_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons(0x1100ULL | ((be8(&ipv4->ttl) - 1) & 255));
 
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 8) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len + 8));
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
+}
+
+static __always_inline int originate_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	__u64 udp_end;
+	__u32 why;
+
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_ORIGINATE + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, PROG_ORIGINATE + reason_no_match);
-
-	/* when: "ip.hop_limit > 1" */
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, PROG_ORIGINATE + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
+	if (v6) {
+		/* when: "ip.hop_limit > 1" */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, pkt->prog + reason_no_match);
+	} else {
+		/* when: "ip.hop_limit > 1" */
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, pkt->prog + reason_no_match);
+	}
 
 	/* lookup: p: peers: ["udp.src_port"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
@@ -602,48 +595,73 @@ static __always_inline int originate_ipv6(struct __sk_buff *skb, struct originat
 	key.port = be16(&udp->src_port);
 	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_ORIGINATE + reason_no_peers,
-				 PROG_ORIGINATE + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_peers,
+				 pkt->prog + reason_changing);
 
 	/* do: [{set: "ip.hop_limit": "low(ip.hop_limit - 1, 8)"}, {send: {from: "p.local", to... */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, PROG_ORIGINATE + reason_address_family);
-	if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= 62))
-			return fr_up(skb, PROG_ORIGINATE + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_ORIGINATE + reason_udp_checksum);
-		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, PROG_ORIGINATE + reason_gso_packet);
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_ORIGINATE + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 48 :
-				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->p->hop_remote, PROG_ORIGINATE + reason_too_big);
-		return originate_ipv6_send(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_address_family);
+	if (v6) {
+		if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
+			pkt->partial_3 = fr_partial(skb);
+			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
+			      (pkt->partial_3 >> 16) >= 62))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, pkt->prog + reason_udp_checksum);
+			if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+				return fr_up(skb, pkt->prog + reason_gso_packet);
+			if (!(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->p->hop_remote,
+					      skb->gso_size ? skb->gso_size + 48 :
+					      pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->p->hop_remote,
+						pkt->prog + reason_too_big);
+			return originate_ipv6_send(skb, pkt);
+		}
+	} else {
+		if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 42))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+				return fr_up(skb, pkt->prog + reason_gso_packet);
+			if (!(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->p->hop_remote,
+					      skb->gso_size ? skb->gso_size + 28 :
+					      pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->p->hop_remote,
+						pkt->prog + reason_too_big);
+			return shared_ipv4_send(skb, pkt, 0, 0);
+		}
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_ORIGINATE + reason_gso_packet);
-	pkt->payload_len = udp_end - 62;
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+	pkt->payload_len = udp_end - (v6 ? 62 : 42);
 	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 62 &&
-	       (pkt->partial_2 & 0xffff) < 62ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_ORIGINATE + reason_partial_checksum);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      ((pkt->partial_2 >> 16) >= (v6 ? 62 : 42) &&
+	       (pkt->partial_2 & 0xffff) < (v6 ? 62ULL : 42ULL) + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_ORIGINATE + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_remote, 28ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_remote, PROG_ORIGINATE + reason_too_big);
-	return originate_ipv6_send_ipv4(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, (v6 ? 28ULL : 48ULL) + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
+	if (v6)
+		return originate_ipv6_send_ipv4(skb, pkt);
+	return originate_ipv4_send_ipv6(skb, pkt);
 }
 
 SEC("tc") int prog_originate(struct __sk_buff *skb)
 {
-	struct originate_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_ORIGINATE;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -663,9 +681,9 @@ SEC("tc") int prog_originate(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return originate_ipv4(skb, &pkt);
+		return originate_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return originate_ipv6(skb, &pkt);
+		return originate_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_ORIGINATE + reason_not_ip);
 }
 
@@ -673,13 +691,6 @@ SEC("tc") int prog_originate(struct __sk_buff *skb)
  * prog_identify: tc/ingress
  *	eth ipv4 udp
  */
-
-/* What is known of a packet. */
-struct identify_packet {
-	void *data;
-	__u64 ipv4_end;
-	__u64 partial;
-};
 
 static __always_inline __u32 check_eth_2(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -701,93 +712,30 @@ static __always_inline __u32 check_eth_2(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-static __always_inline int identify_send(struct __sk_buff *skb, struct identify_packet *pkt,
-					 struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_id = ld16(&udp->src_port);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-
-	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, 0);
-	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_setting_v4(set_here) + fr_setting_v4(set_there) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					    old_ipv4_src + old_ipv4_dst) + ipv4_id +
-					   ipv4_ttl_protocol + fr_setting_v4(set_here) +
-					   fr_setting_v4(set_there) + 64);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
-			return fr_up(skb, PROG_IDENTIFY + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_IDENTIFY + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_ipv4->id, ipv4_id);
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_setting_v4(set_here));
-	st32(new_ipv4->dst, fr_setting_v4(set_there));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_IDENTIFY + reason_fault);
-	fr_complete_end(skb, csum, 18, 24);
-
-	fr_count(PROG_IDENTIFY + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
 SEC("tc") int prog_identify(struct __sk_buff *skb)
 {
-	struct identify_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
+	struct packet pkt;
+
+	pkt.prog = PROG_IDENTIFY;
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
 
 	fr_pull(skb, 42);
 	pkt.data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
+	pkt.data_end = (void *)(long)skb->data_end;
 	struct hdr_udp *udp = pkt.data + 34;
 	__u64 udp_end;
 
 	/* identify: { */
-	if (!fr_lease_valid(lease, now))
+	if (!fr_lease_valid(pkt.lease, now))
 		return fr_up(skb, PROG_IDENTIFY + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	__u32 why = check_eth_2(skb, pkt.data, data_end) ?:
-		check_ipv4(skb, pkt.data, data_end, 14, &pkt.ipv4_end) ?:
-		check_udp(skb, pkt.data, data_end, pkt.ipv4_end, 34, &udp_end);
+	__u32 why = check_eth_2(skb, pkt.data, pkt.data_end) ?:
+		check_ipv4(skb, pkt.data, pkt.data_end, 14, &pkt.ip_end) ?:
+		check_udp(skb, pkt.data, pkt.data_end, pkt.ip_end, 34, &udp_end);
 	if (why)
 		return fr_up(skb, PROG_IDENTIFY + why);
 
@@ -809,21 +757,21 @@ SEC("tc") int prog_identify(struct __sk_buff *skb)
 	pkt.partial = fr_partial(skb);
 	if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40) || (pkt.partial >> 16) >= 42))
 		return fr_up(skb, PROG_IDENTIFY + reason_partial_checksum);
-	if (!(skb->len <= pkt.ipv4_end || skb->gso_size == 0))
+	if (!(skb->len <= pkt.ip_end || skb->gso_size == 0))
 		return fr_up(skb, PROG_IDENTIFY + reason_gso_packet);
-	if (!(skb->len <= pkt.ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
+	if (!(skb->len <= pkt.ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.ip_end - 1))
 		return fr_up(skb, PROG_IDENTIFY + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET;
 	fib->dst[0] = fr_setting_v4(set_there);
 	fr_flow(fib, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
-	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 28 : pkt.ipv4_end - 14, hop))
+	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 28 : pkt.ip_end - 14, hop))
 		return fr_up(skb, PROG_IDENTIFY + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
 			     fr_unrouted(hop, PROG_IDENTIFY + reason_not_forwarded,
 					 PROG_IDENTIFY + reason_unreachable));
-	return identify_send(skb, &pkt, hop, fib);
+	return shared_ipv4_send(skb, &pkt, hop, fib);
 }
 
 /*
@@ -832,131 +780,75 @@ SEC("tc") int prog_identify(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What is known of a packet. */
-struct route_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 ip_end;
-	struct val_routes *r;
-};
-
-static __always_inline int route_ipv4_send(struct __sk_buff *skb, struct route_packet *pkt)
+static __always_inline int route_ip_send(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv4_ttl_protocol = bpf_htons(0x900ULL | be8(&ipv4->protocol));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
-					 ipv4_ttl_protocol);
-	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_ROUTE + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_ROUTE + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 22, 4);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop.hop);
-
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, 22, 4);
-
-	fr_count(PROG_ROUTE + reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
-}
-
-static __always_inline int route_ipv4(struct __sk_buff *skb, struct route_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_ROUTE + why);
-
-	/* match: "udp.dst_port": 7002 */
-	if (be16(&udp->dst_port) != 0x1b5a)
-		return fr_up(skb, PROG_ROUTE + reason_no_match);
-
-	/* lookup: r: routes: ["udp.src_port"] */
-	struct key_routes key __attribute__((aligned(8))) = {};
-
-	key.port = be16(&udp->src_port);
-	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_ROUTE + reason_no_routes,
-				 PROG_ROUTE + reason_changing);
-
-	/* do: [{set: "ip.hop_limit": 9}, {send: via: "r.hop"}] */
-	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, PROG_ROUTE + reason_hop_limit);
-	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_ROUTE + reason_gso_packet);
-	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_ROUTE + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + 28 :
-			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->r->hop.hop, PROG_ROUTE + reason_too_big);
-	return route_ipv4_send(skb, pkt);
-}
-
-static __always_inline int route_ipv6_send(struct __sk_buff *skb, struct route_packet *pkt)
-{
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 9);
+	__be16 ipv4_ttl_protocol = 0;
+	__be16 ip_checksum = 0;
+	__be16 ipv6_next_header_hop_limit = 0;
+
+	if (v6) {
+		ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 9);
+	} else {
+		ipv4_ttl_protocol = bpf_htons(0x900ULL | be8(&ipv4->protocol));
+		/* ip.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
+					  ipv4_ttl_protocol);
+	}
 	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_ROUTE + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_ROUTE + reason_fault);
+		if (unlikely(pkt->data + (v6 ? 22 : 26) > (void *)(long)skb->data_end))
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 20, 2);
+	__s64 csum = fr_complete_begin(skb, v6 ? 20 : 22, v6 ? 2 : 4);
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
 		fr_link(pkt->data, &pkt->r->hop.hop);
+	if (v6) {
+		st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	} else {
+		st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+		st16(&new_ipv4->checksum, ip_checksum);
+	}
+	fr_complete_end(skb, csum, v6 ? 20 : 22, v6 ? 2 : 4);
 
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, 20, 2);
-
-	fr_count(PROG_ROUTE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
+	if (v6)
+		return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
 }
 
-static __always_inline int route_ipv6(struct __sk_buff *skb, struct route_packet *pkt)
+static __always_inline int route_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_ROUTE + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* match: "udp.dst_port": 7002 */
 	if (be16(&udp->dst_port) != 0x1b5a)
-		return fr_up(skb, PROG_ROUTE + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* lookup: r: routes: ["udp.src_port"] */
 	struct key_routes key __attribute__((aligned(8))) = {};
@@ -964,26 +856,34 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, struct route_packet
 	key.port = be16(&udp->src_port);
 	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_ROUTE + reason_no_routes,
-				 PROG_ROUTE + reason_changing);
-
-	/* do: [{set: "ip.hop_limit": 9}, {send: via: "r.hop"}] */
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, PROG_ROUTE + reason_hop_limit);
+		return fr_missed(skb, found, pkt->prog + reason_no_routes,
+				 pkt->prog + reason_changing);
+	if (v6) {
+		/* do: [{set: "ip.hop_limit": 9}, {send: via: "r.hop"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, pkt->prog + reason_hop_limit);
+	} else {
+		/* do: [{set: "ip.hop_limit": 9}, {send: via: "r.hop"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, pkt->prog + reason_hop_limit);
+	}
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_ROUTE + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_ROUTE + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + 48 :
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
 			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->r->hop.hop, PROG_ROUTE + reason_too_big);
-	return route_ipv6_send(skb, pkt);
+		return fr_unfit(skb, &pkt->r->hop.hop, pkt->prog + reason_too_big);
+	if (v6)
+		return route_ip_send(skb, pkt, 1);
+	return route_ip_send(skb, pkt, 0);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)
 {
-	struct route_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_ROUTE;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -1003,9 +903,9 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return route_ipv4(skb, &pkt);
+		return route_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return route_ipv6(skb, &pkt);
+		return route_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_ROUTE + reason_not_ip);
 }
 
@@ -1013,12 +913,6 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
  * prog_tunnel: tc/ingress
  *	eth ipv4 udp
  */
-
-/* What is known of a packet. */
-struct tunnel_packet {
-	void *data;
-	__u64 payload_len;
-};
 
 static __always_inline __u32 check_eth_3(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -1057,7 +951,7 @@ static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-static __always_inline int tunnel_send(struct __sk_buff *skb, struct tunnel_packet *pkt,
+static __always_inline int tunnel_send(struct __sk_buff *skb, struct packet *pkt,
 				       struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
 	__u32 len = skb->len;
@@ -1072,7 +966,7 @@ static __always_inline int tunnel_send(struct __sk_buff *skb, struct tunnel_pack
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 28,
 			    skb->gso_size ? FR_IN_IPV4 : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_TUNNEL + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -1089,7 +983,7 @@ static __always_inline int tunnel_send(struct __sk_buff *skb, struct tunnel_pack
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_TUNNEL + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(hop->ifindex, 0);
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
@@ -1097,26 +991,28 @@ static __always_inline int tunnel_send(struct __sk_buff *skb, struct tunnel_pack
 
 SEC("tc") int prog_tunnel(struct __sk_buff *skb)
 {
-	struct tunnel_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
+	struct packet pkt;
+
+	pkt.prog = PROG_TUNNEL;
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
 
 	fr_pull(skb, 42);
 	pkt.data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
+	pkt.data_end = (void *)(long)skb->data_end;
 	struct hdr_udp *udp = pkt.data + 34;
 	__u64 inner_end;
 
 	/* tunnel: { */
-	if (!fr_lease_valid(lease, now))
+	if (!fr_lease_valid(pkt.lease, now))
 		return fr_up(skb, PROG_TUNNEL + reason_inactive);
 
 	/* hook: "tc/ingress" */
-	__u32 why = check_eth_3(skb, pkt.data, data_end) ?:
-		check_ipv4(skb, pkt.data, data_end, 14, &inner_end) ?:
-		check_udp_2(skb, pkt.data, data_end, inner_end, 34);
+	__u32 why = check_eth_3(skb, pkt.data, pkt.data_end) ?:
+		check_ipv4(skb, pkt.data, pkt.data_end, 14, &inner_end) ?:
+		check_udp_2(skb, pkt.data, pkt.data_end, inner_end, 34);
 	if (why)
 		return fr_up(skb, PROG_TUNNEL + why);
 

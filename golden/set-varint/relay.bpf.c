@@ -80,8 +80,8 @@ static __always_inline __u64 copy_moves(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
-	FR_COPY(32, 8);
+	all |= fr_copy64(to + 0, from + 0);
+	all |= fr_copy32(to + 8, from + 8);
 	return all;
 }
 
@@ -104,14 +104,8 @@ enum {
 	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
 };
 
-/*
- * prog_change: tc/ingress
- *	eth ipv4 udp stream
- *	eth ipv6 udp stream
- */
-
 /* What is known of a packet. */
-struct change_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
@@ -128,6 +122,12 @@ struct change_packet {
 	struct val_moves *m;
 };
 
+/*
+ * prog_change: tc/ingress
+ *	eth ipv4 udp stream
+ *	eth ipv6 udp stream
+ */
+
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
@@ -143,6 +143,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -182,129 +229,113 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline int change_ip_send(struct __sk_buff *skb, struct packet *pkt, const int v6,
+					  const int second)
 {
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline int change_ipv4_send(struct __sk_buff *skb, struct change_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
+	const __u32 udp_checksum_at = v6 ? 60 : 40;
 	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(pkt->m->other, pkt->stream_id_size));
-	__be64 stream_offset =
-		bpf_cpu_to_be64(fr_varint_word(pkt->stream_offset + (__u64)pkt->m->by,
-					       pkt->stream_offset_size));
+	__be64 stream_offset;
+	__u64 odd_sum = 0;
+	__u64 odd_sum_2 = 0;
 
-	/* udp.checksum */
-	__u64 odd_sum =
-		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_offset,
-							pkt->stream_offset_size)));
-	odd_sum <<= 8 * (((pkt->stream_id_end - 34) & 1) != 0);
-	__u64 odd_sum_2 = fr_add64(stream_offset);
-	odd_sum_2 <<= 8 * (((pkt->stream_id_end - 34) & 1) != 0);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	if (!second) {
+		stream_offset =
+			bpf_cpu_to_be64(fr_varint_word(pkt->stream_offset + (__u64)pkt->m->by,
+						       pkt->stream_offset_size));
+		/* udp.checksum */
+		odd_sum =
+			fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_offset,
+			pkt->stream_offset_size)));
+		odd_sum <<= 8 * (((pkt->stream_id_end - (v6 ? 54 : 34)) & 1) != 0);
+		odd_sum_2 = fr_add64(stream_offset);
+		odd_sum_2 <<= 8 * (((pkt->stream_id_end - (v6 ? 54 : 34)) & 1) != 0);
+	}
+	__be32 old_ipv4_src = 0;
+	__be32 old_ipv4_dst = 0;
+	__be128 old_ipv6_src;
+	__be128 old_ipv6_dst;
+	if (v6) {
+		/* udp.checksum */
+		old_ipv6_src = ld128(ipv6->src);
+		old_ipv6_dst = ld128(ipv6->dst);
+	} else {
+		/* udp.checksum */
+		old_ipv4_src = ld32(ipv4->src);
+		old_ipv4_dst = ld32(ipv4->dst);
+	}
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-		(__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id,
-		pkt->stream_id_size))) + odd_sum);
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)fr_odd64(stream_id) + odd_sum_2);
+	__u64 udp_old_pseudo;
+	if (v6)
+		udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (second)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   fr_odd64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id,
+				   pkt->stream_id_size))));
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id,
+				   pkt->stream_id_size))) + odd_sum);
+	__u64 udp_new_pseudo;
+	if (v6) {
+		udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	} else {
+		udp_csum.optional = 1;
+		udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	}
+	if (second)
+		fr_csum_set_not_0(&udp_csum, udp_new_pseudo, fr_odd64(stream_id));
+	else
+		fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+				  (__u64)fr_odd64(stream_id) + odd_sum_2);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 43, pkt->stream_id_size);
-		csum = fr_complete_without(skb, csum, pkt->stream_id_end, pkt->stream_offset_size);
-		csum = fr_complete_without(skb, csum, 40, 2);
+		csum = fr_complete_without(skb, csum, v6 ? 63 : 43, pkt->stream_id_size);
+		if (!second)
+			csum = fr_complete_without(skb, csum, pkt->stream_id_end,
+						   pkt->stream_offset_size);
+		csum = fr_complete_without(skb, csum, v6 ? 60 : 40, 2);
 	}
 
-	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_udp *new_udp = pkt->data + (v6 ? 54 : 34);
 
-	fr_put_varint(pkt->data + 43, (void *)(long)skb->data_end, stream_id, pkt->stream_id_size);
-	fr_put_varint(pkt->at_stream_id_end, (void *)(long)skb->data_end, stream_offset,
-		      pkt->stream_offset_size);
+	fr_put_varint(pkt->data + (v6 ? 63 : 43), (void *)(long)skb->data_end, stream_id,
+		      pkt->stream_id_size);
+	if (!second)
+		fr_put_varint(pkt->at_stream_id_end, (void *)(long)skb->data_end, stream_offset,
+			      pkt->stream_offset_size);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, pkt->stream_id_end, pkt->stream_offset_size);
-		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, 43, pkt->stream_id_size);
+		if (!second)
+			csum = fr_complete_with(skb, csum, pkt->stream_id_end,
+						pkt->stream_offset_size);
+		csum = fr_complete_with(skb, csum, v6 ? 60 : 40, 2);
+		fr_complete(skb, csum, v6 ? 63 : 43, pkt->stream_id_size);
 	}
 
 	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, struct change_packet *pkt)
+static __always_inline int change_ip_rules(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(pkt->m->other, pkt->stream_id_size));
-
-	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  fr_odd64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id,
-					  pkt->stream_id_size))));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, fr_odd64(stream_id));
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 43, pkt->stream_id_size);
-		csum = fr_complete_without(skb, csum, 40, 2);
-	}
-
-	struct hdr_udp *new_udp = pkt->data + 34;
-
-	fr_put_varint(pkt->data + 43, (void *)(long)skb->data_end, stream_id, pkt->stream_id_size);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, 43, pkt->stream_id_size);
-	}
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int change_ipv4_rules(struct __sk_buff *skb, struct change_packet *pkt)
-{
-	struct hdr_stream *stream = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_stream *stream = pkt->data + (v6 ? 62 : 42);
 
 	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */
 	if (!((be8(&stream->type) & 4) == 0)) {
@@ -314,280 +345,67 @@ static __always_inline int change_ipv4_rules(struct __sk_buff *skb, struct chang
 		    pkt->stream_offset +
 		    (__u64)pkt->m->by > fr_varint_room(pkt->stream_offset_size))
 			return fr_up(skb, reason_unfit_stream_offset);
+		if (v6) {
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, reason_udp_checksum);
+		}
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 		      (pkt->partial >> 16) >= pkt->stream_offset_end))
 			return fr_up(skb, reason_partial_checksum);
-		if (pkt->data + 44 > pkt->data_end)
+		if (pkt->data + (v6 ? 64 : 44) > pkt->data_end)
 			return fr_up(skb, reason_truncated);
 		if (pkt->at_stream_id_end + 1 > pkt->data_end)
 			return fr_up(skb, reason_truncated);
-		return change_ipv4_send(skb, pkt);
+		return change_ip_send(skb, pkt, v6, 0);
 	}
 
 	/* {do: [{set: "stream.id": "m.other"}, "pass"]}, */
 	if (pkt->m->other > fr_varint_room(pkt->stream_id_size))
 		return fr_up(skb, reason_unfit_stream_id);
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      (pkt->partial_2 >> 16) >= pkt->stream_offset_end))
-		return fr_up(skb, reason_partial_checksum);
-	if (pkt->data + 44 > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	return change_ipv4_send_2(skb, pkt);
-}
-
-static __always_inline int change_ipv4(struct __sk_buff *skb, struct change_packet *pkt)
-{
-	void *at_stream_offset_end;
-	struct hdr_stream *stream = pkt->data + 42;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > pkt->data_end || 43ULL > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_stream_type);
-	pkt->stream_id_size = fr_varint(pkt->data + 43, pkt->data_end, &pkt->stream_id);
-	if (!pkt->stream_id_size)
-		return fr_up(skb, reason_truncated);
-	pkt->stream_id_end = fr_forget(skb, 43ULL + pkt->stream_id_size);
-	pkt->at_stream_id_end = fr_pin(pkt->data + fr_bound(pkt->stream_id_end, 0x3f));
-	if (pkt->at_stream_id_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (pkt->stream_id_end > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	pkt->stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	if (pkt->stream_offset_present) { /* offset */
-		pkt->stream_offset_size = fr_varint(pkt->at_stream_id_end, pkt->data_end,
-						    &pkt->stream_offset);
-		if (!pkt->stream_offset_size)
-			return fr_up(skb, reason_truncated);
-	} else {
-		pkt->stream_offset_size = 0;
-		pkt->stream_offset = 0;
-	}
-	pkt->stream_offset_end = fr_forget(skb, pkt->stream_id_end + pkt->stream_offset_size);
-	at_stream_offset_end = fr_pin(pkt->data + fr_bound(pkt->stream_offset_end, 0x3f));
-	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (pkt->stream_offset_end > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "stream"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
-
-	/* lookup: m: moves: ["stream.id"] */
-	struct key_moves key __attribute__((aligned(8))) = {};
-
-	key.id = pkt->stream_id;
-	enum fr_found found = find_moves(&key, pkt->lease, 0, &pkt->m);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_no_moves, reason_changing);
-
-	return change_ipv4_rules(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int change_ipv6_send(struct __sk_buff *skb, struct change_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(pkt->m->other, pkt->stream_id_size));
-	__be64 stream_offset =
-		bpf_cpu_to_be64(fr_varint_word(pkt->stream_offset + (__u64)pkt->m->by,
-					       pkt->stream_offset_size));
-
-	/* udp.checksum */
-	__u64 odd_sum =
-		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_offset,
-							pkt->stream_offset_size)));
-	odd_sum <<= 8 * (((pkt->stream_id_end - 54) & 1) != 0);
-	__u64 odd_sum_2 = fr_add64(stream_offset);
-	odd_sum_2 <<= 8 * (((pkt->stream_id_end - 54) & 1) != 0);
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-		(__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id,
-		pkt->stream_id_size))) + odd_sum);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)fr_odd64(stream_id) + odd_sum_2);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 63, pkt->stream_id_size);
-		csum = fr_complete_without(skb, csum, pkt->stream_id_end, pkt->stream_offset_size);
-		csum = fr_complete_without(skb, csum, 60, 2);
-	}
-
-	struct hdr_udp *new_udp = pkt->data + 54;
-
-	fr_put_varint(pkt->data + 63, (void *)(long)skb->data_end, stream_id, pkt->stream_id_size);
-	fr_put_varint(pkt->at_stream_id_end, (void *)(long)skb->data_end, stream_offset,
-		      pkt->stream_offset_size);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, pkt->stream_id_end, pkt->stream_offset_size);
-		csum = fr_complete_with(skb, csum, 60, 2);
-		fr_complete(skb, csum, 63, pkt->stream_id_size);
-	}
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, struct change_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(pkt->m->other, pkt->stream_id_size));
-
-	/* udp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  fr_odd64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id,
-					  pkt->stream_id_size))));
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, fr_odd64(stream_id));
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 63, pkt->stream_id_size);
-		csum = fr_complete_without(skb, csum, 60, 2);
-	}
-
-	struct hdr_udp *new_udp = pkt->data + 54;
-
-	fr_put_varint(pkt->data + 63, (void *)(long)skb->data_end, stream_id, pkt->stream_id_size);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 60, 2);
-		fr_complete(skb, csum, 63, pkt->stream_id_size);
-	}
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int change_ipv6_rules(struct __sk_buff *skb, struct change_packet *pkt)
-{
-	struct hdr_stream *stream = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */
-	if (!((be8(&stream->type) & 4) == 0)) {
-		if (pkt->m->other > fr_varint_room(pkt->stream_id_size))
-			return fr_up(skb, reason_unfit_stream_id);
-		if (!pkt->stream_offset_present ||
-		    pkt->stream_offset +
-		    (__u64)pkt->m->by > fr_varint_room(pkt->stream_offset_size))
-			return fr_up(skb, reason_unfit_stream_offset);
+	if (v6) {
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_udp_checksum);
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= pkt->stream_offset_end))
-			return fr_up(skb, reason_partial_checksum);
-		if (pkt->data + 64 > pkt->data_end)
-			return fr_up(skb, reason_truncated);
-		if (pkt->at_stream_id_end + 1 > pkt->data_end)
-			return fr_up(skb, reason_truncated);
-		return change_ipv6_send(skb, pkt);
 	}
-
-	/* {do: [{set: "stream.id": "m.other"}, "pass"]}, */
-	if (pkt->m->other > fr_varint_room(pkt->stream_id_size))
-		return fr_up(skb, reason_unfit_stream_id);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
 	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (pkt->partial_2 >> 16) >= pkt->stream_offset_end))
 		return fr_up(skb, reason_partial_checksum);
-	if (pkt->data + 64 > pkt->data_end)
+	if (pkt->data + (v6 ? 64 : 44) > pkt->data_end)
 		return fr_up(skb, reason_truncated);
-	return change_ipv6_send_2(skb, pkt);
+	if (v6)
+		return change_ip_send(skb, pkt, 1, 1);
+	return change_ip_send(skb, pkt, 0, 1);
 }
 
-static __always_inline int change_ipv6(struct __sk_buff *skb, struct change_packet *pkt)
+static __always_inline int change_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_stream_offset_end;
-	struct hdr_stream *stream = pkt->data + 62;
+	struct hdr_stream *stream = pkt->data + (v6 ? 62 : 42);
 	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > pkt->data_end || 63ULL > udp_end)
+	if ((void *)(stream + 1) > pkt->data_end || (v6 ? 63ULL : 43ULL) > udp_end)
 		return fr_up(skb, reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
 		return fr_up(skb, reason_stream_type);
-	pkt->stream_id_size = fr_varint(pkt->data + 63, pkt->data_end, &pkt->stream_id);
+	pkt->stream_id_size = fr_varint(pkt->data + (v6 ? 63 : 43), pkt->data_end, &pkt->stream_id);
 	if (!pkt->stream_id_size)
 		return fr_up(skb, reason_truncated);
-	pkt->stream_id_end = fr_forget(skb, 63ULL + pkt->stream_id_size);
-	pkt->at_stream_id_end = fr_pin(pkt->data + fr_bound(pkt->stream_id_end, 0x7f));
+	pkt->stream_id_end = fr_forget(skb, (v6 ? 63ULL : 43ULL) + pkt->stream_id_size);
+	pkt->at_stream_id_end = fr_pin(pkt->data + fr_bound(pkt->stream_id_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_stream_id_end > pkt->data_end)
 		return fr_up(skb, reason_truncated);
 	if (pkt->stream_id_end > udp_end)
@@ -605,7 +423,8 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, struct change_pack
 		pkt->stream_offset = 0;
 	}
 	pkt->stream_offset_end = fr_forget(skb, pkt->stream_id_end + pkt->stream_offset_size);
-	at_stream_offset_end = fr_pin(pkt->data + fr_bound(pkt->stream_offset_end, 0x7f));
+	at_stream_offset_end = fr_pin(pkt->data +
+				      fr_bound(pkt->stream_offset_end, v6 ? 0x7f : 0x3f));
 	if (at_stream_offset_end > pkt->data_end)
 		return fr_up(skb, reason_truncated);
 	if (pkt->stream_offset_end > udp_end)
@@ -622,13 +441,16 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, struct change_pack
 	enum fr_found found = find_moves(&key, pkt->lease, 0, &pkt->m);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_no_moves, reason_changing);
+	if (v6) {
+		return change_ip_rules(skb, pkt, 1);
+	}
 
-	return change_ipv6_rules(skb, pkt);
+	return change_ip_rules(skb, pkt, 0);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
 {
-	struct change_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
@@ -649,8 +471,8 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return change_ipv4(skb, &pkt);
+		return change_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return change_ipv6(skb, &pkt);
+		return change_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

@@ -107,8 +107,8 @@ static __always_inline __u64 copy_numbers(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
-	FR_COPY(32, 8);
+	all |= fr_copy64(to + 0, from + 0);
+	all |= fr_copy32(to + 8, from + 8);
 	return all;
 }
 
@@ -140,14 +140,8 @@ enum {
 	reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip,
 };
 
-/*
- * prog_change: tc/ingress
- *	eth ipv4 udp short
- *	eth ipv6 udp short
- */
-
 /* What is known of a packet. */
-struct change_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
@@ -167,6 +161,12 @@ struct change_packet {
 	struct val_numbers *n_2;
 };
 
+/*
+ * prog_change: tc/ingress
+ *	eth ipv4 udp short
+ *	eth ipv6 udp short
+ */
+
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_eth *eth = data;
@@ -182,6 +182,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -221,26 +268,7 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline int change_ipv4_send(struct __sk_buff *skb, struct change_packet *pkt)
+static __always_inline int change_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -248,49 +276,80 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, struct change
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, struct change_packet *pkt)
+static __always_inline int change_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int change_ip_send_2(struct __sk_buff *skb, struct packet *pkt,
+					    const int to_v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = to_v6 ? 60 : 40;
 	__u64 short_wide = pkt->short_wide + 1;
 
 	/* udp.checksum */
 	__u64 odd_sum =
 		fr_add64(bpf_cpu_to_be64(fr_uint_word(pkt->short_wide, pkt->short_wide_size)));
-	odd_sum <<= 8 * (((pkt->short_pn_end - 34) & 1) != 0);
+	odd_sum <<= 8 * (((pkt->short_pn_end - (to_v6 ? 54 : 34)) & 1) != 0);
 	__u64 odd_sum_2 =
 		fr_add64(bpf_cpu_to_be64(fr_uint_word(pkt->short_wide + 1, pkt->short_wide_size)));
-	odd_sum_2 <<= 8 * (((pkt->short_pn_end - 34) & 1) != 0);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	odd_sum_2 <<= 8 * (((pkt->short_pn_end - (to_v6 ? 54 : 34)) & 1) != 0);
+	__be32 old_ipv4_src = 0;
+	__be32 old_ipv4_dst = 0;
+	__be128 old_ipv6_src;
+	__be128 old_ipv6_dst;
+	if (to_v6) {
+		old_ipv6_src = ld128(ipv6->src);
+		old_ipv6_dst = ld128(ipv6->dst);
+	} else {
+		old_ipv4_src = ld32(ipv4->src);
+		old_ipv4_dst = ld32(ipv4->dst);
+	}
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo;
+	if (to_v6)
+		udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, odd_sum);
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (to_v6) {
+		udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	} else {
+		udp_csum.optional = 1;
+		udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	}
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, odd_sum_2);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_without(skb, csum, pkt->short_pn_end, pkt->short_wide_size);
-		csum = fr_complete_without(skb, csum, 40, 2);
+		csum = fr_complete_without(skb, csum, to_v6 ? 60 : 40, 2);
 	}
 
-	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 54 : 34);
 
 	fr_put_uint(fr_pin(pkt->data +
-			   fr_bound(pkt->short_pn_end - 8 + pkt->short_wide_size, 0x3f)),
-		    (void *)(long)skb->data_end, 8, short_wide, pkt->short_wide_size);
+			   fr_bound(pkt->short_pn_end - 8 + pkt->short_wide_size, to_v6 ? 0x7f :
+				    0x3f)), (void *)(long)skb->data_end, 8, short_wide,
+		    pkt->short_wide_size);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 40, 2);
+		csum = fr_complete_with(skb, csum, to_v6 ? 60 : 40, 2);
 		fr_complete(skb, csum, pkt->short_pn_end, pkt->short_wide_size);
 	}
 
@@ -298,118 +357,110 @@ static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, struct chan
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int change_ipv4_send_3(struct __sk_buff *skb, struct change_packet *pkt)
+static __always_inline int change_ip_send_3(struct __sk_buff *skb, struct packet *pkt,
+					    const int to_v6, const int second)
 {
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_udp *udp = pkt->data + 34;
+	__u64 clock;
+
+	if (!second)
+		clock = bpf_ktime_get_ns();
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-
-	/* do: [{let: number: "alloc(n.next)"}, {set: "short.pn": "low(number, short.pn)"}, */
-	__u64 next = fr_alloc(pkt->n->next, 1);
-	__u64 number = next;
-
-	/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
-	__u64 short_pn = number & fr_room(pkt->short_pn_size);
-
-	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(number &
-			  fr_room(pkt->short_pn_size), pkt->short_pn_size))));
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 47, pkt->short_pn_size);
-		csum = fr_complete_without(skb, csum, 40, 2);
-	}
-
-	struct hdr_udp *new_udp = pkt->data + 34;
-
-	fr_put_uint(fr_pin(pkt->data + fr_bound(43 + pkt->short_pn_size, 0x3f)),
-		    (void *)(long)skb->data_end, 4, short_pn, pkt->short_pn_size);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, 47, pkt->short_pn_size);
-	}
-
-	fr_count(reason_pass, len);
-	struct event_changed *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_changed),
-							   0);
-	if (event0) {
-		fr_head(&event0->head, 0, 1, sizeof(*event0));
-		st32((void *)event0 + 20, 0);
-		event0->was = pkt->short_pn;
-		event0->now = number;
-		fr_submit(&event0->head, clock);
+	const __u32 udp_checksum_at = to_v6 ? 60 : 40;
+	__u64 number = 0;
+	__u64 short_pn;
+	if (second) {
+		short_pn = pkt->n_2->other;
 	} else {
-		fr_lose(1);
+		/* do: [{let: number: "alloc(n.next)"}, {set: "short.pn": "low(number, short.p... */
+		__u64 next = fr_alloc(pkt->n->next, 1);
+		number = next;
+		/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
+		short_pn = number & fr_room(pkt->short_pn_size);
 	}
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int change_ipv4_send_4(struct __sk_buff *skb, struct change_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__u64 short_pn = pkt->n_2->other;
-
-	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be32 old_ipv4_src = 0;
+	__be32 old_ipv4_dst = 0;
+	__be128 old_ipv6_src;
+	__be128 old_ipv6_dst;
+	if (to_v6) {
+		/* udp.checksum */
+		old_ipv6_src = ld128(ipv6->src);
+		old_ipv6_dst = ld128(ipv6->dst);
+	} else {
+		/* udp.checksum */
+		old_ipv4_src = ld32(ipv4->src);
+		old_ipv4_dst = ld32(ipv4->dst);
+	}
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo;
+	if (to_v6)
+		udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(second ? pkt->partial_2 :
+			pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (to_v6) {
+		udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	} else {
+		udp_csum.optional = 1;
+		udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	}
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->n_2->other,
-			  pkt->short_pn_size))));
+			  fr_odd64(second ?
+				   bpf_cpu_to_be64(fr_uint_word(pkt->n_2->other,
+				   pkt->short_pn_size)) :
+				   bpf_cpu_to_be64(fr_uint_word(number &
+				   fr_room(pkt->short_pn_size), pkt->short_pn_size))));
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 47, pkt->short_pn_size);
-		csum = fr_complete_without(skb, csum, 40, 2);
+		csum = fr_complete_without(skb, csum, to_v6 ? 67 : 47, pkt->short_pn_size);
+		csum = fr_complete_without(skb, csum, to_v6 ? 60 : 40, 2);
 	}
 
-	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 54 : 34);
 
-	fr_put_uint(fr_pin(pkt->data + fr_bound(43 + pkt->short_pn_size, 0x3f)),
+	fr_put_uint(fr_pin(pkt->data +
+			   fr_bound((to_v6 ? 63 : 43) + pkt->short_pn_size, to_v6 ? 0x7f : 0x3f)),
 		    (void *)(long)skb->data_end, 4, short_pn, pkt->short_pn_size);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, 47, pkt->short_pn_size);
+		csum = fr_complete_with(skb, csum, to_v6 ? 60 : 40, 2);
+		fr_complete(skb, csum, to_v6 ? 67 : 47, pkt->short_pn_size);
 	}
 
 	fr_count(reason_pass, len);
+	if (!second) {
+		struct event_changed *event0 = bpf_ringbuf_reserve(&fr_events,
+			sizeof(struct event_changed), 0);
+		if (event0) {
+			fr_head(&event0->head, 0, 1, sizeof(*event0));
+			st32((void *)event0 + 20, 0);
+			event0->was = pkt->short_pn;
+			event0->now = number;
+			fr_submit(&event0->head, clock);
+		} else {
+			fr_lose(1);
+		}
+	}
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int change_ipv4_rules(struct __sk_buff *skb, struct change_packet *pkt)
+static __always_inline int change_ip_rules(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
+	struct hdr_udp *udp = pkt->data + 54;
+
 	/* when: "len(short.pn) == 4" */
 	if (pkt->short_pn_size == 4) {
 		/* lookup: n: numbers: ["short.pn"] */
@@ -424,12 +475,17 @@ static __always_inline int change_ipv4_rules(struct __sk_buff *skb, struct chang
 				pkt->n = NULL;
 		}
 		if (fr_has(pkt->n)) {
+			if (v6) {
+				if (be16(&udp->checksum) == 0)
+					return fr_up(skb, reason_udp_checksum);
+			}
 			/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
 			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			if (!(pkt->partial == 0 ||
+			      pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 			      (pkt->partial >> 16) >= pkt->short_small_end))
 				return fr_up(skb, reason_partial_checksum);
-			return change_ipv4_send_3(skb, pkt);
+			return change_ip_send_3(skb, pkt, v6, 0);
 		}
 	}
 
@@ -446,28 +502,35 @@ static __always_inline int change_ipv4_rules(struct __sk_buff *skb, struct chang
 	/* do: [{set: "short.pn": "n.other"}, "pass"] */
 	if (pkt->n_2->other > fr_room(pkt->short_pn_size))
 		return fr_up(skb, reason_unfit_short_pn);
+	if (v6) {
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_udp_checksum);
+	}
 	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (pkt->partial_2 >> 16) >= pkt->short_small_end))
 		return fr_up(skb, reason_partial_checksum);
-	return change_ipv4_send_4(skb, pkt);
+	if (v6)
+		return change_ip_send_3(skb, pkt, 1, 1);
+	return change_ip_send_3(skb, pkt, 0, 1);
 }
 
-static __always_inline int change_ipv4_further(struct __sk_buff *skb, struct change_packet *pkt)
+static __always_inline int change_ip_further(struct __sk_buff *skb, struct packet *pkt,
+					     const int v6)
 {
 	void *at_short_small_end;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short *v_short = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
 
 	/* {name: "small", bytes: "form & 3", max: 3, type: "uint", when: "form & 16 == 0", is... */
-	at_short_small_end = fr_pin(pkt->data + fr_bound(pkt->short_small_end, 0x3f));
+	at_short_small_end = fr_pin(pkt->data + fr_bound(pkt->short_small_end, v6 ? 0x7f : 0x3f));
 	if (at_short_small_end > pkt->data_end)
 		return fr_up(skb, reason_truncated);
 	if (pkt->short_small_end > pkt->udp_end)
 		return fr_up(skb, reason_truncated);
 	__u64 short_small;
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_small_end - 4, 0x3f)), pkt->data_end, 4,
-		     pkt->short_small_size, &short_small))
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_small_end - 4, v6 ? 0x7f : 0x3f)),
+		     pkt->data_end, 4, pkt->short_small_size, &short_small))
 		return fr_up(skb, reason_truncated);
 	if (!(!pkt->short_small_present || short_small <= 0x10000))
 		return fr_up(skb, reason_short_small);
@@ -495,6 +558,8 @@ static __always_inline int change_ipv4_further(struct __sk_buff *skb, struct cha
 			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
 				return fr_up(skb, reason_full_seen);
 		}
+		if (v6)
+			return change_ipv6_send(skb, pkt);
 		return change_ipv4_send(skb, pkt);
 	}
 
@@ -517,43 +582,58 @@ static __always_inline int change_ipv4_further(struct __sk_buff *skb, struct cha
 			if (!pkt->short_wide_present ||
 			    pkt->short_wide + 1 > fr_room(pkt->short_wide_size))
 				return fr_up(skb, reason_unfit_short_wide);
+			if (v6) {
+				if (be16(&udp->checksum) == 0)
+					return fr_up(skb, reason_udp_checksum);
+			}
 			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			if (!(pkt->partial == 0 ||
+			      pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 			      (pkt->partial >> 16) >= pkt->short_small_end))
 				return fr_up(skb, reason_partial_checksum);
-			return change_ipv4_send_2(skb, pkt);
+			if (v6)
+				return change_ip_send_2(skb, pkt, 1);
+			return change_ip_send_2(skb, pkt, 0);
 		}
 	}
+	if (v6) {
+		return change_ip_rules(skb, pkt, 1);
+	}
 
-	return change_ipv4_rules(skb, pkt);
+	return change_ip_rules(skb, pkt, 0);
 }
 
-static __always_inline int change_ipv4(struct __sk_buff *skb, struct change_packet *pkt)
+static __always_inline int change_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_short_pn_end;
 	void *at_short_wide_end;
-	struct hdr_short *v_short = pkt->data + 42;
+	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
 	__u64 ip_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > pkt->data_end || 47ULL > pkt->udp_end)
+	if ((void *)(v_short + 1) > pkt->data_end || (v6 ? 67ULL : 47ULL) > pkt->udp_end)
 		return fr_up(skb, reason_truncated);
 	pkt->short_pn_size = (be8(&v_short->form_pn_size) & 3) + 1;
 	if (pkt->short_pn_size > 4)
 		return fr_up(skb, reason_short_pn);
-	pkt->short_pn_end = fr_forget(skb, 47ULL + pkt->short_pn_size);
-	at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x3f));
+	pkt->short_pn_end = fr_forget(skb, (v6 ? 67ULL : 47ULL) + pkt->short_pn_size);
+	at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, v6 ? 0x7f : 0x3f));
 	if (at_short_pn_end > pkt->data_end)
 		return fr_up(skb, reason_truncated);
 	if (pkt->short_pn_end > pkt->udp_end)
 		return fr_up(skb, reason_truncated);
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x3f)), pkt->data_end, 4,
-		     pkt->short_pn_size, &pkt->short_pn))
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, v6 ? 0x7f : 0x3f)),
+		     pkt->data_end, 4, pkt->short_pn_size, &pkt->short_pn))
 		return fr_up(skb, reason_truncated);
 
 	/* {name: "wide", bytes: "form & 15", max: 8, type: "uint", when: "form & 16 != 0"}, */
@@ -566,13 +646,13 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, struct change_pack
 		pkt->short_wide_size = 0;
 	}
 	__u64 short_wide_end = fr_forget(skb, pkt->short_pn_end + pkt->short_wide_size);
-	at_short_wide_end = fr_pin(pkt->data + fr_bound(short_wide_end, 0x3f));
+	at_short_wide_end = fr_pin(pkt->data + fr_bound(short_wide_end, v6 ? 0x7f : 0x3f));
 	if (at_short_wide_end > pkt->data_end)
 		return fr_up(skb, reason_truncated);
 	if (short_wide_end > pkt->udp_end)
 		return fr_up(skb, reason_truncated);
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(short_wide_end - 8, 0x3f)), pkt->data_end, 8,
-		     pkt->short_wide_size, &pkt->short_wide))
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(short_wide_end - 8, v6 ? 0x7f : 0x3f)),
+		     pkt->data_end, 8, pkt->short_wide_size, &pkt->short_wide))
 		return fr_up(skb, reason_truncated);
 
 	/* {name: "small", bytes: "form & 3", max: 3, type: "uint", when: "form & 16 == 0", is... */
@@ -585,396 +665,16 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, struct change_pack
 		pkt->short_small_size = 0;
 	}
 	pkt->short_small_end = fr_forget(skb, short_wide_end + pkt->short_small_size);
-
-	return change_ipv4_further(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int change_ipv6_send(struct __sk_buff *skb, struct change_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, struct change_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__u64 short_wide = pkt->short_wide + 1;
-
-	/* udp.checksum */
-	__u64 odd_sum =
-		fr_add64(bpf_cpu_to_be64(fr_uint_word(pkt->short_wide, pkt->short_wide_size)));
-	odd_sum <<= 8 * (((pkt->short_pn_end - 54) & 1) != 0);
-	__u64 odd_sum_2 =
-		fr_add64(bpf_cpu_to_be64(fr_uint_word(pkt->short_wide + 1, pkt->short_wide_size)));
-	odd_sum_2 <<= 8 * (((pkt->short_pn_end - 54) & 1) != 0);
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, odd_sum);
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, odd_sum_2);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, pkt->short_pn_end, pkt->short_wide_size);
-		csum = fr_complete_without(skb, csum, 60, 2);
+	if (v6) {
+		return change_ip_further(skb, pkt, 1);
 	}
 
-	struct hdr_udp *new_udp = pkt->data + 54;
-
-	fr_put_uint(fr_pin(pkt->data +
-			   fr_bound(pkt->short_pn_end - 8 + pkt->short_wide_size, 0x7f)),
-		    (void *)(long)skb->data_end, 8, short_wide, pkt->short_wide_size);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 60, 2);
-		fr_complete(skb, csum, pkt->short_pn_end, pkt->short_wide_size);
-	}
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int change_ipv6_send_3(struct __sk_buff *skb, struct change_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-
-	/* do: [{let: number: "alloc(n.next)"}, {set: "short.pn": "low(number, short.pn)"}, */
-	__u64 next = fr_alloc(pkt->n->next, 1);
-	__u64 number = next;
-
-	/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
-	__u64 short_pn = number & fr_room(pkt->short_pn_size);
-
-	/* udp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))));
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(number &
-			  fr_room(pkt->short_pn_size), pkt->short_pn_size))));
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 67, pkt->short_pn_size);
-		csum = fr_complete_without(skb, csum, 60, 2);
-	}
-
-	struct hdr_udp *new_udp = pkt->data + 54;
-
-	fr_put_uint(fr_pin(pkt->data + fr_bound(63 + pkt->short_pn_size, 0x7f)),
-		    (void *)(long)skb->data_end, 4, short_pn, pkt->short_pn_size);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 60, 2);
-		fr_complete(skb, csum, 67, pkt->short_pn_size);
-	}
-
-	fr_count(reason_pass, len);
-	struct event_changed *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_changed),
-							   0);
-	if (event0) {
-		fr_head(&event0->head, 0, 1, sizeof(*event0));
-		st32((void *)event0 + 20, 0);
-		event0->was = pkt->short_pn;
-		event0->now = number;
-		fr_submit(&event0->head, clock);
-	} else {
-		fr_lose(1);
-	}
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int change_ipv6_send_4(struct __sk_buff *skb, struct change_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__u64 short_pn = pkt->n_2->other;
-
-	/* udp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))));
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->n_2->other,
-			  pkt->short_pn_size))));
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 67, pkt->short_pn_size);
-		csum = fr_complete_without(skb, csum, 60, 2);
-	}
-
-	struct hdr_udp *new_udp = pkt->data + 54;
-
-	fr_put_uint(fr_pin(pkt->data + fr_bound(63 + pkt->short_pn_size, 0x7f)),
-		    (void *)(long)skb->data_end, 4, short_pn, pkt->short_pn_size);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 60, 2);
-		fr_complete(skb, csum, 67, pkt->short_pn_size);
-	}
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int change_ipv6_rules(struct __sk_buff *skb, struct change_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* when: "len(short.pn) == 4" */
-	if (pkt->short_pn_size == 4) {
-		/* lookup: n: numbers: ["short.pn"] */
-		{
-			struct key_numbers key __attribute__((aligned(8))) = {};
-
-			key.pn = pkt->short_pn;
-			enum fr_found found = find_numbers(&key, pkt->lease, 16, &pkt->n);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_changing);
-			if (found == FR_MISSING)
-				pkt->n = NULL;
-		}
-		if (fr_has(pkt->n)) {
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_udp_checksum);
-
-			/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-			      (pkt->partial >> 16) >= pkt->short_small_end))
-				return fr_up(skb, reason_partial_checksum);
-			return change_ipv6_send_3(skb, pkt);
-		}
-	}
-
-	/* lookup: n: numbers: ["short.pn"] */
-	{
-		struct key_numbers key __attribute__((aligned(8))) = {};
-
-		key.pn = pkt->short_pn;
-		enum fr_found found = find_numbers(&key, pkt->lease, 32, &pkt->n_2);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_no_numbers, reason_changing);
-	}
-
-	/* do: [{set: "short.pn": "n.other"}, "pass"] */
-	if (pkt->n_2->other > fr_room(pkt->short_pn_size))
-		return fr_up(skb, reason_unfit_short_pn);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      (pkt->partial_2 >> 16) >= pkt->short_small_end))
-		return fr_up(skb, reason_partial_checksum);
-	return change_ipv6_send_4(skb, pkt);
-}
-
-static __always_inline int change_ipv6_further(struct __sk_buff *skb, struct change_packet *pkt)
-{
-	void *at_short_small_end;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short *v_short = pkt->data + 62;
-
-	/* {name: "small", bytes: "form & 3", max: 3, type: "uint", when: "form & 16 == 0", is... */
-	at_short_small_end = fr_pin(pkt->data + fr_bound(pkt->short_small_end, 0x7f));
-	if (at_short_small_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (pkt->short_small_end > pkt->udp_end)
-		return fr_up(skb, reason_truncated);
-	__u64 short_small;
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_small_end - 4, 0x7f)), pkt->data_end, 4,
-		     pkt->short_small_size, &short_small))
-		return fr_up(skb, reason_truncated);
-	if (!(!pkt->short_small_present || short_small <= 0x10000))
-		return fr_up(skb, reason_short_small);
-
-	/* stack: ["eth", "ip", "udp", "short"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
-
-	/* match: "udp.dst_port": 4433 */
-	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, reason_no_match);
-
-	/* {match: "short.pn": >=0xF0 & <=0xFF, do: [{drop: "high"}]}, */
-	if (pkt->short_pn >= 240 && pkt->short_pn <= 255)
-		return fr_drop(skb->len, reason_high);
-
-	/* {when: "short.form & 32 != 0", do: [{learn: seen: {key: ["short.pn"], value: ["low(... */
-	if (!(((be8(&v_short->form_pn_size) >> 2) & 32) == 0)) {
-		{
-			struct key_seen key __attribute__((aligned(8))) = {};
-			struct val_seen val __attribute__((aligned(8))) = {};
-
-			key.pn = pkt->short_pn;
-			val.wide = pkt->short_wide & fr_room(pkt->short_pn_size);
-			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_full_seen);
-		}
-		return change_ipv6_send(skb, pkt);
-	}
-
-	/* when: "short.form & 16 != 0" */
-	struct val_numbers *n;
-	if (!(((be8(&v_short->form_pn_size) >> 2) & 16) == 0)) {
-		/* lookup: n: numbers: ["short.pn"] */
-		{
-			struct key_numbers key __attribute__((aligned(8))) = {};
-
-			key.pn = pkt->short_pn;
-			enum fr_found found = find_numbers(&key, pkt->lease, 0, &n);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_changing);
-			if (found == FR_MISSING)
-				n = NULL;
-		}
-		if (fr_has(n)) {
-			/* do: [{set: "short.wide": "short.wide + 1"}, "pass"] */
-			if (!pkt->short_wide_present ||
-			    pkt->short_wide + 1 > fr_room(pkt->short_wide_size))
-				return fr_up(skb, reason_unfit_short_wide);
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_udp_checksum);
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-			      (pkt->partial >> 16) >= pkt->short_small_end))
-				return fr_up(skb, reason_partial_checksum);
-			return change_ipv6_send_2(skb, pkt);
-		}
-	}
-
-	return change_ipv6_rules(skb, pkt);
-}
-
-static __always_inline int change_ipv6(struct __sk_buff *skb, struct change_packet *pkt)
-{
-	void *at_short_pn_end;
-	void *at_short_wide_end;
-	struct hdr_short *v_short = pkt->data + 62;
-	__u64 ip_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > pkt->data_end || 67ULL > pkt->udp_end)
-		return fr_up(skb, reason_truncated);
-	pkt->short_pn_size = (be8(&v_short->form_pn_size) & 3) + 1;
-	if (pkt->short_pn_size > 4)
-		return fr_up(skb, reason_short_pn);
-	pkt->short_pn_end = fr_forget(skb, 67ULL + pkt->short_pn_size);
-	at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x7f));
-	if (at_short_pn_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (pkt->short_pn_end > pkt->udp_end)
-		return fr_up(skb, reason_truncated);
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x7f)), pkt->data_end, 4,
-		     pkt->short_pn_size, &pkt->short_pn))
-		return fr_up(skb, reason_truncated);
-
-	/* {name: "wide", bytes: "form & 15", max: 8, type: "uint", when: "form & 16 != 0"}, */
-	pkt->short_wide_present = !(((be8(&v_short->form_pn_size) >> 2) & 16) == 0);
-	if (pkt->short_wide_present) { /* wide */
-		pkt->short_wide_size = (be8(&v_short->form_pn_size) >> 2) & 15;
-		if (pkt->short_wide_size > 8)
-			return fr_up(skb, reason_short_wide);
-	} else {
-		pkt->short_wide_size = 0;
-	}
-	__u64 short_wide_end = fr_forget(skb, pkt->short_pn_end + pkt->short_wide_size);
-	at_short_wide_end = fr_pin(pkt->data + fr_bound(short_wide_end, 0x7f));
-	if (at_short_wide_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (short_wide_end > pkt->udp_end)
-		return fr_up(skb, reason_truncated);
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(short_wide_end - 8, 0x7f)), pkt->data_end, 8,
-		     pkt->short_wide_size, &pkt->short_wide))
-		return fr_up(skb, reason_truncated);
-
-	/* {name: "small", bytes: "form & 3", max: 3, type: "uint", when: "form & 16 == 0", is... */
-	pkt->short_small_present = ((be8(&v_short->form_pn_size) >> 2) & 16) == 0;
-	if (pkt->short_small_present) { /* small */
-		pkt->short_small_size = (be8(&v_short->form_pn_size) >> 2) & 3;
-		if (pkt->short_small_size > 3)
-			return fr_up(skb, reason_short_small);
-	} else {
-		pkt->short_small_size = 0;
-	}
-	pkt->short_small_end = fr_forget(skb, short_wide_end + pkt->short_small_size);
-
-	return change_ipv6_further(skb, pkt);
+	return change_ip_further(skb, pkt, 0);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
 {
-	struct change_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
@@ -995,8 +695,8 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return change_ipv4(skb, &pkt);
+		return change_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return change_ipv6(skb, &pkt);
+		return change_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

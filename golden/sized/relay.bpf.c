@@ -68,17 +68,17 @@ enum {
 	reason_ipv6_payload_length, reason_not_ip,
 };
 
+/* What is known of a packet. */
+struct packet {
+	void *data;
+	void *data_end;
+};
+
 /*
  * prog_filter: tc/ingress
  *	eth ipv4 udp named
  *	eth ipv6 udp named
  */
-
-/* What is known of a packet. */
-struct filter_packet {
-	void *data;
-	void *data_end;
-};
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -95,6 +95,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -134,25 +181,6 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
 static __always_inline __u32 check_named(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 udp_end, const __u32 at, __u64 *end)
 {
@@ -169,7 +197,27 @@ static __always_inline __u32 check_named(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-static __always_inline int filter_ipv4_send(struct __sk_buff *skb, struct filter_packet *pkt)
+static __always_inline int filter_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 len = skb->len;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x6b800000ULL |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	fr_complete_end(skb, csum, ETH_HLEN, 4);
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int filter_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
@@ -190,7 +238,7 @@ static __always_inline int filter_ipv4_send(struct __sk_buff *skb, struct filter
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int filter_ipv4_send_2(struct __sk_buff *skb, struct filter_packet *pkt)
+static __always_inline int filter_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -198,32 +246,45 @@ static __always_inline int filter_ipv4_send_2(struct __sk_buff *skb, struct filt
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int filter_ipv4(struct __sk_buff *skb, struct filter_packet *pkt)
+static __always_inline int filter_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int filter_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_named_id_end;
-	struct hdr_named_2 *named;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_named *named_2 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_named *named = pkt->data + (v6 ? 62 : 42);
+	struct hdr_named_2 *named_2;
 	__u64 ip_end, udp_end, named_id_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* {name: "id", bytes: "id_length", max: 20}, */
-	why = check_named(skb, pkt->data, pkt->data_end, udp_end, 42, &named_id_end);
+	why = check_named(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42, &named_id_end);
 	if (why)
 		return fr_up(skb, why);
-	at_named_id_end = fr_pin(pkt->data + fr_bound(named_id_end, 0x3f));
+	at_named_id_end = fr_pin(pkt->data + fr_bound(named_id_end, v6 ? 0x7f : 0x3f));
 	if (at_named_id_end > pkt->data_end)
 		return fr_up(skb, reason_truncated);
 	if (named_id_end > udp_end)
 		return fr_up(skb, reason_truncated);
 
 	/* headers: named: fields: [ */
-	named = at_named_id_end;
-	if ((void *)(named + 1) > pkt->data_end)
+	named_2 = at_named_id_end;
+	if ((void *)(named_2 + 1) > pkt->data_end)
 		return fr_up(skb, reason_truncated);
 	if (named_id_end + 1 > udp_end)
 		return fr_up(skb, reason_truncated);
@@ -237,130 +298,28 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, struct filter_pack
 		return fr_up(skb, reason_no_match);
 
 	/* {match: "named.kind": 1 | 2, do: [{count: "known"}, {set: "ip.dscp": 46}, "pass"]}, */
-	if (be8(&named->kind) >= 1 && be8(&named->kind) <= 2) {
+	if (be8(&named_2->kind) >= 1 && be8(&named_2->kind) <= 2) {
 		fr_named_add(0, 1);
+		if (v6)
+			return filter_ipv6_send(skb, pkt);
 		return filter_ipv4_send(skb, pkt);
 	}
 
 	/* {when: "named.id_length > 8", do: [{drop: "long"}]}, */
-	if (be8(&named_2->id_length) > 8)
+	if (be8(&named->id_length) > 8)
 		return fr_drop(skb->len, reason_long);
+	if (v6) {
+		/* {do: ["pass"]}, */
+		return filter_ipv6_send_2(skb, pkt);
+	}
 
 	/* {do: ["pass"]}, */
 	return filter_ipv4_send_2(skb, pkt);
 }
 
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int filter_ipv6_send(struct __sk_buff *skb, struct filter_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x6b800000ULL |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, ETH_HLEN, 4);
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int filter_ipv6_send_2(struct __sk_buff *skb, struct filter_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int filter_ipv6(struct __sk_buff *skb, struct filter_packet *pkt)
-{
-	void *at_named_id_end;
-	struct hdr_named_2 *named;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_named *named_2 = pkt->data + 62;
-	__u64 ip_end, udp_end, named_id_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* {name: "id", bytes: "id_length", max: 20}, */
-	why = check_named(skb, pkt->data, pkt->data_end, udp_end, 62, &named_id_end);
-	if (why)
-		return fr_up(skb, why);
-	at_named_id_end = fr_pin(pkt->data + fr_bound(named_id_end, 0x7f));
-	if (at_named_id_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (named_id_end > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* headers: named: fields: [ */
-	named = at_named_id_end;
-	if ((void *)(named + 1) > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (named_id_end + 1 > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "named"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
-
-	/* when: "udp.dst_port == 7000" */
-	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_no_match);
-
-	/* {match: "named.kind": 1 | 2, do: [{count: "known"}, {set: "ip.dscp": 46}, "pass"]}, */
-	if (be8(&named->kind) >= 1 && be8(&named->kind) <= 2) {
-		fr_named_add(0, 1);
-		return filter_ipv6_send(skb, pkt);
-	}
-
-	/* {when: "named.id_length > 8", do: [{drop: "long"}]}, */
-	if (be8(&named_2->id_length) > 8)
-		return fr_drop(skb->len, reason_long);
-
-	/* {do: ["pass"]}, */
-	return filter_ipv6_send_2(skb, pkt);
-}
-
 SEC("tc") int prog_filter(struct __sk_buff *skb)
 {
-	struct filter_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -380,8 +339,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "named"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return filter_ipv4(skb, &pkt);
+		return filter_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return filter_ipv6(skb, &pkt);
+		return filter_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

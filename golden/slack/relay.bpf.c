@@ -125,11 +125,11 @@ static __always_inline __u64 copy_by_source(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY_HOP(36);
-	FR_COPY(32, 56);
-	FR_COPY(32, 60);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy_hop(to + 36, from + 36);
+	all |= fr_copy32(to + 56, from + 56);
+	all |= fr_copy32(to + 60, from + 60);
 	return all;
 }
 
@@ -199,18 +199,13 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_MESSAGES = 0, PROG_RECORDS = 65, PROG_BOTH = 130 };
 
-/*
- * prog_messages: tc/ingress
- *	eth ipv4 udp message
- *	eth ipv6 udp message
- */
-
 /* What is known of a packet. */
-struct messages_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
 	__u64 now;
+	__u32 prog;
 	__u64 ip_end;
 	__u64 udp_end;
 	__u64 message_end;
@@ -219,10 +214,27 @@ struct messages_packet {
 	__u64 partial_2;
 	__u64 payload_len_2;
 	__u64 partial_3;
-	__u64 payload_len_3;
-	__u64 payload_len_4;
 	__u64 partial_4;
 	struct val_by_source *p;
+	__u64 record_end;
+	__u64 partial_5;
+	__u64 record_end_2;
+};
+
+/* What is the same for all receivers. */
+struct same {
+	__u32 kind0;
+	__u64 rest0;
+	__u64 rest1;
+	__u64 ip_end;
+	__s64 csum;
+	__u64 copies0;
+};
+
+struct fan {
+	struct __sk_buff *skb;
+	struct list_listeners *list;
+	void *front;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -319,8 +331,178 @@ static __always_inline __u32 check_message(struct __sk_buff *skb, void *data, vo
 	return 0;
 }
 
-static __always_inline int messages_ipv4_rule_send(struct __sk_buff *skb,
-						   struct messages_packet *pkt)
+static __always_inline int shared_ipv6_rule_ipv6_stays_send(struct __sk_buff *skb,
+							    struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, ld32(&udp->src_port));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, pkt->prog + reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, pkt->prog + reason_fault);
+	}
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, 48);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int shared_ipv6_rule_ipv6_stays_send_2(struct __sk_buff *skb,
+	struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_record *record = pkt->data + 62;
+	__u32 len = skb->len;
+	const __u32 headers_len = pkt->prog == PROG_BOTH ? 68 :
+		65, new_headers_len = pkt->prog == PROG_BOTH ? 68 : 65, udp_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+
+	/* udp.checksum */
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					 ((pkt->message_end - 54) & 1) != 0);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_BOTH)
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length +
+				   ((__u64)ld16(&record->length) << 8) + udp_cut_off);
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) +
+		bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (pkt->prog == PROG_BOTH ? (__u64)bpf_htons(pkt->p->local.port) +
+			   bpf_htons(pkt->p->peer.port) : (__u64)bpf_htons(pkt->p->local.port)) +
+			  (pkt->prog == PROG_BOTH ? bpf_htons(pkt->payload_len + 14) :
+			   bpf_htons(pkt->p->peer.port)) +
+			  (pkt->prog == PROG_BOTH ? (__u64)bpf_htons(pkt->payload_len + 3) << 8 :
+			   bpf_htons(pkt->payload_len + 11)));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, pkt->prog == PROG_BOTH ? 51 : 48);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length,
+	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)));
+	if (pkt->prog == PROG_BOTH)
+		st16(&new_record->length, bpf_htons(pkt->payload_len + 3));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, pkt->prog == PROG_BOTH ? 51 : 48);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int shared_ipv6_rule_ipv6_stays(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+
+	/* _send: {send: {from: "p.local", to: "p.peer"}} */
+	/* no padding */
+	if (pkt->message_end == (pkt->prog == PROG_BOTH ? pkt->record_end_2 : pkt->udp_end)) {
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+		      (pkt->partial_2 >> 16) >= (pkt->prog == PROG_BOTH ? 68 : 65)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv6_rule_ipv6_stays_send(skb, pkt);
+	}
+	if (pkt->prog == PROG_BOTH) {
+		if (pkt->record_end_2 != pkt->udp_end)
+			return fr_up(skb, pkt->prog + reason_padding);
+	}
+	pkt->payload_len = pkt->message_end - (pkt->prog == PROG_BOTH ? 68 : 65);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= (pkt->prog == PROG_BOTH ? 68 : 65) &&
+	       (pkt->partial & 0xffff) < (pkt->prog == PROG_BOTH ? 68ULL : 65ULL) +
+	       pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer,
+			      (pkt->prog == PROG_BOTH ? 54ULL : 51ULL) + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+	if (pkt->prog == PROG_BOTH)
+		return shared_ipv6_rule_ipv6_stays_send_2(skb, pkt);
+	return shared_ipv6_rule_ipv6_stays_send_2(skb, pkt);
+}
+
+static __always_inline int shared_ipv4_rule_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -351,11 +533,11 @@ static __always_inline int messages_ipv4_rule_send(struct __sk_buff *skb,
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_MESSAGES + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_MESSAGES + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
@@ -373,21 +555,22 @@ static __always_inline int messages_ipv4_rule_send(struct __sk_buff *skb,
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_rule_send_2(struct __sk_buff *skb,
-						     struct messages_packet *pkt)
+static __always_inline int shared_ipv4_rule_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_record *record = pkt->data + 42;
 	__u32 len = skb->len;
-	const __u32 headers_len = 45, new_headers_len = 45, udp_checksum_at = 40;
+	const __u32 headers_len = pkt->prog == PROG_BOTH ? 48 :
+		45, new_headers_len = pkt->prog == PROG_BOTH ? 48 : 45, udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
 	/* udp.checksum */
@@ -398,188 +581,111 @@ static __always_inline int messages_ipv4_rule_send_2(struct __sk_buff *skb,
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + udp_cut_off);
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_BOTH)
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length +
+				   ((__u64)ld16(&record->length) << 8) + udp_cut_off);
+	else
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + udp_cut_off);
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len + 11) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)) +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
-			  bpf_htons(pkt->payload_len + 11));
+			  (pkt->prog == PROG_BOTH ? (__u64)bpf_htons(pkt->p->local.port) +
+			   bpf_htons(pkt->p->peer.port) : (__u64)bpf_htons(pkt->p->local.port)) +
+			  (pkt->prog == PROG_BOTH ? bpf_htons(pkt->payload_len + 14) :
+			   bpf_htons(pkt->p->peer.port)) +
+			  (pkt->prog == PROG_BOTH ? (__u64)bpf_htons(pkt->payload_len + 3) << 8 :
+			   bpf_htons(pkt->payload_len + 11)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 31) +
+					  old_ipv4_dst) +
+					 bpf_htons(pkt->payload_len +
+						   (pkt->prog == PROG_BOTH ? 34 : 31)) +
 					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
 					 fr_v4(pkt->p->peer.addr) + 64);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, 16, 26);
+	__s64 csum = fr_complete_begin(skb, 16, pkt->prog == PROG_BOTH ? 29 : 26);
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_record *new_record = pkt->data + 42;
 	if (direct)
 		fr_link(pkt->data, &pkt->p->hop_peer);
 
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 31));
+	st16(&new_ipv4->total_length,
+	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 34 : 31)));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
 	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)));
+	if (pkt->prog == PROG_BOTH)
+		st16(&new_record->length, bpf_htons(pkt->payload_len + 3));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
-	fr_complete_end(skb, csum, 16, 26);
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, 16, pkt->prog == PROG_BOTH ? 29 : 26);
 
-	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_rule_send_ipv6(struct __sk_buff *skb,
-							struct messages_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_message *message = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 45, new_headers_len = 65, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 message_todo = ld8(&message->todo);
-
-	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
-					 ((pkt->message_end - 34) & 1) != 0);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ((__u64)ld16(&message->length) << 8) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 11) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
-			  bpf_htons(pkt->payload_len_2 + 11) +
-			  ((__u64)bpf_htons(pkt->payload_len_2) << 8));
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV6,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_message *new_message = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 11));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 11));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->payload_len_2));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_MESSAGES + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int messages_ipv4_rule(struct __sk_buff *skb, struct messages_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, PROG_MESSAGES + reason_address_family);
-	if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-		if (pkt->message_end == pkt->udp_end) { /* no padding */
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      (pkt->partial >> 16) >= 45) ||
-			    !(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->p->hop_peer,
-						PROG_MESSAGES + reason_too_big);
-			return messages_ipv4_rule_send(skb, pkt);
-		}
-		pkt->payload_len = pkt->message_end - 45;
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial_2 >> 16) >= 45 &&
-		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 31ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
-		return messages_ipv4_rule_send_2(skb, pkt);
-	}
-	pkt->payload_len_2 = pkt->message_end - 45;
-	pkt->partial_3 = fr_partial(skb);
-	if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_3 >> 16) >= 45 &&
-	       (pkt->partial_3 & 0xffff) < 45ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 51ULL + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
-	return messages_ipv4_rule_send_ipv6(skb, pkt);
-}
-
-static __always_inline int messages_ipv4_send(struct __sk_buff *skb, struct messages_packet *pkt)
+static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_message *message = pkt->data + 42;
 	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_message *message = pkt->data + 42;
+	struct hdr_record *record = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 45, new_headers_len = 48, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 message_todo = ld8(&message->todo);
+	__u8 message_todo;
+	__u64 udp_cut_off = 0;
 
+	if (pkt->prog == PROG_RECORDS) {
+		message_todo = ld8(&record->todo);
+	} else {
+		message_todo = ld8(&message->todo);
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					   ((pkt->message_end - 34) & 1) != 0);
+	}
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
-					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
-			((__u64)ld16(&message->length) << 8) + udp_cut_off);
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_RECORDS)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
+				   ((__u64)ld16(&record->length) << 8));
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
+				   ((__u64)ld16(&message->length) << 8) + udp_cut_off);
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
 		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
@@ -589,7 +695,9 @@ static __always_inline int messages_ipv4_send(struct __sk_buff *skb, struct mess
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
 					 bpf_htons(pkt->payload_len + 14) + message_todo +
-					 ((__u64)bpf_htons(pkt->payload_len + 3) << 8) +
+					 ((__u64)bpf_htons((pkt->prog == PROG_RECORDS ?
+							    pkt->record_end - 45 :
+							    pkt->payload_len) + 3) << 8) +
 					 udp_new_pseudo + 0x402);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
@@ -606,7 +714,7 @@ static __always_inline int messages_ipv4_send(struct __sk_buff *skb, struct mess
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -619,6 +727,7 @@ static __always_inline int messages_ipv4_send(struct __sk_buff *skb, struct mess
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
 	struct hdr_message *new_message = pkt->data + 42;
+	struct hdr_record *new_record = pkt->data + 42;
 	struct hdr_tag *new_tag = pkt->data + 45;
 	if (direct)
 		fr_link(pkt->data, &pkt->p->hop_peer);
@@ -632,45 +741,64 @@ static __always_inline int messages_ipv4_send(struct __sk_buff *skb, struct mess
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->payload_len + 3));
+	if (pkt->prog == PROG_RECORDS) {
+		st8(&new_record->todo, message_todo);
+		st16(&new_record->length, bpf_htons(pkt->record_end - 45 + 3));
+	} else {
+		st8(&new_message->todo, message_todo);
+		st16(&new_message->length, bpf_htons(pkt->payload_len + 3));
+	}
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_send_ipv6(struct __sk_buff *skb,
-						   struct messages_packet *pkt)
+static __always_inline int shared_ipv4_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_message *message = pkt->data + 42;
 	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_message *message = pkt->data + 42;
+	struct hdr_record *record = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 45, new_headers_len = 68, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 message_todo = ld8(&message->todo);
+	__u8 message_todo;
+	__u64 udp_cut_off = 0;
 
+	if (pkt->prog == PROG_RECORDS) {
+		message_todo = ld8(&record->todo);
+	} else {
+		message_todo = ld8(&message->todo);
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					   ((pkt->message_end - 34) & 1) != 0);
+	}
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
-					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
-			((__u64)ld16(&message->length) << 8) + udp_cut_off);
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_RECORDS)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
+				   ((__u64)ld16(&record->length) << 8));
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
+				   ((__u64)ld16(&message->length) << 8) + udp_cut_off);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
 		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
 		bpf_htons(IPPROTO_UDP);
@@ -681,14 +809,16 @@ static __always_inline int messages_ipv4_send_ipv6(struct __sk_buff *skb,
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
 					 bpf_htons(pkt->payload_len + 14) + message_todo +
-					 ((__u64)bpf_htons(pkt->payload_len + 3) << 8) +
+					 ((__u64)bpf_htons((pkt->prog == PROG_RECORDS ?
+							    pkt->record_end - 45 :
+							    pkt->payload_len) + 3) << 8) +
 					 udp_new_pseudo + 0x402);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -701,6 +831,7 @@ static __always_inline int messages_ipv4_send_ipv6(struct __sk_buff *skb,
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 54;
 	struct hdr_message *new_message = pkt->data + 62;
+	struct hdr_record *new_record = pkt->data + 62;
 	struct hdr_tag *new_tag = pkt->data + 65;
 	if (direct)
 		fr_link(pkt->data, &pkt->p->hop_peer);
@@ -714,44 +845,373 @@ static __always_inline int messages_ipv4_send_ipv6(struct __sk_buff *skb,
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->payload_len + 3));
+	if (pkt->prog == PROG_RECORDS) {
+		st8(&new_record->todo, message_todo);
+		st16(&new_record->length, bpf_htons(pkt->record_end - 45 + 3));
+	} else {
+		st8(&new_message->todo, message_todo);
+		st16(&new_message->length, bpf_htons(pkt->payload_len + 3));
+	}
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_rule_send_3(struct __sk_buff *skb,
-						     struct messages_packet *pkt)
+static __always_inline int both_ipv6_ipv6_stays_send(struct __sk_buff *skb, struct packet *pkt,
+						     const int second)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_record *record = pkt->data + 62;
+	struct hdr_message *message = pkt->data + 65;
+	__u32 len = skb->len;
+	const __u32 headers_len = 68, new_headers_len = 71, udp_checksum_at = 60;
+	__be16 eth_type = ld16(&eth->type);
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__u8 record_todo = ld8(&record->todo);
+	__u8 message_todo = ld8(&message->todo);
+	__u64 udp_cut_off = 0;
+
+	if (second) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					   ((pkt->message_end - 54) & 1) != 0);
+	}
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (second)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
+				   ((__u64)ld16(&record->length) << 8) +
+				   ((__u64)message_todo << 8) + ld16(&message->length) +
+				   udp_cut_off);
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
+				   ((__u64)ld16(&record->length) << 8) +
+				   ((__u64)message_todo << 8) + ld16(&message->length));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 17) +
+		bpf_htons(IPPROTO_UDP);
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
+	if (1)
+		udp_payload = __builtin_bswap16(udp_payload);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 17) + record_todo +
+					 ((__u64)bpf_htons((second ? pkt->payload_len :
+							    pkt->record_end_2 - 68) + 6) << 8) +
+					 ((__u64)message_todo << 8) +
+					 bpf_htons((second ? pkt->payload_len :
+						    pkt->message_end - 68) + 3) + udp_new_pseudo +
+					 0x204);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		if (!udp_csum.partial && 1)
+			csum = fr_complete_shifted(csum);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	}
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
+	struct hdr_message *new_message = pkt->data + 65;
+	struct hdr_tag *new_tag = pkt->data + 68;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_record->todo, record_todo);
+	st16(&new_record->length,
+	     bpf_htons((second ? pkt->payload_len : pkt->record_end_2 - 68) + 6));
+	st8(&new_message->todo, message_todo);
+	st16(&new_message->length,
+	     bpf_htons((second ? pkt->payload_len : pkt->message_end - 68) + 3));
+	st8(new_tag->id, 1);
+	st16(new_tag->id + 1, bpf_htons(0x203));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int shared_ipv6_rule_ipv6_stays_send_3(struct __sk_buff *skb,
+	struct packet *pkt, const int second)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_message *message = pkt->data + 62;
+	struct hdr_record *record = pkt->data + 62;
+	__u32 len = skb->len;
+	const __u32 headers_len = 62, new_headers_len = 65, udp_checksum_at = 60;
+	__be16 eth_type = ld16(&eth->type);
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__u64 udp_cut_off = 0;
+
+	if (!(pkt->prog == PROG_RECORDS)) {
+		udp_cut_off = 0;
+		if (second) {
+			/* udp.checksum */
+			udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len + 3),
+						   pkt->udp_end,
+						   ((pkt->message_end - 54) & 1) != 0);
+		}
+	}
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u8 old_message_todo;
+	__be16 old_message_length;
+	if (pkt->prog == PROG_RECORDS) {
+		old_message_todo = ld8(&record->todo);
+		old_message_length = ld16(&record->length);
+	} else {
+		old_message_todo = ld8(&message->todo);
+		old_message_length = ld16(&message->length);
+	}
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_RECORDS) {
+		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8));
+	} else {
+		if (second)
+			udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   old_message_todo + ((__u64)old_message_length << 8) +
+					   udp_cut_off);
+		else
+			udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   old_message_todo + ((__u64)old_message_length << 8));
+	}
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
+		bpf_htons(IPPROTO_UDP);
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
+	if (1)
+		udp_payload = __builtin_bswap16(udp_payload);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 14) +
+					 ((__u64)old_message_todo << 8) + old_message_length +
+					 udp_new_pseudo + 0x204);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 3,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		if (!udp_csum.partial && 1)
+			csum = fr_complete_shifted(csum);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	}
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_tag *new_tag = pkt->data + 62;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
+	st8(new_tag->id, 1);
+	st16(new_tag->id + 1, bpf_htons(0x203));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int shared_ipv6_rule_ipv6_stays_2(struct __sk_buff *skb, struct packet *pkt,
+							 const int second)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+
+	/* _send: {send: {from: "p.local", to: "p.peer"}} */
+	if (pkt->message_end == (second ? pkt->record_end_2 : pkt->udp_end)) { /* no padding */
+		pkt->payload_len = pkt->udp_end - (second ? 68 : 65);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= (second ? 68 : 65) &&
+		       (pkt->partial & 0xffff) < (second ? 68ULL : 65ULL) + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer,
+				      (second ? 57ULL : 54ULL) + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		if (second)
+			return both_ipv6_ipv6_stays_send(skb, pkt, 0);
+		return shared_ipv6_rule_ipv6_stays_send_3(skb, pkt, 0);
+	}
+	if (second) {
+		if (pkt->record_end_2 != pkt->udp_end)
+			return fr_up(skb, pkt->prog + reason_padding);
+	}
+	pkt->payload_len = pkt->message_end - (second ? 68 : 65);
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= (second ? 68 : 65) &&
+	       (pkt->partial_2 & 0xffff) < (second ? 68ULL : 65ULL) + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, (second ? 57ULL : 54ULL) + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+	if (second)
+		return both_ipv6_ipv6_stays_send(skb, pkt, 1);
+	return shared_ipv6_rule_ipv6_stays_send_3(skb, pkt, 1);
+}
+
+static __always_inline int both_ipv4_rule_ipv4_stays(struct __sk_buff *skb, struct packet *pkt)
+{
+	/* _send: {send: {from: "p.local", to: "p.peer"}} */
+	if (pkt->message_end == pkt->record_end_2) { /* no padding */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 48) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv4_rule_send(skb, pkt);
+	}
+	if (pkt->record_end_2 != pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_padding);
+	pkt->payload_len = pkt->message_end - 48;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 48 &&
+	       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+	return shared_ipv4_rule_send_2(skb, pkt);
+}
+
+static __always_inline int shared_ipv4_rule_send_3(struct __sk_buff *skb, struct packet *pkt,
+						   const int second)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_message *message = pkt->data + 42;
+	struct hdr_record *record = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 45, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u64 udp_cut_off = 0;
+
+	if (!(pkt->prog == PROG_RECORDS)) {
+		udp_cut_off = 0;
+		if (second) {
+			/* udp.checksum */
+			udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len + 3),
+						   pkt->udp_end,
+						   ((pkt->message_end - 34) & 1) != 0);
+		}
+	}
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_message_todo = ld8(&message->todo);
-	__be16 old_message_length = ld16(&message->length);
+	__u8 old_message_todo;
+	__be16 old_message_length;
+	if (pkt->prog == PROG_RECORDS) {
+		old_message_todo = ld8(&record->todo);
+		old_message_length = ld16(&record->length);
+	} else {
+		old_message_todo = ld8(&message->todo);
+		old_message_length = ld16(&message->length);
+	}
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  old_message_todo + ((__u64)old_message_length << 8));
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_RECORDS) {
+		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8));
+	} else {
+		if (second)
+			udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   old_message_todo + ((__u64)old_message_length << 8) +
+					   udp_cut_off);
+		else
+			udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   old_message_todo + ((__u64)old_message_length << 8));
+	}
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
 		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
@@ -778,7 +1238,7 @@ static __always_inline int messages_ipv4_rule_send_3(struct __sk_buff *skb,
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 3,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -808,67 +1268,213 @@ static __always_inline int messages_ipv4_rule_send_3(struct __sk_buff *skb,
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_rule_send_4(struct __sk_buff *skb,
-						     struct messages_packet *pkt)
+static __always_inline int shared_ipv6_rule_send_ipv4(struct __sk_buff *skb, struct packet *pkt,
+						      const int second)
 {
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_message *message = pkt->data + 42;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_record *record = pkt->data + 62;
+	struct hdr_message *message = pkt->data + 65;
 	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 45, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	const __u32 headers_len = pkt->prog == PROG_BOTH ? 68 :
+		65, new_headers_len = pkt->prog == PROG_BOTH ? 48 :
+		45, udp_checksum_at = 60, udp_new_checksum_at = 40;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u8 record_todo = ld8(&record->todo);
+	__u8 message_todo;
+	__u64 udp_cut_off = 0;
+
+	if (pkt->prog == PROG_BOTH) {
+		message_todo = ld8(&message->todo);
+		udp_cut_off = 0;
+		if (second) {
+			/* udp.checksum */
+			udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len,
+						   pkt->udp_end,
+						   ((pkt->message_end - 54) & 1) != 0);
+		}
+	}
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len_2 + 3), pkt->udp_end,
-					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_message_todo = ld8(&message->todo);
-	__be16 old_message_length = ld16(&message->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-			((__u64)old_message_length << 8) + udp_cut_off);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_BOTH) {
+		if (second)
+			udp_csum = fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   ((__u64)ld16(&record->length) << 8) +
+					   ld16(&message->length) + udp_cut_off);
+		else
+			udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   ((__u64)ld16(&record->length) << 8) +
+					   ld16(&message->length));
+	} else {
+		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length +
+				   ((__u64)ld16(&record->length) << 8));
+	}
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len_2 + 14) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (pkt->prog == PROG_BOTH ? (__u64)bpf_htons(pkt->p->local.port) +
+			   bpf_htons(pkt->p->peer.port) : (__u64)bpf_htons(pkt->p->local.port)) +
+			  (pkt->prog == PROG_BOTH ? bpf_htons(pkt->payload_len + 14) :
+			   bpf_htons(pkt->p->peer.port)) +
+			  (pkt->prog == PROG_BOTH ?
+			   (__u64)bpf_htons((second ? pkt->payload_len : pkt->record_end_2 - 68) +
+					    3) << 8 : bpf_htons(pkt->payload_len + 11)) +
+			  (pkt->prog == PROG_BOTH ? bpf_htons(second ? pkt->payload_len :
+			  pkt->message_end - 68) : (__u64)bpf_htons(pkt->record_end - 65) << 8));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+			    bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 34 : 31)) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_record *new_record = pkt->data + 42;
+	struct hdr_message *new_message = pkt->data + 45;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length,
+	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 34 : 31)));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)));
+	st8(&new_record->todo, record_todo);
+	st16(&new_record->length,
+	     bpf_htons(pkt->prog == PROG_BOTH ? (second ? pkt->payload_len :
+						 pkt->record_end_2 - 68) + 3 :
+		       pkt->record_end - 65));
+	if (pkt->prog == PROG_BOTH) {
+		st8(&new_message->todo, message_todo);
+		st16(&new_message->length,
+		     bpf_htons(second ? pkt->payload_len : pkt->message_end - 68));
+	}
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int shared_ipv6_rule_send_ipv4_2(struct __sk_buff *skb, struct packet *pkt,
+							const int second)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_message *message = pkt->data + 62;
+	struct hdr_record *record = pkt->data + 62;
+	__u32 len = skb->len;
+	const __u32 headers_len = 62, new_headers_len = 45, udp_checksum_at = 60,
+		udp_new_checksum_at = 40;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u64 udp_cut_off = 0;
+
+	if (!(pkt->prog == PROG_RECORDS)) {
+		udp_cut_off = 0;
+		if (second) {
+			/* udp.checksum */
+			udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len + 3),
+						   pkt->udp_end,
+						   ((pkt->message_end - 54) & 1) != 0);
+		}
+	}
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u8 old_message_todo;
+	__be16 old_message_length;
+	if (pkt->prog == PROG_RECORDS) {
+		old_message_todo = ld8(&record->todo);
+		old_message_length = ld16(&record->length);
+	} else {
+		old_message_todo = ld8(&message->todo);
+		old_message_length = ld16(&message->length);
+	}
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_RECORDS) {
+		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8));
+	} else {
+		if (second)
+			udp_csum = fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   old_message_todo + ((__u64)old_message_length << 8) +
+					   udp_cut_off);
+		else
+			udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   old_message_todo + ((__u64)old_message_length << 8));
+	}
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 14) +
+					 bpf_htons(pkt->payload_len + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
 
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len_2 + 34) +
-					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
-					 fr_v4(pkt->p->peer.addr) + 64);
+	/* ipv4.checksum */
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 34) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 3, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -884,53 +1490,201 @@ static __always_inline int messages_ipv4_rule_send_4(struct __sk_buff *skb,
 	if (direct)
 		fr_link(pkt->data, &pkt->p->hop_peer);
 
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 34));
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
 	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_rule_send_ipv6_2(struct __sk_buff *skb,
-							  struct messages_packet *pkt)
+static __always_inline int shared_ipv4_rule_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+						      const int second)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_record *record = pkt->data + 42;
+	struct hdr_message *message = pkt->data + 45;
+	__u32 len = skb->len;
+	const __u32 headers_len = pkt->prog == PROG_BOTH ? 48 :
+		45, new_headers_len = pkt->prog == PROG_BOTH ? 68 :
+		65, udp_checksum_at = 40, udp_new_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 record_todo = ld8(&record->todo);
+	__u8 message_todo;
+	__u64 udp_cut_off = 0;
+
+	if (pkt->prog == PROG_BOTH) {
+		message_todo = ld8(&message->todo);
+		udp_cut_off = 0;
+		if (second) {
+			/* udp.checksum */
+			udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len,
+						   pkt->udp_end,
+						   ((pkt->message_end - 34) & 1) != 0);
+		}
+	}
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_BOTH) {
+		if (second)
+			udp_csum = fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   ((__u64)ld16(&record->length) << 8) +
+					   ld16(&message->length) + udp_cut_off);
+		else
+			udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   ((__u64)ld16(&record->length) << 8) +
+					   ld16(&message->length));
+	} else {
+		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length +
+				   ((__u64)ld16(&record->length) << 8));
+	}
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) +
+		bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (pkt->prog == PROG_BOTH ? (__u64)bpf_htons(pkt->p->local.port) +
+			   bpf_htons(pkt->p->peer.port) : (__u64)bpf_htons(pkt->p->local.port)) +
+			  (pkt->prog == PROG_BOTH ? bpf_htons(pkt->payload_len + 14) :
+			   bpf_htons(pkt->p->peer.port)) +
+			  (pkt->prog == PROG_BOTH ?
+			   (__u64)bpf_htons((second ? pkt->payload_len : pkt->record_end_2 - 48) +
+					    3) << 8 : bpf_htons(pkt->payload_len + 11)) +
+			  (pkt->prog == PROG_BOTH ? bpf_htons(second ? pkt->payload_len :
+			  pkt->message_end - 48) : (__u64)bpf_htons(pkt->record_end - 45) << 8));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
+	struct hdr_message *new_message = pkt->data + 65;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length,
+	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)));
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)));
+	st8(&new_record->todo, record_todo);
+	st16(&new_record->length,
+	     bpf_htons(pkt->prog == PROG_BOTH ? (second ? pkt->payload_len :
+						 pkt->record_end_2 - 48) + 3 :
+		       pkt->record_end - 45));
+	if (pkt->prog == PROG_BOTH) {
+		st8(&new_message->todo, message_todo);
+		st16(&new_message->length,
+		     bpf_htons(second ? pkt->payload_len : pkt->message_end - 48));
+	}
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int shared_ipv4_rule_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt,
+							const int second)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_message *message = pkt->data + 42;
+	struct hdr_record *record = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 65, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u64 udp_cut_off = 0;
+
+	if (!(pkt->prog == PROG_RECORDS)) {
+		udp_cut_off = 0;
+		if (second) {
+			/* udp.checksum */
+			udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len + 3),
+						   pkt->udp_end,
+						   ((pkt->message_end - 34) & 1) != 0);
+		}
+	}
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_message_todo = ld8(&message->todo);
-	__be16 old_message_length = ld16(&message->length);
+	__u8 old_message_todo;
+	__be16 old_message_length;
+	if (pkt->prog == PROG_RECORDS) {
+		old_message_todo = ld8(&record->todo);
+		old_message_length = ld16(&record->length);
+	} else {
+		old_message_todo = ld8(&message->todo);
+		old_message_length = ld16(&message->length);
+	}
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  old_message_todo + ((__u64)old_message_length << 8));
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_RECORDS) {
+		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8));
+	} else {
+		if (second)
+			udp_csum = fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   old_message_todo + ((__u64)old_message_length << 8) +
+					   udp_cut_off);
+		else
+			udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   old_message_todo + ((__u64)old_message_length << 8));
+	}
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_3 + 14) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
@@ -938,15 +1692,15 @@ static __always_inline int messages_ipv4_rule_send_ipv6_2(struct __sk_buff *skb,
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_3 + 14) +
+					 bpf_htons(pkt->payload_len + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_3 + 3, FR_TO_IPV6 |
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 3, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -964,192 +1718,173 @@ static __always_inline int messages_ipv4_rule_send_ipv6_2(struct __sk_buff *skb,
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_3 + 14));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
 	st128(new_ipv6->src, ld128(pkt->p->local.addr));
 	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_3 + 14));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_rule_send_ipv6_3(struct __sk_buff *skb,
-							  struct messages_packet *pkt)
+static __always_inline int shared_ip_rule_2(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_message *message = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 65, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-
-	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len_4 + 3), pkt->udp_end,
-					 ((pkt->message_end - 34) & 1) != 0);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_message_todo = ld8(&message->todo);
-	__be16 old_message_length = ld16(&message->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-			((__u64)old_message_length << 8) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_4 + 14) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_4 + 14) +
-					 ((__u64)old_message_todo << 8) + old_message_length +
-					 udp_new_pseudo + 0x204);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_4 + 3, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_tag *new_tag = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_4 + 14));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_4 + 14));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_MESSAGES + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int messages_ipv4_rule_2(struct __sk_buff *skb, struct messages_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, PROG_MESSAGES + reason_address_family);
-	if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-		if (pkt->message_end == pkt->udp_end) { /* no padding */
-			pkt->payload_len = pkt->udp_end - 45;
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      ((pkt->partial >> 16) >= 45 &&
-			       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
-				return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->p->hop_peer,
-						PROG_MESSAGES + reason_too_big);
-			return messages_ipv4_rule_send_3(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_address_family);
+	if (v6) {
+		if (!fr_is_v4(pkt->p->peer.addr)) {
+			if (pkt->prog == PROG_BOTH)
+				return shared_ipv6_rule_ipv6_stays(skb, pkt);
+			return shared_ipv6_rule_ipv6_stays_2(skb, pkt, 0);
 		}
-		pkt->payload_len_2 = pkt->message_end - 45;
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial_2 >> 16) >= 45 &&
-		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len_2 - 1)))
-			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len_2)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
-		return messages_ipv4_rule_send_4(skb, pkt);
+	} else {
+		if (pkt->prog == PROG_BOTH) {
+			if (fr_is_v4(pkt->p->peer.addr))
+				return both_ipv4_rule_ipv4_stays(skb, pkt);
+		} else {
+			if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+				if (pkt->message_end == pkt->udp_end) { /* no padding */
+					pkt->payload_len = pkt->udp_end - 45;
+					pkt->partial = fr_partial(skb);
+					if (!(pkt->partial == 0 ||
+					      pkt->partial == FR_PARTIAL(34, 40) ||
+					      ((pkt->partial >> 16) >= 45 &&
+					       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len -
+					       1)))
+						return fr_up(skb,
+							pkt->prog + reason_partial_checksum);
+					if (unlikely(!fr_fits(&pkt->p->hop_peer,
+						34ULL + pkt->payload_len)))
+						return fr_unfit(skb, &pkt->p->hop_peer,
+							pkt->prog + reason_too_big);
+					return shared_ipv4_rule_send_3(skb, pkt, 0);
+				}
+				pkt->payload_len = pkt->message_end - 45;
+				pkt->partial_2 = fr_partial(skb);
+				if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+				      ((pkt->partial_2 >> 16) >= 45 &&
+				       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len - 1)))
+					return fr_up(skb, pkt->prog + reason_partial_checksum);
+				if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->p->hop_peer,
+							pkt->prog + reason_too_big);
+				return shared_ipv4_rule_send_3(skb, pkt, 1);
+			}
+		}
 	}
-	if (pkt->message_end == pkt->udp_end) { /* no padding */
-		pkt->payload_len_3 = pkt->udp_end - 45;
+	/* no padding */
+	if (pkt->message_end == (pkt->prog == PROG_BOTH ? pkt->record_end_2 : pkt->udp_end)) {
+		pkt->payload_len = pkt->udp_end -
+			(v6 ? (pkt->prog == PROG_BOTH ? 68 : 65) : pkt->prog == PROG_BOTH ? 48 :
+			 45);
 		pkt->partial_3 = fr_partial(skb);
-		if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial_3 >> 16) >= 45 &&
-		       (pkt->partial_3 & 0xffff) < 45ULL + pkt->payload_len_3 - 1)))
-			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
+		if (!(pkt->partial_3 == 0 ||
+		      pkt->partial_3 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      ((pkt->partial_3 >> 16) >= (v6 ? (pkt->prog == PROG_BOTH ? 68 : 65) :
+						  pkt->prog == PROG_BOTH ? 48 : 45) &&
+		       (pkt->partial_3 & 0xffff) < (v6 ? (pkt->prog == PROG_BOTH ? 68ULL : 65ULL) :
+						    pkt->prog == PROG_BOTH ? 48ULL : 45ULL) +
+		       pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len_3)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
-		return messages_ipv4_rule_send_ipv6_2(skb, pkt);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 34ULL : 54ULL) + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		if (v6) {
+			if (pkt->prog == PROG_BOTH)
+				return shared_ipv6_rule_send_ipv4(skb, pkt, 0);
+			return shared_ipv6_rule_send_ipv4_2(skb, pkt, 0);
+		}
+		if (pkt->prog == PROG_BOTH)
+			return shared_ipv4_rule_send_ipv6(skb, pkt, 0);
+		return shared_ipv4_rule_send_ipv6_2(skb, pkt, 0);
 	}
-	pkt->payload_len_4 = pkt->message_end - 45;
+	if (pkt->prog == PROG_BOTH) {
+		if (pkt->record_end_2 != pkt->udp_end)
+			return fr_up(skb, pkt->prog + reason_padding);
+	}
+	pkt->payload_len = pkt->message_end -
+		(v6 ? (pkt->prog == PROG_BOTH ? 68 : 65) : pkt->prog == PROG_BOTH ? 48 : 45);
 	pkt->partial_4 = fr_partial(skb);
-	if (!(pkt->partial_4 == 0 || pkt->partial_4 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_4 >> 16) >= 45 &&
-	       (pkt->partial_4 & 0xffff) < 45ULL + pkt->payload_len_4 - 1)))
-		return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
+	if (!(pkt->partial_4 == 0 || pkt->partial_4 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      ((pkt->partial_4 >> 16) >= (v6 ? (pkt->prog == PROG_BOTH ? 68 : 65) :
+					  pkt->prog == PROG_BOTH ? 48 : 45) &&
+	       (pkt->partial_4 & 0xffff) < (v6 ? (pkt->prog == PROG_BOTH ? 68ULL : 65ULL) :
+					    pkt->prog == PROG_BOTH ? 48ULL : 45ULL) +
+	       pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len_4)))
-		return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
-	return messages_ipv4_rule_send_ipv6_3(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 34ULL : 54ULL) + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+	if (v6) {
+		if (pkt->prog == PROG_BOTH)
+			return shared_ipv6_rule_send_ipv4(skb, pkt, 1);
+		return shared_ipv6_rule_send_ipv4_2(skb, pkt, 1);
+	}
+	if (pkt->prog == PROG_BOTH)
+		return shared_ipv4_rule_send_ipv6(skb, pkt, 1);
+	return shared_ipv4_rule_send_ipv6_2(skb, pkt, 1);
 }
 
-static __always_inline int messages_ipv4_send_2(struct __sk_buff *skb, struct messages_packet *pkt)
+static __always_inline int shared_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_message *message = pkt->data + 42;
+	struct hdr_record *record = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 45, new_headers_len = 42, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u64 udp_cut_off = 0;
 
+	if (!(pkt->prog == PROG_RECORDS)) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					   ((pkt->message_end - 34) & 1) != 0);
+	}
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
-					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + ld16(&message->todo) +
-			ld8((void *)&message->length + 1) + udp_cut_off);
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_RECORDS)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length +
+				   ld16(&record->todo) + ld8((void *)&record->length + 1));
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length +
+				   ld16(&message->todo) + ld8((void *)&message->length + 1) +
+				   udp_cut_off);
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len_2 + 8) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 8) + udp_new_pseudo);
+					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
@@ -1157,15 +1892,15 @@ static __always_inline int messages_ipv4_send_2(struct __sk_buff *skb, struct me
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len_2 + 28) +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 28) +
 					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
 					 fr_v4(pkt->p->peer.addr) + 64);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1181,50 +1916,62 @@ static __always_inline int messages_ipv4_send_2(struct __sk_buff *skb, struct me
 		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
 	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_send_ipv6_2(struct __sk_buff *skb,
-						     struct messages_packet *pkt)
+static __always_inline int shared_ip_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_message *message = pkt->data + 42;
+	struct hdr_record *record = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 45, new_headers_len = 62, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u64 udp_cut_off = 0;
 
+	if (!(pkt->prog == PROG_RECORDS)) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					   ((pkt->message_end - 34) & 1) != 0);
+	}
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
-					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + ld16(&message->todo) +
-			ld8((void *)&message->length + 1) + udp_cut_off);
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_RECORDS)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length +
+				   ld16(&record->todo) + ld8((void *)&record->length + 1));
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length +
+				   ld16(&message->todo) + ld8((void *)&message->length + 1) +
+				   udp_cut_off);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 8) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 8) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
@@ -1232,13 +1979,13 @@ static __always_inline int messages_ipv4_send_ipv6_2(struct __sk_buff *skb,
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 8) + udp_new_pseudo);
+					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV6 |
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1255,27 +2002,60 @@ static __always_inline int messages_ipv4_send_ipv6_2(struct __sk_buff *skb,
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
 	st128(new_ipv6->src, ld128(pkt->p->local.addr));
 	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv4_send_3(struct __sk_buff *skb, struct messages_packet *pkt)
+static __always_inline int shared_ipv6_rule_send(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+
+	/* udp.checksum */
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, ld16(&udp->src_port));
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0x4d00);
+
+	__s64 csum = fr_complete_begin(skb, 54, 8);
+	struct hdr_udp *new_udp = pkt->data + 54;
+
+	st16(&new_udp->src_port, bpf_htons(77));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, 54, 8);
+
+	fr_count(pkt->prog + reason_pass, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int shared_ipv4_send_3(struct __sk_buff *skb, struct packet *pkt)
+{
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
@@ -1298,90 +2078,32 @@ static __always_inline int messages_ipv4_send_3(struct __sk_buff *skb, struct me
 	st16(&new_udp->src_port, bpf_htons(77));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 34, 8);
 
-	fr_count(PROG_MESSAGES + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int messages_ipv4_send_4(struct __sk_buff *skb, struct messages_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 45, new_headers_len = 45, udp_checksum_at = 40;
-
-	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
-					 ((pkt->message_end - 34) & 1) != 0);
-	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld16(&udp->src_port) + old_udp_length + udp_cut_off);
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst +
-		bpf_htons(pkt->payload_len + 11) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->payload_len + 11) + 0x4d00);
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ld16(&ipv4->total_length) +
-					 bpf_htons(pkt->payload_len + 31));
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, 16, 26);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 31));
-	st16(&new_udp->src_port, bpf_htons(77));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
-	fr_complete_end(skb, csum, 16, 26);
-
-	fr_count(PROG_MESSAGES + reason_pass, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return TC_ACT_UNSPEC;
-}
-
-/* What is the same for all receivers. */
-struct messages_same1 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u64 ip_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct messages_fan1 {
-	struct __sk_buff *skb;
-	struct list_listeners *list;
-	void *front;
-};
-
-static __always_inline long messages_copy1(struct __sk_buff *skb, void *front,
-					   struct receiver_listeners *r,
-					   struct messages_same1 *same)
+static __always_inline long shared_copy(struct __sk_buff *skb, void *front,
+					struct receiver_listeners *r, struct same *same,
+					const __u32 prog, const int v6)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
+	__u64 udp_new_pseudo;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->peer.addr);
+	if (v6) {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+			fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->peer.addr)) +
+			fr_add64(ld64(r->peer.addr + 8));
+	} else {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->peer.addr);
+	}
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -1389,103 +2111,176 @@ static __always_inline long messages_copy1(struct __sk_buff *skb, void *front,
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
 						 bpf_htons(r->local.port) +
 						 bpf_htons(r->peer.port));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) + fr_v4(r->peer.addr));
+	__be16 ip_checksum = 0;
+	if (!v6) {
+		if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
+		/* ip.checksum */
+		ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) + fr_v4(r->peer.addr));
+	}
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_MESSAGES + reason_refused_by_device);
-
+	if (unlikely(data + (v6 ? 62 : 42) > (void *)(long)skb->data_end))
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + (v6 ? 54 : 34);
 
 	fr_link(data, &r->hop_peer);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->peer.addr));
+	if (v6) {
+		st32(new_ipv6->version_to_flow_label,
+		     bpf_htonl(0x60000000ULL |
+			       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+		st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+		st64(new_ipv6->src, ld64(r->local.addr));
+		st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+		st64(new_ipv6->dst, ld64(r->peer.addr));
+		st64(new_ipv6->dst + 8, ld64(r->peer.addr + 8));
+	} else {
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+		st32(new_ipv4->src, fr_v4(r->local.addr));
+		st32(new_ipv4->dst, fr_v4(r->peer.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->peer.port));
 	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 24);
+		fr_complete(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 48 : 24);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_peer.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_MESSAGES + reason_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-static __noinline long messages_turn1(__u32 i, struct messages_fan1 *fan)
+static __always_inline long shared_turn(__u32 i, struct fan *fan, const int second,
+					const int second_2)
 {
+	__u32 prog = second ? PROG_RECORDS : PROG_MESSAGES;
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct messages_same1 *same = front + FR_NEEDS_FRONT;
+	struct same *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
+	struct hdr_udp *saved_udp = front + 54;
 
 	if (!r)
 		return 1;
-
-	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->peer.addr) || !fr_is_v4(r->peer.addr))
-		return fr_decline(r->receiver, skb->len, PROG_MESSAGES + reason_address_family_2);
+	if (second_2) {
+		/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"],... */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->peer.addr) || !fr_is_v4(r->peer.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family_2);
+	} else {
+		/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"],... */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->peer.addr) || fr_is_v4(r->peer.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family_2);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum_2);
+	}
 	if (unlikely(r->hop_peer.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_peer, PROG_MESSAGES + reason_no_route_2));
+				  fr_indirect(&r->hop_peer, prog + reason_no_route_2));
 	if (ip_end - 14 > r->hop_peer.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_MESSAGES + reason_too_big_2);
-	return messages_copy1(skb, front, r, same);
+		return fr_decline(r->receiver, skb->len, prog + reason_too_big_2);
+	return shared_copy(skb, front, r, same, prog, second_2 ? 0 : 1);
 }
 
-static __always_inline int messages_fan1(struct __sk_buff *skb, struct messages_packet *pkt)
+static __noinline long records_turn2(__u32 i, struct fan *fan)
+{
+	return shared_turn(i, fan, 1, 0);
+}
+
+static __noinline long records_turn1(__u32 i, struct fan *fan)
+{
+	return shared_turn(i, fan, 1, 1);
+}
+
+static __noinline long messages_turn2(__u32 i, struct fan *fan)
+{
+	return shared_turn(i, fan, 0, 0);
+}
+
+static __noinline long messages_turn1(__u32 i, struct fan *fan)
+{
+	return shared_turn(i, fan, 0, 1);
+}
+
+static __always_inline int shared_fan(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u32 len = skb->len;
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
 	struct group_listeners key __attribute__((aligned(8))) = {};
 	struct list_listeners *list;
-
-	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
+	if (v6) {
+		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 0);
+	} else {
+		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
+	}
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, PROG_MESSAGES + reason_no_listeners);
+		return fr_up(skb, pkt->prog + reason_no_listeners);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_MESSAGES + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 42);
+	void *front = fr_save_front(skb, v6 ? 62 : 42);
 	if (!front)
-		return fr_up(skb, PROG_MESSAGES + reason_no_memory);
-	struct messages_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_udp *saved_udp = front + (v6 ? 54 : 34);
+	if (v6) {
+		/* udp.checksum, without what depends on the receiver */
+		same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+					  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+						  fr_add64(ld64(saved_ipv6->src + 8)) +
+						  fr_add64(ld64(saved_ipv6->dst)) +
+						  fr_add64(ld64(saved_ipv6->dst + 8)) +
+						  ld16(&saved_udp->length) +
+						  bpf_htons(IPPROTO_UDP)));
+	} else {
+		/* udp.checksum, without what depends on the receiver */
+		same->kind0 = ld16(&saved_udp->checksum) ?
+			fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+				    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+					    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+					    FR_SUM_ABSENT;
+	}
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_MESSAGES + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	if (v6) {
+		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+			((__u64)fr_add64(ld64(saved_ipv6->src)) +
+			 fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+			 fr_add64(ld64(saved_ipv6->dst + 8))) :
+			 fr_sum_of(ld16(&saved_udp->checksum)) -
+			 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
+			  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+			  fr_add64(ld64(saved_ipv6->dst + 8)));
+	} else {
+		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+			((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+			fr_sum_of(ld16(&saved_udp->checksum)) -
+			((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) +
+			 ld32(saved_ipv4->dst));
 
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+		/* ip.checksum, without what depends on the receiver */
+		same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+			((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) +
+			 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
+			 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+	}
 	same->ip_end = pkt->ip_end;
 
 	/*
@@ -1494,148 +2289,35 @@ static __always_inline int messages_fan1(struct __sk_buff *skb, struct messages_
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, 18, 24);
+		same->csum = fr_complete_without(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 48 : 24);
 
 	same->copies0 = 0;
-	struct messages_fan1 fan = {
+	struct fan fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, messages_turn1, &fan, 0);
+	if (pkt->prog == PROG_RECORDS) {
+		if (v6)
+			bpf_loop(list->count, records_turn2, &fan, 0);
+		else
+			bpf_loop(list->count, records_turn1, &fan, 0);
+	} else {
+		if (v6)
+			bpf_loop(list->count, messages_turn2, &fan, 0);
+		else
+			bpf_loop(list->count, messages_turn1, &fan, 0);
+	}
 
-	if (bpf_skb_store_bytes(skb, 0, front, 42, 0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
+	if (bpf_skb_store_bytes(skb, 0, front, v6 ? 62 : 42, 0))
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 24);
+		fr_complete(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 48 : 24);
 
-	fr_count_copies(PROG_MESSAGES + reason_copy, same->copies0, skb->len);
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
-	fr_count(PROG_MESSAGES + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int messages_ipv4_rules(struct __sk_buff *skb, struct messages_packet *pkt)
-{
-	struct hdr_message *message = pkt->data + 42;
-
-	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
-	if (be8(&message->todo) == 4 || be8(&message->todo) == 20) {
-		if (pkt->message_end == pkt->udp_end) { /* no padding */
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      (pkt->partial >> 16) >= 45))
-				return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-			return messages_ipv4_send_3(skb, pkt);
-		}
-		pkt->payload_len = pkt->message_end - 45;
-		if (pkt->payload_len + 31 > 0xffff || pkt->payload_len + 11 > 0xffff)
-			return fr_up(skb, PROG_MESSAGES + reason_length);
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial_2 >> 16) >= 45 &&
-		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-		return messages_ipv4_send_4(skb, pkt);
-	}
-
-	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
-	if (be8(&message->todo) == 5 || be8(&message->todo) == 21) {
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-		if (pkt->message_end != pkt->udp_end)
-			return fr_up(skb, PROG_MESSAGES + reason_padding);
-		return messages_fan1(skb, pkt);
-	}
-
-	/* "?(h)s": { */
-	return fr_up(skb, PROG_MESSAGES + reason_no_rule);
-}
-
-static __always_inline int messages_ipv4(struct __sk_buff *skb, struct messages_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_message *message = pkt->data + 42;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_MESSAGES + why);
-
-	/* message: fields: [{name: "todo", bits: 8, is: <16}, {name: "length", bits: 16, coun... */
-	why = check_message(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &pkt->message_end);
-	if (why)
-		return fr_up(skb, PROG_MESSAGES + why);
-
-	/* lookup: p: by_source: ["udp.src"] */
-	struct key_by_source key __attribute__((aligned(8))) = {};
-
-	fr_put_endpoint_v4(&key.from, ld32(ipv4->src), be16(&udp->src_port));
-	enum fr_found found = find_by_source(&key, pkt->lease, 0, &pkt->p, pkt->now);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_MESSAGES + reason_no_by_source,
-				 PROG_MESSAGES + reason_changing);
-
-	/* {match: "?(h).todo": 0 | 16, do: [_send]}, */
-	if (be8(&message->todo) == 0 || be8(&message->todo) == 16)
-		return messages_ipv4_rule(skb, pkt);
-
-	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
-	if (be8(&message->todo) == 1 || be8(&message->todo) == 17) {
-		/* _send: {send: {from: "p.local", to: "p.peer"}} */
-		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, PROG_MESSAGES + reason_address_family);
-		pkt->payload_len = pkt->message_end - 45;
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial >> 16) >= 45 &&
-		       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->p->hop_peer,
-						PROG_MESSAGES + reason_too_big);
-			return messages_ipv4_send(skb, pkt);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
-		return messages_ipv4_send_ipv6(skb, pkt);
-	}
-
-	/* {match: "?(h).todo": 2 | 18, do: [{push: {tag: {id: 0x010203}, before: h}}, _send]}, */
-	if (be8(&message->todo) == 2 || be8(&message->todo) == 18)
-		return messages_ipv4_rule_2(skb, pkt);
-
-	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
-	if (be8(&message->todo) == 3 || be8(&message->todo) == 19) {
-		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, PROG_MESSAGES + reason_address_family);
-		pkt->payload_len_2 = pkt->message_end - 45;
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial_2 >> 16) >= 45 &&
-		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len_2 - 1)))
-			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len_2)))
-				return fr_unfit(skb, &pkt->p->hop_peer,
-						PROG_MESSAGES + reason_too_big);
-			return messages_ipv4_send_2(skb, pkt);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len_2)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
-		return messages_ipv4_send_ipv6_2(skb, pkt);
-	}
-
-	return messages_ipv4_rules(skb, pkt);
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1666,252 +2348,13 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int messages_ipv6_rule_ipv6_stays_send(struct __sk_buff *skb,
-	struct messages_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld32(&udp->src_port));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_MESSAGES + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_MESSAGES + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 48);
-
-	fr_count(PROG_MESSAGES + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int messages_ipv6_rule_ipv6_stays_send_2(struct __sk_buff *skb,
-	struct messages_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 65, new_headers_len = 65, udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
-					 ((pkt->message_end - 54) & 1) != 0);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 11) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
-			  bpf_htons(pkt->payload_len + 11));
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 11));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 48);
-
-	fr_count(PROG_MESSAGES + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int messages_ipv6_rule_ipv6_stays(struct __sk_buff *skb,
-							 struct messages_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (pkt->message_end == pkt->udp_end) { /* no padding */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= 65))
-			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
-		return messages_ipv6_rule_ipv6_stays_send(skb, pkt);
-	}
-	pkt->payload_len = pkt->message_end - 65;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 65 &&
-	       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 51ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
-	return messages_ipv6_rule_ipv6_stays_send_2(skb, pkt);
-}
-
-static __always_inline int messages_ipv6_rule_send_ipv4(struct __sk_buff *skb,
-							struct messages_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_message *message = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 65, new_headers_len = 45, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 message_todo = ld8(&message->todo);
-
-	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
-					 ((pkt->message_end - 54) & 1) != 0);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ((__u64)ld16(&message->length) << 8) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len + 11) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
-			  bpf_htons(pkt->payload_len + 11) +
-			  ((__u64)bpf_htons(pkt->payload_len) << 8));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 31) +
-			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_message *new_message = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 31));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->payload_len));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_MESSAGES + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int messages_ipv6_rule(struct __sk_buff *skb, struct messages_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, PROG_MESSAGES + reason_address_family);
-	if (!fr_is_v4(pkt->p->peer.addr))
-		return messages_ipv6_rule_ipv6_stays(skb, pkt);
-	pkt->payload_len = pkt->message_end - 65;
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial >> 16) >= 65 &&
-	       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 31ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
-	return messages_ipv6_rule_send_ipv4(skb, pkt);
-}
-
-static __always_inline int messages_ipv6_send(struct __sk_buff *skb, struct messages_packet *pkt)
+static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_message *message = pkt->data + 62;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_message *message = pkt->data + 62;
+	struct hdr_record *record = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 65, new_headers_len = 68, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -1919,18 +2362,32 @@ static __always_inline int messages_ipv6_send(struct __sk_buff *skb, struct mess
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 message_todo = ld8(&message->todo);
+	__u8 message_todo;
+	__u64 udp_cut_off = 0;
 
+	if (pkt->prog == PROG_RECORDS) {
+		message_todo = ld8(&record->todo);
+	} else {
+		message_todo = ld8(&message->todo);
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					   ((pkt->message_end - 54) & 1) != 0);
+	}
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
-					 ((pkt->message_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
-			((__u64)ld16(&message->length) << 8) + udp_cut_off);
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_RECORDS)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
+				   ((__u64)ld16(&record->length) << 8));
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
+				   ((__u64)ld16(&message->length) << 8) + udp_cut_off);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
 		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
 		bpf_htons(IPPROTO_UDP);
@@ -1941,14 +2398,16 @@ static __always_inline int messages_ipv6_send(struct __sk_buff *skb, struct mess
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
 					 bpf_htons(pkt->payload_len + 14) + message_todo +
-					 ((__u64)bpf_htons(pkt->payload_len + 3) << 8) +
+					 ((__u64)bpf_htons((pkt->prog == PROG_RECORDS ?
+							    pkt->record_end - 65 :
+							    pkt->payload_len) + 3) << 8) +
 					 udp_new_pseudo + 0x402);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1961,6 +2420,7 @@ static __always_inline int messages_ipv6_send(struct __sk_buff *skb, struct mess
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 54;
 	struct hdr_message *new_message = pkt->data + 62;
+	struct hdr_record *new_record = pkt->data + 62;
 	struct hdr_tag *new_tag = pkt->data + 65;
 	if (direct)
 		fr_link(pkt->data, &pkt->p->hop_peer);
@@ -1974,44 +2434,63 @@ static __always_inline int messages_ipv6_send(struct __sk_buff *skb, struct mess
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->payload_len + 3));
+	if (pkt->prog == PROG_RECORDS) {
+		st8(&new_record->todo, message_todo);
+		st16(&new_record->length, bpf_htons(pkt->record_end - 65 + 3));
+	} else {
+		st8(&new_message->todo, message_todo);
+		st16(&new_message->length, bpf_htons(pkt->payload_len + 3));
+	}
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv6_send_ipv4(struct __sk_buff *skb,
-						   struct messages_packet *pkt)
+static __always_inline int shared_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_message *message = pkt->data + 62;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_message *message = pkt->data + 62;
+	struct hdr_record *record = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 65, new_headers_len = 48, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 message_todo = ld8(&message->todo);
+	__u8 message_todo;
+	__u64 udp_cut_off = 0;
 
+	if (pkt->prog == PROG_RECORDS) {
+		message_todo = ld8(&record->todo);
+	} else {
+		message_todo = ld8(&message->todo);
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					   ((pkt->message_end - 54) & 1) != 0);
+	}
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
-					 ((pkt->message_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
-			((__u64)ld16(&message->length) << 8) + udp_cut_off);
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_RECORDS)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
+				   ((__u64)ld16(&record->length) << 8));
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
+				   ((__u64)ld16(&message->length) << 8) + udp_cut_off);
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
 		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
@@ -2021,7 +2500,9 @@ static __always_inline int messages_ipv6_send_ipv4(struct __sk_buff *skb,
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
 					 bpf_htons(pkt->payload_len + 14) + message_todo +
-					 ((__u64)bpf_htons(pkt->payload_len + 3) << 8) +
+					 ((__u64)bpf_htons((pkt->prog == PROG_RECORDS ?
+							    pkt->record_end - 65 :
+							    pkt->payload_len) + 3) << 8) +
 					 udp_new_pseudo + 0x402);
 
 	/* ipv4.checksum */
@@ -2033,7 +2514,7 @@ static __always_inline int messages_ipv6_send_ipv4(struct __sk_buff *skb,
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2046,6 +2527,7 @@ static __always_inline int messages_ipv6_send_ipv4(struct __sk_buff *skb,
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
 	struct hdr_message *new_message = pkt->data + 42;
+	struct hdr_record *new_record = pkt->data + 42;
 	struct hdr_tag *new_tag = pkt->data + 45;
 	if (direct)
 		fr_link(pkt->data, &pkt->p->hop_peer);
@@ -2060,422 +2542,33 @@ static __always_inline int messages_ipv6_send_ipv4(struct __sk_buff *skb,
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->payload_len + 3));
+	if (pkt->prog == PROG_RECORDS) {
+		st8(&new_record->todo, message_todo);
+		st16(&new_record->length, bpf_htons(pkt->record_end - 65 + 3));
+	} else {
+		st8(&new_message->todo, message_todo);
+		st16(&new_message->length, bpf_htons(pkt->payload_len + 3));
+	}
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv6_rule_ipv6_stays_send_3(struct __sk_buff *skb,
-	struct messages_packet *pkt)
+static __always_inline int shared_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_message *message = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 65, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_message_todo = ld8(&message->todo);
-	__be16 old_message_length = ld16(&message->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  old_message_todo + ((__u64)old_message_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 14) +
-					 ((__u64)old_message_todo << 8) + old_message_length +
-					 udp_new_pseudo + 0x204);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 3,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_tag *new_tag = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_MESSAGES + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int messages_ipv6_rule_ipv6_stays_send_4(struct __sk_buff *skb,
-	struct messages_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_message *message = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 65, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len_2 + 3), pkt->udp_end,
-					 ((pkt->message_end - 54) & 1) != 0);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_message_todo = ld8(&message->todo);
-	__be16 old_message_length = ld16(&message->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-			((__u64)old_message_length << 8) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 14) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 14) +
-					 ((__u64)old_message_todo << 8) + old_message_length +
-					 udp_new_pseudo + 0x204);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_tag *new_tag = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 14));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_MESSAGES + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int messages_ipv6_rule_ipv6_stays_2(struct __sk_buff *skb,
-							   struct messages_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (pkt->message_end == pkt->udp_end) { /* no padding */
-		pkt->payload_len = pkt->udp_end - 65;
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial >> 16) >= 65 &&
-		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
-		return messages_ipv6_rule_ipv6_stays_send_3(skb, pkt);
-	}
-	pkt->payload_len_2 = pkt->message_end - 65;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 65 &&
-	       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
-	return messages_ipv6_rule_ipv6_stays_send_4(skb, pkt);
-}
-
-static __always_inline int messages_ipv6_rule_send_ipv4_2(struct __sk_buff *skb,
-							  struct messages_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_message *message = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 45, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_message_todo = ld8(&message->todo);
-	__be16 old_message_length = ld16(&message->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  old_message_todo + ((__u64)old_message_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 14) +
-					 ((__u64)old_message_todo << 8) + old_message_length +
-					 udp_new_pseudo + 0x204);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 34) +
-			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 3, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_tag *new_tag = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_MESSAGES + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int messages_ipv6_rule_send_ipv4_3(struct __sk_buff *skb,
-							  struct messages_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_message *message = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 45, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-
-	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len_2 + 3), pkt->udp_end,
-					 ((pkt->message_end - 54) & 1) != 0);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_message_todo = ld8(&message->todo);
-	__be16 old_message_length = ld16(&message->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-			((__u64)old_message_length << 8) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len_2 + 14) + bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 14) +
-					 ((__u64)old_message_todo << 8) + old_message_length +
-					 udp_new_pseudo + 0x204);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 34) +
-			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_tag *new_tag = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 34));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_MESSAGES + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int messages_ipv6_rule_2(struct __sk_buff *skb, struct messages_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, PROG_MESSAGES + reason_address_family);
-	if (!fr_is_v4(pkt->p->peer.addr))
-		return messages_ipv6_rule_ipv6_stays_2(skb, pkt);
-	if (pkt->message_end == pkt->udp_end) { /* no padding */
-		pkt->payload_len = pkt->udp_end - 65;
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial >> 16) >= 65 &&
-		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
-		return messages_ipv6_rule_send_ipv4_2(skb, pkt);
-	}
-	pkt->payload_len_2 = pkt->message_end - 65;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 65 &&
-	       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
-	return messages_ipv6_rule_send_ipv4_3(skb, pkt);
-}
-
-static __always_inline int messages_ipv6_send_2(struct __sk_buff *skb, struct messages_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_message *message = pkt->data + 62;
+	struct hdr_record *record = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 65, new_headers_len = 62, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -2483,19 +2576,31 @@ static __always_inline int messages_ipv6_send_2(struct __sk_buff *skb, struct me
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__u64 udp_cut_off = 0;
 
+	if (!(pkt->prog == PROG_RECORDS)) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					   ((pkt->message_end - 54) & 1) != 0);
+	}
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
-					 ((pkt->message_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + ld16(&message->todo) +
-			ld8((void *)&message->length + 1) + udp_cut_off);
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_RECORDS)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length +
+				   ld16(&record->todo) + ld8((void *)&record->length + 1));
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length +
+				   ld16(&message->todo) + ld8((void *)&message->length + 1) +
+				   udp_cut_off);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 8) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 8) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
@@ -2503,13 +2608,13 @@ static __always_inline int messages_ipv6_send_2(struct __sk_buff *skb, struct me
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 8) + udp_new_pseudo);
+					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2526,66 +2631,78 @@ static __always_inline int messages_ipv6_send_2(struct __sk_buff *skb, struct me
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ld128(pkt->p->local.addr));
 	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv6_send_ipv4_2(struct __sk_buff *skb,
-						     struct messages_packet *pkt)
+static __always_inline int shared_ipv6_send_ip_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_message *message = pkt->data + 62;
+	struct hdr_record *record = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 65, new_headers_len = 42, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u64 udp_cut_off = 0;
 
+	if (!(pkt->prog == PROG_RECORDS)) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					   ((pkt->message_end - 54) & 1) != 0);
+	}
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
-					 ((pkt->message_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + ld16(&message->todo) +
-			ld8((void *)&message->length + 1) + udp_cut_off);
+	struct fr_csum udp_csum;
+	if (pkt->prog == PROG_RECORDS)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length +
+				   ld16(&record->todo) + ld8((void *)&record->length + 1));
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length +
+				   ld16(&message->todo) + ld8((void *)&message->length + 1) +
+				   udp_cut_off);
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len_2 + 8) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 8) + udp_new_pseudo);
+					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 28) +
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 28) +
 			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV4 |
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2602,64 +2719,190 @@ static __always_inline int messages_ipv6_send_ipv4_2(struct __sk_buff *skb,
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
 	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_MESSAGES + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv6_rule_send(struct __sk_buff *skb,
-						   struct messages_packet *pkt)
+/*
+ * prog_messages: tc/ingress
+ *	eth ipv4 udp message
+ *	eth ipv6 udp message
+ */
+
+static __always_inline int messages_ip_rule_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+						      const int to_v6)
 {
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_message *message = pkt->data + (to_v6 ? 62 : 42);
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
+	const __u32 headers_len = to_v6 ? 65 : 45, new_headers_len = to_v6 ? 45 :
+		65, udp_checksum_at = to_v6 ? 60 : 40, udp_new_checksum_at = to_v6 ? 40 : 60;
+	__be32 ipv6_version_to_flow_label = 0;
+	__be16 ipv4_version_to_ecn = 0;
+
+	if (to_v6)
+		ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+						(((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						 2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						       3));
+	else
+		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						       ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						       ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 message_todo = ld8(&message->todo);
 
 	/* udp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
+					 ((pkt->message_end - (to_v6 ? 54 : 34)) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld16(&udp->src_port));
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0x4d00);
+	__u64 udp_old_pseudo;
+	if (to_v6)
+		udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ((__u64)ld16(&message->length) << 8) + udp_cut_off);
+	__u64 udp_new_pseudo;
+	if (to_v6)
+		udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+			bpf_htons(pkt->payload_len_2 + 11) + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+			fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 11) +
+			bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len_2 + 11) +
+			  ((__u64)bpf_htons(pkt->payload_len_2) << 8));
+	__be16 ipv4_checksum = 0;
+	if (to_v6) {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len_2 + 31) +
+					    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+					    0x1180);
+	}
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	__s64 csum = fr_complete_begin(skb, 54, 8);
-	struct hdr_udp *new_udp = pkt->data + 54;
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
+			    to_v6 ? FR_TO_IPV4 : FR_TO_IPV6, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
-	st16(&new_udp->src_port, bpf_htons(77));
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 34 : 54);
+	struct hdr_message *new_message = pkt->data + (to_v6 ? 42 : 62);
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st16(&new_eth->type, bpf_htons(to_v6 ? 0x800 : 0x86dd));
+	if (to_v6) {
+		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 31));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4011));
+		st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	} else {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 11));
+		st16(&new_ipv6->next_header, bpf_htons(0x1140));
+		st128(new_ipv6->src, ld128(pkt->p->local.addr));
+		st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	}
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 11));
+	st8(&new_message->todo, message_todo);
+	st16(&new_message->length, bpf_htons(pkt->payload_len_2));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
-	fr_complete_end(skb, csum, 54, 8);
+	if (to_v6)
+		st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_MESSAGES + reason_pass, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return TC_ACT_UNSPEC;
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int messages_ipv6_rule_send_2(struct __sk_buff *skb,
-						     struct messages_packet *pkt)
+static __always_inline int messages_ip_rule(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+
+	/* _send: {send: {from: "p.local", to: "p.peer"}} */
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_up(skb, pkt->prog + reason_address_family);
+	if (v6) {
+		if (!fr_is_v4(pkt->p->peer.addr))
+			return shared_ipv6_rule_ipv6_stays(skb, pkt);
+	} else {
+		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+			if (pkt->message_end == pkt->udp_end) { /* no padding */
+				pkt->partial = fr_partial(skb);
+				if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+				      (pkt->partial >> 16) >= 45) ||
+				    !(skb->len <= pkt->ip_end ||
+				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+					return fr_up(skb, pkt->prog + reason_partial_checksum);
+				if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
+					return fr_unfit(skb, &pkt->p->hop_peer,
+							pkt->prog + reason_too_big);
+				return shared_ipv4_rule_send(skb, pkt);
+			}
+			pkt->payload_len = pkt->message_end - 45;
+			pkt->partial_2 = fr_partial(skb);
+			if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+			      ((pkt->partial_2 >> 16) >= 45 &&
+			       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len - 1)))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 31ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+			return shared_ipv4_rule_send_2(skb, pkt);
+		}
+	}
+	pkt->payload_len_2 = pkt->message_end - (v6 ? 65 : 45);
+	pkt->partial_3 = fr_partial(skb);
+	if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      ((pkt->partial_3 >> 16) >= (v6 ? 65 : 45) &&
+	       (pkt->partial_3 & 0xffff) < (v6 ? 65ULL : 45ULL) + pkt->payload_len_2 - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 31ULL : 51ULL) + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+	return messages_ip_rule_send_ipv6(skb, pkt, v6);
+}
+
+static __always_inline int messages_ipv6_rule_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 65, new_headers_len = 65, udp_checksum_at = 60;
 
@@ -2672,7 +2915,7 @@ static __always_inline int messages_ipv6_rule_send_2(struct __sk_buff *skb,
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld16(&udp->src_port) + old_udp_length + udp_cut_off);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		bpf_htons(pkt->payload_len + 11) + bpf_htons(IPPROTO_UDP);
@@ -2681,7 +2924,7 @@ static __always_inline int messages_ipv6_rule_send_2(struct __sk_buff *skb,
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_MESSAGES + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, 18, 44);
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
@@ -2692,226 +2935,218 @@ static __always_inline int messages_ipv6_rule_send_2(struct __sk_buff *skb,
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 18, 44);
 
-	fr_count(PROG_MESSAGES + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int messages_ipv6_rule_3(struct __sk_buff *skb, struct messages_packet *pkt)
+static __always_inline int messages_ipv6_rule_3(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
 	if (pkt->message_end == pkt->udp_end) { /* no padding */
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      (pkt->partial >> 16) >= 65))
-			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
-		return messages_ipv6_rule_send(skb, pkt);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return shared_ipv6_rule_send(skb, pkt);
 	}
 	pkt->payload_len = pkt->message_end - 65;
 	if (pkt->payload_len + 11 > 0xffff || pkt->payload_len + 11 > 0xffff)
-		return fr_up(skb, PROG_MESSAGES + reason_length);
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 65 &&
-	       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_length);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= 65 &&
+	       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
 	return messages_ipv6_rule_send_2(skb, pkt);
 }
 
-/* What is the same for all receivers. */
-struct messages_same2 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 ip_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct messages_fan2 {
-	struct __sk_buff *skb;
-	struct list_listeners *list;
-	void *front;
-};
-
-static __always_inline long messages_copy2(struct __sk_buff *skb, void *front,
-					   struct receiver_listeners *r,
-					   struct messages_same2 *same)
+static __always_inline int messages_ipv4_send_4(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u32 len = skb->len;
+	const __u32 headers_len = 45, new_headers_len = 45, udp_checksum_at = 40;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->peer.addr)) +
-		fr_add64(ld64(r->peer.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->peer.port));
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					 ((pkt->message_end - 34) & 1) != 0);
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld16(&udp->src_port) + old_udp_length + udp_cut_off);
+	udp_csum.optional = 1;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst +
+		bpf_htons(pkt->payload_len + 11) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->payload_len + 11) + 0x4d00);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 62 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_MESSAGES + reason_refused_by_device);
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ld16(&ipv4->total_length) +
+					 bpf_htons(pkt->payload_len + 31));
 
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
-	fr_link(data, &r->hop_peer);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->peer.addr));
-	st64(new_ipv6->dst + 8, ld64(r->peer.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->peer.port));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 48);
+	__s64 csum = fr_complete_begin(skb, 16, 26);
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
 
-	if (unlikely(bpf_clone_redirect(skb, r->hop_peer.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_MESSAGES + reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 31));
+	st16(&new_udp->src_port, bpf_htons(77));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, 16, 26);
 
-static __noinline long messages_turn2(__u32 i, struct messages_fan2 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct messages_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
-	struct hdr_udp *saved_udp = front + 54;
-
-	if (!r)
-		return 1;
-
-	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->peer.addr) || fr_is_v4(r->peer.addr))
-		return fr_decline(r->receiver, skb->len, PROG_MESSAGES + reason_address_family_2);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_MESSAGES + reason_udp_checksum_2);
-	if (unlikely(r->hop_peer.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_peer, PROG_MESSAGES + reason_no_route_2));
-	if (ip_end - 14 > r->hop_peer.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_MESSAGES + reason_too_big_2);
-	return messages_copy2(skb, front, r, same);
-}
-
-static __always_inline int messages_fan2(struct __sk_buff *skb, struct messages_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-
-	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
-	struct group_listeners key __attribute__((aligned(8))) = {};
-	struct list_listeners *list;
-
-	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 0);
-	list = list_of_listeners(&key);
-	if (!list)
-		return fr_up(skb, PROG_MESSAGES + reason_no_listeners);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_MESSAGES + reason_no_memory);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 62);
-	if (!front)
-		return fr_up(skb, PROG_MESSAGES + reason_no_memory);
-	struct messages_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 54;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
-				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
-					  fr_add64(ld64(saved_ipv6->src + 8)) +
-					  fr_add64(ld64(saved_ipv6->dst)) +
-					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_MESSAGES + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
-		 fr_sum_of(ld16(&saved_udp->checksum)) -
-		 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
-		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
-		  fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->ip_end = pkt->ip_end;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
-
-	same->copies0 = 0;
-	struct messages_fan2 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, messages_turn2, &fan, 0);
-
-	if (bpf_skb_store_bytes(skb, 0, front, 62, 0))
-		return fr_drop(len, PROG_MESSAGES + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 48);
-
-	fr_count_copies(PROG_MESSAGES + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
-	fr_count(PROG_MESSAGES + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int messages_ipv6_rules(struct __sk_buff *skb, struct messages_packet *pkt)
+static __always_inline int messages_ip_rules(struct __sk_buff *skb, struct packet *pkt,
+					     const int v6)
 {
-	struct hdr_message *message = pkt->data + 62;
+	struct hdr_message *message = pkt->data + (v6 ? 62 : 42);
 
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
-	if (be8(&message->todo) == 4 || be8(&message->todo) == 20)
-		return messages_ipv6_rule_3(skb, pkt);
+	if (be8(&message->todo) == 4 || be8(&message->todo) == 20) {
+		if (v6)
+			return messages_ipv6_rule_3(skb, pkt);
+		if (pkt->message_end == pkt->udp_end) { /* no padding */
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 45))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return shared_ipv4_send_3(skb, pkt);
+		}
+		pkt->payload_len = pkt->message_end - 45;
+		if (pkt->payload_len + 31 > 0xffff || pkt->payload_len + 11 > 0xffff)
+			return fr_up(skb, pkt->prog + reason_length);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 45 &&
+		       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return messages_ipv4_send_4(skb, pkt);
+	}
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
 	if (be8(&message->todo) == 5 || be8(&message->todo) == 21) {
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 65) ||
+		if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      (partial >> 16) >= (v6 ? 65 : 45)) ||
 		    !(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (pkt->message_end != pkt->udp_end)
-			return fr_up(skb, PROG_MESSAGES + reason_padding);
-		return messages_fan2(skb, pkt);
+			return fr_up(skb, pkt->prog + reason_padding);
+		return shared_fan(skb, pkt, v6);
 	}
 
 	/* "?(h)s": { */
-	return fr_up(skb, PROG_MESSAGES + reason_no_rule);
+	return fr_up(skb, pkt->prog + reason_no_rule);
 }
 
-static __always_inline int messages_ipv6(struct __sk_buff *skb, struct messages_packet *pkt)
+static __always_inline int messages_ipv4(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_message *message = pkt->data + 42;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
+
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+
+	/* message: fields: [{name: "todo", bits: 8, is: <16}, {name: "length", bits: 16, coun... */
+	why = check_message(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &pkt->message_end);
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+
+	/* lookup: p: by_source: ["udp.src"] */
+	struct key_by_source key __attribute__((aligned(8))) = {};
+
+	fr_put_endpoint_v4(&key.from, ld32(ipv4->src), be16(&udp->src_port));
+	enum fr_found found = find_by_source(&key, pkt->lease, 0, &pkt->p, pkt->now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, pkt->prog + reason_no_by_source,
+				 pkt->prog + reason_changing);
+
+	/* {match: "?(h).todo": 0 | 16, do: [_send]}, */
+	if (be8(&message->todo) == 0 || be8(&message->todo) == 16)
+		return messages_ip_rule(skb, pkt, 0);
+
+	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
+	if (be8(&message->todo) == 1 || be8(&message->todo) == 17) {
+		/* _send: {send: {from: "p.local", to: "p.peer"}} */
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_up(skb, pkt->prog + reason_address_family);
+		pkt->payload_len = pkt->message_end - 45;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 45 &&
+		       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+			return shared_ipv4_send(skb, pkt);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv4_send_ipv6(skb, pkt);
+	}
+
+	/* {match: "?(h).todo": 2 | 18, do: [{push: {tag: {id: 0x010203}, before: h}}, _send]}, */
+	if (be8(&message->todo) == 2 || be8(&message->todo) == 18)
+		return shared_ip_rule_2(skb, pkt, 0);
+
+	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
+	if (be8(&message->todo) == 3 || be8(&message->todo) == 19) {
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_up(skb, pkt->prog + reason_address_family);
+		pkt->payload_len = pkt->message_end - 45;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 45 &&
+		       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+			return shared_ipv4_send_2(skb, pkt);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return shared_ip_send_ipv6_2(skb, pkt);
+	}
+
+	return messages_ip_rules(skb, pkt, 0);
+}
+
+static __always_inline int messages_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -2920,12 +3155,12 @@ static __always_inline int messages_ipv6(struct __sk_buff *skb, struct messages_
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_MESSAGES + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* message: fields: [{name: "todo", bits: 8, is: <16}, {name: "length", bits: 16, coun... */
 	why = check_message(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &pkt->message_end);
 	if (why)
-		return fr_up(skb, PROG_MESSAGES + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: p: by_source: ["udp.src"] */
 	struct key_by_source key __attribute__((aligned(8)));
@@ -2934,71 +3169,70 @@ static __always_inline int messages_ipv6(struct __sk_buff *skb, struct messages_
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
 	enum fr_found found = find_by_source(&key, pkt->lease, 0, &pkt->p, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_MESSAGES + reason_no_by_source,
-				 PROG_MESSAGES + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_by_source,
+				 pkt->prog + reason_changing);
 
 	/* {match: "?(h).todo": 0 | 16, do: [_send]}, */
 	if (be8(&message->todo) == 0 || be8(&message->todo) == 16)
-		return messages_ipv6_rule(skb, pkt);
+		return messages_ip_rule(skb, pkt, 1);
 
 	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
 	if (be8(&message->todo) == 1 || be8(&message->todo) == 17) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, PROG_MESSAGES + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->message_end - 65;
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      ((pkt->partial >> 16) >= 65 &&
 		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->p->hop_peer,
-						PROG_MESSAGES + reason_too_big);
-			return messages_ipv6_send(skb, pkt);
+				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+			return shared_ipv6_send(skb, pkt);
 		}
 		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
-		return messages_ipv6_send_ipv4(skb, pkt);
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv6_send_ipv4(skb, pkt);
 	}
 
 	/* {match: "?(h).todo": 2 | 18, do: [{push: {tag: {id: 0x010203}, before: h}}, _send]}, */
 	if (be8(&message->todo) == 2 || be8(&message->todo) == 18)
-		return messages_ipv6_rule_2(skb, pkt);
+		return shared_ip_rule_2(skb, pkt, 1);
 
 	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
 	if (be8(&message->todo) == 3 || be8(&message->todo) == 19) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, PROG_MESSAGES + reason_address_family);
-		pkt->payload_len_2 = pkt->message_end - 65;
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial_2 >> 16) >= 65 &&
-		       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len_2 - 1)))
-			return fr_up(skb, PROG_MESSAGES + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_address_family);
+		pkt->payload_len = pkt->message_end - 65;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 65 &&
+		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_MESSAGES + reason_udp_checksum);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len_2)))
-				return fr_unfit(skb, &pkt->p->hop_peer,
-						PROG_MESSAGES + reason_too_big);
-			return messages_ipv6_send_2(skb, pkt);
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+			return shared_ipv6_send_2(skb, pkt);
 		}
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len_2)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_MESSAGES + reason_too_big);
-		return messages_ipv6_send_ipv4_2(skb, pkt);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv6_send_ip_2(skb, pkt);
 	}
 
-	return messages_ipv6_rules(skb, pkt);
+	return messages_ip_rules(skb, pkt, 1);
 }
 
 SEC("tc") int prog_messages(struct __sk_buff *skb)
 {
-	struct messages_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_MESSAGES;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
 
@@ -3030,22 +3264,6 @@ SEC("tc") int prog_messages(struct __sk_buff *skb)
  *	eth ipv6 udp record
  */
 
-/* What is known of a packet. */
-struct records_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 now;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 record_end;
-	__u64 partial;
-	__u64 payload_len;
-	__u64 partial_2;
-	__u64 payload_len_2;
-	struct val_by_source *p;
-};
-
 static __always_inline __u32 check_record(struct __sk_buff *skb, void *data, void *data_end,
 					  __u64 udp_end, const __u32 at, __u64 *end)
 {
@@ -3067,890 +3285,131 @@ static __always_inline __u32 check_record(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline int records_ipv4_rule_send(struct __sk_buff *skb, struct records_packet *pkt)
+static __always_inline int records_ip_rule(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-
-	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol +
-					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 64);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_RECORDS + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_RECORDS + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	fr_complete_end(skb, csum, 18, 24);
-
-	fr_count(PROG_RECORDS + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int records_ipv4_rule_send_ipv6(struct __sk_buff *skb,
-						       struct records_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_record *record = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 45, new_headers_len = 65, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 record_todo = ld8(&record->todo);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ((__u64)ld16(&record->length) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 11) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
-			  bpf_htons(pkt->payload_len + 11) +
-			  ((__u64)bpf_htons(pkt->record_end - 45) << 8));
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_record *new_record = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 11));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(pkt->record_end - 45));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_RECORDS + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int records_ipv4_rule(struct __sk_buff *skb, struct records_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, PROG_RECORDS + reason_address_family);
-	if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= 45) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
-		return records_ipv4_rule_send(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_address_family);
+	if (v6) {
+		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
+			pkt->partial_2 = fr_partial(skb);
+			if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+			      (pkt->partial_2 >> 16) >= 65))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, pkt->prog + reason_udp_checksum);
+			if (!(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+			return shared_ipv6_rule_ipv6_stays_send(skb, pkt);
+		}
+	} else {
+		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 45) ||
+			    !(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+			return shared_ipv4_rule_send(skb, pkt);
+		}
 	}
-	pkt->payload_len = pkt->udp_end - 45;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 45 &&
-	       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
+	pkt->payload_len = pkt->udp_end - (v6 ? 65 : 45);
+	pkt->partial_5 = fr_partial(skb);
+	if (!(pkt->partial_5 == 0 || pkt->partial_5 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      ((pkt->partial_5 >> 16) >= (v6 ? 65 : 45) &&
+	       (pkt->partial_5 & 0xffff) < (v6 ? 65ULL : 45ULL) + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 51ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
-	return records_ipv4_rule_send_ipv6(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 31ULL : 51ULL) + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+	if (v6)
+		return shared_ipv6_rule_send_ipv4(skb, pkt, 0);
+	return shared_ipv4_rule_send_ipv6(skb, pkt, 0);
 }
 
-static __always_inline int records_ipv4_send(struct __sk_buff *skb, struct records_packet *pkt)
+static __always_inline int records_ip_rules(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_record *record = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 45, new_headers_len = 48, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 record_todo = ld8(&record->todo);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  record_todo + ((__u64)ld16(&record->length) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 14) + record_todo +
-					 ((__u64)bpf_htons(pkt->record_end - 45 + 3) << 8) +
-					 udp_new_pseudo + 0x402);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 34) +
-					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
-					 fr_v4(pkt->p->peer.addr) + 64);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_record *new_record = pkt->data + 42;
-	struct hdr_tag *new_tag = pkt->data + 45;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(pkt->record_end - 45 + 3));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_RECORDS + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int records_ipv4_send_ipv6(struct __sk_buff *skb, struct records_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_record *record = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 45, new_headers_len = 68, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 record_todo = ld8(&record->todo);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  record_todo + ((__u64)ld16(&record->length) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 14) + record_todo +
-					 ((__u64)bpf_htons(pkt->record_end - 45 + 3) << 8) +
-					 udp_new_pseudo + 0x402);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_record *new_record = pkt->data + 62;
-	struct hdr_tag *new_tag = pkt->data + 65;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(pkt->record_end - 45 + 3));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_RECORDS + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int records_ipv4_send_2(struct __sk_buff *skb, struct records_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_record *record = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 45, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_record_todo = ld8(&record->todo);
-	__be16 old_record_length = ld16(&record->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  old_record_todo + ((__u64)old_record_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len_2 + 14) + bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 14) +
-					 ((__u64)old_record_todo << 8) + old_record_length +
-					 udp_new_pseudo + 0x204);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len_2 + 34) +
-					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
-					 fr_v4(pkt->p->peer.addr) + 64);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_tag *new_tag = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 34));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_RECORDS + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int records_ipv4_send_ipv6_2(struct __sk_buff *skb,
-						    struct records_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_record *record = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 65, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_record_todo = ld8(&record->todo);
-	__be16 old_record_length = ld16(&record->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  old_record_todo + ((__u64)old_record_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 14) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 14) +
-					 ((__u64)old_record_todo << 8) + old_record_length +
-					 udp_new_pseudo + 0x204);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_tag *new_tag = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 14));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_RECORDS + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int records_ipv4_send_3(struct __sk_buff *skb, struct records_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_record *record = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 headers_len = 45, new_headers_len = 42, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ld16(&record->todo) + ld8((void *)&record->length + 1));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 28) +
-					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
-					 fr_v4(pkt->p->peer.addr) + 64);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_RECORDS + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int records_ipv4_send_ipv6_3(struct __sk_buff *skb,
-						    struct records_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_record *record = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 headers_len = 45, new_headers_len = 62, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ld16(&record->todo) + ld8((void *)&record->length + 1));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 8) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_RECORDS + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int records_ipv4_send_4(struct __sk_buff *skb, struct records_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-
-	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld16(&udp->src_port));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0x4d00);
-
-	__s64 csum = fr_complete_begin(skb, 34, 8);
-	struct hdr_udp *new_udp = pkt->data + 34;
-
-	st16(&new_udp->src_port, bpf_htons(77));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	fr_complete_end(skb, csum, 34, 8);
-
-	fr_count(PROG_RECORDS + reason_pass, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return TC_ACT_UNSPEC;
-}
-
-/* What is the same for all receivers. */
-struct records_same1 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u64 ip_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct records_fan1 {
-	struct __sk_buff *skb;
-	struct list_listeners *list;
-	void *front;
-};
-
-static __always_inline long records_copy1(struct __sk_buff *skb, void *front,
-					  struct receiver_listeners *r, struct records_same1 *same)
-{
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->peer.addr);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->peer.port));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) + fr_v4(r->peer.addr));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_RECORDS + reason_refused_by_device);
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-
-	fr_link(data, &r->hop_peer);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->peer.port));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 24);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_peer.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_RECORDS + reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __noinline long records_turn1(__u32 i, struct records_fan1 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct records_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
-
-	if (!r)
-		return 1;
-
-	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->peer.addr) || !fr_is_v4(r->peer.addr))
-		return fr_decline(r->receiver, skb->len, PROG_RECORDS + reason_address_family_2);
-	if (unlikely(r->hop_peer.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_peer, PROG_RECORDS + reason_no_route_2));
-	if (ip_end - 14 > r->hop_peer.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_RECORDS + reason_too_big_2);
-	return records_copy1(skb, front, r, same);
-}
-
-static __always_inline int records_fan1(struct __sk_buff *skb, struct records_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-
-	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
-	struct group_listeners key __attribute__((aligned(8))) = {};
-	struct list_listeners *list;
-
-	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
-	list = list_of_listeners(&key);
-	if (!list)
-		return fr_up(skb, PROG_RECORDS + reason_no_listeners);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_RECORDS + reason_no_memory);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 42);
-	if (!front)
-		return fr_up(skb, PROG_RECORDS + reason_no_memory);
-	struct records_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_RECORDS + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ip_end = pkt->ip_end;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, 18, 24);
-
-	same->copies0 = 0;
-	struct records_fan1 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, records_turn1, &fan, 0);
-
-	if (bpf_skb_store_bytes(skb, 0, front, 42, 0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 24);
-
-	fr_count_copies(PROG_RECORDS + reason_copy, same->copies0, skb->len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	fr_count(PROG_RECORDS + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int records_ipv4_rules(struct __sk_buff *skb, struct records_packet *pkt)
-{
-	struct hdr_record *record = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_record *record = pkt->data + (v6 ? 62 : 42);
 
 	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
 	if (be8(&record->todo) == 3 || be8(&record->todo) == 19) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, PROG_RECORDS + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		if (pkt->record_end != pkt->udp_end)
-			return fr_up(skb, PROG_RECORDS + reason_more_data);
-		pkt->payload_len = pkt->record_end - 45;
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial >> 16) >= 45 &&
-		       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
-		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->p->hop_peer,
-						PROG_RECORDS + reason_too_big);
-			return records_ipv4_send_3(skb, pkt);
+			return fr_up(skb, pkt->prog + reason_more_data);
+		pkt->payload_len = pkt->record_end - (v6 ? 65 : 45);
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 ||
+		      pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      ((pkt->partial_2 >> 16) >= (v6 ? 65 : 45) &&
+		       (pkt->partial_2 & 0xffff) < (v6 ? 65ULL : 45ULL) + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (!v6) {
+			if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+				if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->p->hop_peer,
+							pkt->prog + reason_too_big);
+				return shared_ipv4_send_2(skb, pkt);
+			}
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
-		return records_ipv4_send_ipv6_3(skb, pkt);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+		if (v6) {
+			if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
+				if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->p->hop_peer,
+							pkt->prog + reason_too_big);
+				return shared_ipv6_send_2(skb, pkt);
+			}
+		}
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 28ULL : 48ULL) + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		if (v6)
+			return shared_ipv6_send_ip_2(skb, pkt);
+		return shared_ip_send_ipv6_2(skb, pkt);
 	}
 
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
 	if (be8(&record->todo) == 4 || be8(&record->todo) == 20) {
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-		      (pkt->partial_2 >> 16) >= 45))
-			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
-		return records_ipv4_send_4(skb, pkt);
+		if (v6) {
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, pkt->prog + reason_udp_checksum);
+		}
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      (pkt->partial >> 16) >= (v6 ? 65 : 45)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (v6)
+			return shared_ipv6_rule_send(skb, pkt);
+		return shared_ipv4_send_3(skb, pkt);
 	}
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
 	if (be8(&record->todo) == 5 || be8(&record->todo) == 21) {
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45) ||
+		if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      (partial >> 16) >= (v6 ? 65 : 45)) ||
 		    !(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
-		return records_fan1(skb, pkt);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return shared_fan(skb, pkt, v6);
 	}
 
 	/* "?(h)s": { */
-	return fr_up(skb, PROG_RECORDS + reason_no_rule);
+	return fr_up(skb, pkt->prog + reason_no_rule);
 }
 
-static __always_inline int records_ipv4(struct __sk_buff *skb, struct records_packet *pkt)
+static __always_inline int records_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -3959,12 +3418,12 @@ static __always_inline int records_ipv4(struct __sk_buff *skb, struct records_pa
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_RECORDS + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* record: fields: [{name: "todo", bits: 8, is: >=16}, {name: "length", bits: 16, coun... */
 	why = check_record(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &pkt->record_end);
 	if (why)
-		return fr_up(skb, PROG_RECORDS + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: p: by_source: ["udp.src"] */
 	struct key_by_source key __attribute__((aligned(8))) = {};
@@ -3972,943 +3431,62 @@ static __always_inline int records_ipv4(struct __sk_buff *skb, struct records_pa
 	fr_put_endpoint_v4(&key.from, ld32(ipv4->src), be16(&udp->src_port));
 	enum fr_found found = find_by_source(&key, pkt->lease, 0, &pkt->p, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_RECORDS + reason_no_by_source,
-				 PROG_RECORDS + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_by_source,
+				 pkt->prog + reason_changing);
 
 	/* {match: "?(h).todo": 0 | 16, do: [_send]}, */
 	if (be8(&record->todo) == 0 || be8(&record->todo) == 16)
-		return records_ipv4_rule(skb, pkt);
+		return records_ip_rule(skb, pkt, 0);
 
 	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
 	if (be8(&record->todo) == 1 || be8(&record->todo) == 17) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, PROG_RECORDS + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->udp_end - 45;
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial >> 16) >= 45 &&
-		       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial_2 >> 16) >= 45 &&
+		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->p->hop_peer,
-						PROG_RECORDS + reason_too_big);
-			return records_ipv4_send(skb, pkt);
+				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+			return shared_ipv4_send(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
-		return records_ipv4_send_ipv6(skb, pkt);
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv4_send_ipv6(skb, pkt);
 	}
 
 	/* {match: "?(h).todo": 2 | 18, do: [{push: {tag: {id: 0x010203}, before: h}}, _send]}, */
 	if (be8(&record->todo) == 2 || be8(&record->todo) == 18) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, PROG_RECORDS + reason_address_family);
-		pkt->payload_len_2 = pkt->udp_end - 45;
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial_2 >> 16) >= 45 &&
-		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len_2 - 1)))
-			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_address_family);
+		pkt->payload_len = pkt->udp_end - 45;
+		pkt->partial_5 = fr_partial(skb);
+		if (!(pkt->partial_5 == 0 || pkt->partial_5 == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial_5 >> 16) >= 45 &&
+		       (pkt->partial_5 & 0xffff) < 45ULL + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len_2)))
-				return fr_unfit(skb, &pkt->p->hop_peer,
-						PROG_RECORDS + reason_too_big);
-			return records_ipv4_send_2(skb, pkt);
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+			return shared_ipv4_rule_send_3(skb, pkt, 0);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len_2)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
-		return records_ipv4_send_ipv6_2(skb, pkt);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv4_rule_send_ipv6_2(skb, pkt, 0);
 	}
 
-	return records_ipv4_rules(skb, pkt);
+	return records_ip_rules(skb, pkt, 0);
 }
 
-static __always_inline int records_ipv6_rule_send(struct __sk_buff *skb, struct records_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld32(&udp->src_port));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_RECORDS + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_RECORDS + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 48);
-
-	fr_count(PROG_RECORDS + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int records_ipv6_rule_send_ipv4(struct __sk_buff *skb,
-						       struct records_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_record *record = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 65, new_headers_len = 45, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 record_todo = ld8(&record->todo);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ((__u64)ld16(&record->length) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len + 11) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
-			  bpf_htons(pkt->payload_len + 11) +
-			  ((__u64)bpf_htons(pkt->record_end - 65) << 8));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 31) +
-			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_record *new_record = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 31));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(pkt->record_end - 65));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_RECORDS + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int records_ipv6_rule(struct __sk_buff *skb, struct records_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, PROG_RECORDS + reason_address_family);
-	if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= 65))
-			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
-		return records_ipv6_rule_send(skb, pkt);
-	}
-	pkt->payload_len = pkt->udp_end - 65;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 65 &&
-	       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 31ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
-	return records_ipv6_rule_send_ipv4(skb, pkt);
-}
-
-static __always_inline int records_ipv6_send(struct __sk_buff *skb, struct records_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_record *record = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 65, new_headers_len = 68, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 record_todo = ld8(&record->todo);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  record_todo + ((__u64)ld16(&record->length) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 14) + record_todo +
-					 ((__u64)bpf_htons(pkt->record_end - 65 + 3) << 8) +
-					 udp_new_pseudo + 0x402);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_record *new_record = pkt->data + 62;
-	struct hdr_tag *new_tag = pkt->data + 65;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(pkt->record_end - 65 + 3));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_RECORDS + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int records_ipv6_send_ipv4(struct __sk_buff *skb, struct records_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_record *record = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 65, new_headers_len = 48, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 record_todo = ld8(&record->todo);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  record_todo + ((__u64)ld16(&record->length) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 14) + record_todo +
-					 ((__u64)bpf_htons(pkt->record_end - 65 + 3) << 8) +
-					 udp_new_pseudo + 0x402);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 34) +
-			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_record *new_record = pkt->data + 42;
-	struct hdr_tag *new_tag = pkt->data + 45;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(pkt->record_end - 65 + 3));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_RECORDS + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int records_ipv6_send_2(struct __sk_buff *skb, struct records_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_record *record = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 65, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_record_todo = ld8(&record->todo);
-	__be16 old_record_length = ld16(&record->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  old_record_todo + ((__u64)old_record_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 14) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 14) +
-					 ((__u64)old_record_todo << 8) + old_record_length +
-					 udp_new_pseudo + 0x204);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_tag *new_tag = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 14));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_RECORDS + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int records_ipv6_send_ipv4_2(struct __sk_buff *skb,
-						    struct records_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_record *record = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 45, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_record_todo = ld8(&record->todo);
-	__be16 old_record_length = ld16(&record->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  old_record_todo + ((__u64)old_record_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len_2 + 14) + bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 14) +
-					 ((__u64)old_record_todo << 8) + old_record_length +
-					 udp_new_pseudo + 0x204);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 34) +
-			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_tag *new_tag = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 34));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_RECORDS + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int records_ipv6_send_3(struct __sk_buff *skb, struct records_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_record *record = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 headers_len = 65, new_headers_len = 62, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ld16(&record->todo) + ld8((void *)&record->length + 1));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 8) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_RECORDS + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int records_ipv6_send_ipv4_3(struct __sk_buff *skb,
-						    struct records_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_record *record = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 headers_len = 65, new_headers_len = 42, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ld16(&record->todo) + ld8((void *)&record->length + 1));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 28) +
-			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_RECORDS + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_RECORDS + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int records_ipv6_send_4(struct __sk_buff *skb, struct records_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-
-	/* udp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld16(&udp->src_port));
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0x4d00);
-
-	__s64 csum = fr_complete_begin(skb, 54, 8);
-	struct hdr_udp *new_udp = pkt->data + 54;
-
-	st16(&new_udp->src_port, bpf_htons(77));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	fr_complete_end(skb, csum, 54, 8);
-
-	fr_count(PROG_RECORDS + reason_pass, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return TC_ACT_UNSPEC;
-}
-
-/* What is the same for all receivers. */
-struct records_same2 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 ip_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct records_fan2 {
-	struct __sk_buff *skb;
-	struct list_listeners *list;
-	void *front;
-};
-
-static __always_inline long records_copy2(struct __sk_buff *skb, void *front,
-					  struct receiver_listeners *r, struct records_same2 *same)
-{
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->peer.addr)) +
-		fr_add64(ld64(r->peer.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->peer.port));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 62 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_RECORDS + reason_refused_by_device);
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-
-	fr_link(data, &r->hop_peer);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->peer.addr));
-	st64(new_ipv6->dst + 8, ld64(r->peer.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->peer.port));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 48);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_peer.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_RECORDS + reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __noinline long records_turn2(__u32 i, struct records_fan2 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct records_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
-	struct hdr_udp *saved_udp = front + 54;
-
-	if (!r)
-		return 1;
-
-	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->peer.addr) || fr_is_v4(r->peer.addr))
-		return fr_decline(r->receiver, skb->len, PROG_RECORDS + reason_address_family_2);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_RECORDS + reason_udp_checksum_2);
-	if (unlikely(r->hop_peer.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_peer, PROG_RECORDS + reason_no_route_2));
-	if (ip_end - 14 > r->hop_peer.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_RECORDS + reason_too_big_2);
-	return records_copy2(skb, front, r, same);
-}
-
-static __always_inline int records_fan2(struct __sk_buff *skb, struct records_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-
-	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
-	struct group_listeners key __attribute__((aligned(8))) = {};
-	struct list_listeners *list;
-
-	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 0);
-	list = list_of_listeners(&key);
-	if (!list)
-		return fr_up(skb, PROG_RECORDS + reason_no_listeners);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_RECORDS + reason_no_memory);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 62);
-	if (!front)
-		return fr_up(skb, PROG_RECORDS + reason_no_memory);
-	struct records_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 54;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
-				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
-					  fr_add64(ld64(saved_ipv6->src + 8)) +
-					  fr_add64(ld64(saved_ipv6->dst)) +
-					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_RECORDS + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
-		 fr_sum_of(ld16(&saved_udp->checksum)) -
-		 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
-		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
-		  fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->ip_end = pkt->ip_end;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
-
-	same->copies0 = 0;
-	struct records_fan2 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, records_turn2, &fan, 0);
-
-	if (bpf_skb_store_bytes(skb, 0, front, 62, 0))
-		return fr_drop(len, PROG_RECORDS + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 48);
-
-	fr_count_copies(PROG_RECORDS + reason_copy, same->copies0, skb->len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	fr_count(PROG_RECORDS + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int records_ipv6_rules(struct __sk_buff *skb, struct records_packet *pkt)
-{
-	struct hdr_record *record = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
-	if (be8(&record->todo) == 3 || be8(&record->todo) == 19) {
-		/* _send: {send: {from: "p.local", to: "p.peer"}} */
-		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, PROG_RECORDS + reason_address_family);
-		if (pkt->record_end != pkt->udp_end)
-			return fr_up(skb, PROG_RECORDS + reason_more_data);
-		pkt->payload_len = pkt->record_end - 65;
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial >> 16) >= 65 &&
-		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
-		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->p->hop_peer,
-						PROG_RECORDS + reason_too_big);
-			return records_ipv6_send_3(skb, pkt);
-		}
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
-		return records_ipv6_send_ipv4_3(skb, pkt);
-	}
-
-	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
-	if (be8(&record->todo) == 4 || be8(&record->todo) == 20) {
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-		      (pkt->partial_2 >> 16) >= 65))
-			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
-		return records_ipv6_send_4(skb, pkt);
-	}
-
-	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
-	if (be8(&record->todo) == 5 || be8(&record->todo) == 21) {
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 65) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
-		return records_fan2(skb, pkt);
-	}
-
-	/* "?(h)s": { */
-	return fr_up(skb, PROG_RECORDS + reason_no_rule);
-}
-
-static __always_inline int records_ipv6(struct __sk_buff *skb, struct records_packet *pkt)
+static __always_inline int records_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -4917,12 +3495,12 @@ static __always_inline int records_ipv6(struct __sk_buff *skb, struct records_pa
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_RECORDS + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* record: fields: [{name: "todo", bits: 8, is: >=16}, {name: "length", bits: 16, coun... */
 	why = check_record(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &pkt->record_end);
 	if (why)
-		return fr_up(skb, PROG_RECORDS + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: p: by_source: ["udp.src"] */
 	struct key_by_source key __attribute__((aligned(8)));
@@ -4931,67 +3509,66 @@ static __always_inline int records_ipv6(struct __sk_buff *skb, struct records_pa
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
 	enum fr_found found = find_by_source(&key, pkt->lease, 0, &pkt->p, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_RECORDS + reason_no_by_source,
-				 PROG_RECORDS + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_by_source,
+				 pkt->prog + reason_changing);
 
 	/* {match: "?(h).todo": 0 | 16, do: [_send]}, */
 	if (be8(&record->todo) == 0 || be8(&record->todo) == 16)
-		return records_ipv6_rule(skb, pkt);
+		return records_ip_rule(skb, pkt, 1);
 
 	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
 	if (be8(&record->todo) == 1 || be8(&record->todo) == 17) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, PROG_RECORDS + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->udp_end - 65;
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial >> 16) >= 65 &&
-		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial_2 >> 16) >= 65 &&
+		       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->p->hop_peer,
-						PROG_RECORDS + reason_too_big);
-			return records_ipv6_send(skb, pkt);
+				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+			return shared_ipv6_send(skb, pkt);
 		}
 		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
-		return records_ipv6_send_ipv4(skb, pkt);
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv6_send_ipv4(skb, pkt);
 	}
 
 	/* {match: "?(h).todo": 2 | 18, do: [{push: {tag: {id: 0x010203}, before: h}}, _send]}, */
 	if (be8(&record->todo) == 2 || be8(&record->todo) == 18) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, PROG_RECORDS + reason_address_family);
-		pkt->payload_len_2 = pkt->udp_end - 65;
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial_2 >> 16) >= 65 &&
-		       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len_2 - 1)))
-			return fr_up(skb, PROG_RECORDS + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_address_family);
+		pkt->payload_len = pkt->udp_end - 65;
+		pkt->partial_5 = fr_partial(skb);
+		if (!(pkt->partial_5 == 0 || pkt->partial_5 == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial_5 >> 16) >= 65 &&
+		       (pkt->partial_5 & 0xffff) < 65ULL + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_RECORDS + reason_udp_checksum);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len_2)))
-				return fr_unfit(skb, &pkt->p->hop_peer,
-						PROG_RECORDS + reason_too_big);
-			return records_ipv6_send_2(skb, pkt);
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+			return shared_ipv6_rule_ipv6_stays_send_3(skb, pkt, 0);
 		}
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len_2)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_RECORDS + reason_too_big);
-		return records_ipv6_send_ipv4_2(skb, pkt);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv6_rule_send_ipv4_2(skb, pkt, 0);
 	}
 
-	return records_ipv6_rules(skb, pkt);
+	return records_ip_rules(skb, pkt, 1);
 }
 
 SEC("tc") int prog_records(struct __sk_buff *skb)
 {
-	struct records_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_RECORDS;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
 
@@ -5023,23 +3600,6 @@ SEC("tc") int prog_records(struct __sk_buff *skb)
  *	eth ipv6 udp record message
  */
 
-/* What is known of a packet. */
-struct both_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 now;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 record_end;
-	__u64 message_end;
-	__u64 partial;
-	__u64 payload_len;
-	__u64 partial_2;
-	__u64 payload_len_2;
-	struct val_by_source *p;
-};
-
 static __always_inline __u32 check_record_2(struct __sk_buff *skb, void *data, void *data_end,
 					    __u64 udp_end, const __u32 at, __u64 *end)
 {
@@ -5059,358 +3619,27 @@ static __always_inline __u32 check_record_2(struct __sk_buff *skb, void *data, v
 	return 0;
 }
 
-static __always_inline int both_ipv4_rule_ipv4_stays_send(struct __sk_buff *skb,
-							  struct both_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-
-	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol +
-					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 64);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_BOTH + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_BOTH + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BOTH + reason_fault);
-	fr_complete_end(skb, csum, 18, 24);
-
-	fr_count(PROG_BOTH + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int both_ipv4_rule_ipv4_stays_send_2(struct __sk_buff *skb,
-							    struct both_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_record *record = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 headers_len = 48, new_headers_len = 48, udp_checksum_at = 40;
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-
-	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
-					 ((pkt->message_end - 34) & 1) != 0);
-	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ((__u64)ld16(&record->length) << 8) + udp_cut_off);
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
-			  bpf_htons(pkt->payload_len + 14) +
-			  ((__u64)bpf_htons(pkt->payload_len + 3) << 8));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 34) +
-					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
-					 fr_v4(pkt->p->peer.addr) + 64);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, 16, 29);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_record *new_record = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	st16(&new_record->length, bpf_htons(pkt->payload_len + 3));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BOTH + reason_fault);
-	fr_complete_end(skb, csum, 16, 29);
-
-	fr_count(PROG_BOTH + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int both_ipv4_rule_ipv4_stays(struct __sk_buff *skb, struct both_packet *pkt)
-{
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (pkt->message_end == pkt->record_end) { /* no padding */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= 48) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_BOTH + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
-		return both_ipv4_rule_ipv4_stays_send(skb, pkt);
-	}
-	if (pkt->record_end != pkt->udp_end)
-		return fr_up(skb, PROG_BOTH + reason_padding);
-	pkt->payload_len = pkt->message_end - 48;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 48 &&
-	       (pkt->partial_2 & 0xffff) < 48ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_BOTH + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
-	return both_ipv4_rule_ipv4_stays_send_2(skb, pkt);
-}
-
-static __always_inline int both_ipv4_rule_send_ipv6(struct __sk_buff *skb, struct both_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_record *record = pkt->data + 42;
-	struct hdr_message *message = pkt->data + 45;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 48, new_headers_len = 68, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 record_todo = ld8(&record->todo);
-	__u8 message_todo = ld8(&message->todo);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			((__u64)ld16(&record->length) << 8) + ld16(&message->length));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
-			  bpf_htons(pkt->payload_len + 14) +
-			  ((__u64)bpf_htons(pkt->record_end - 48 + 3) << 8) +
-			  bpf_htons(pkt->message_end - 48));
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_record *new_record = pkt->data + 62;
-	struct hdr_message *new_message = pkt->data + 65;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(pkt->record_end - 48 + 3));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->message_end - 48));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BOTH + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_BOTH + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int both_ipv4_rule_send_ipv6_2(struct __sk_buff *skb,
-						      struct both_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_record *record = pkt->data + 42;
-	struct hdr_message *message = pkt->data + 45;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 48, new_headers_len = 68, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 record_todo = ld8(&record->todo);
-	__u8 message_todo = ld8(&message->todo);
-
-	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
-					 ((pkt->message_end - 34) & 1) != 0);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			((__u64)ld16(&record->length) << 8) + ld16(&message->length) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 14) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
-			  bpf_htons(pkt->payload_len_2 + 14) +
-			  ((__u64)bpf_htons(pkt->payload_len_2 + 3) << 8) +
-			  bpf_htons(pkt->payload_len_2));
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV6,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_record *new_record = pkt->data + 62;
-	struct hdr_message *new_message = pkt->data + 65;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 14));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(pkt->payload_len_2 + 3));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->payload_len_2));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BOTH + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_BOTH + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int both_ipv4_rule(struct __sk_buff *skb, struct both_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, PROG_BOTH + reason_address_family);
-	if (fr_is_v4(pkt->p->peer.addr))
-		return both_ipv4_rule_ipv4_stays(skb, pkt);
-	if (pkt->message_end == pkt->record_end) { /* no padding */
-		pkt->payload_len = pkt->udp_end - 48;
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial >> 16) >= 48 &&
-		       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_BOTH + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_BOTH + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
-		return both_ipv4_rule_send_ipv6(skb, pkt);
-	}
-	if (pkt->record_end != pkt->udp_end)
-		return fr_up(skb, PROG_BOTH + reason_padding);
-	pkt->payload_len_2 = pkt->message_end - 48;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 48 &&
-	       (pkt->partial_2 & 0xffff) < 48ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_BOTH + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_BOTH + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
-	return both_ipv4_rule_send_ipv6_2(skb, pkt);
-}
-
-static __always_inline int both_ipv4_ipv4_stays_send(struct __sk_buff *skb, struct both_packet *pkt)
+static __always_inline int both_ipv4_ipv4_stays_send(struct __sk_buff *skb, struct packet *pkt,
+						     const int second)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_record *record = pkt->data + 42;
 	struct hdr_message *message = pkt->data + 45;
-	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 headers_len = 48, new_headers_len = 51, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__u8 record_todo = ld8(&record->todo);
 	__u8 message_todo = ld8(&message->todo);
+	__u64 udp_cut_off = 0;
+
+	if (second) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					   ((pkt->message_end - 34) & 1) != 0);
+	}
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -5418,23 +3647,35 @@ static __always_inline int both_ipv4_ipv4_stays_send(struct __sk_buff *skb, stru
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  record_todo + ((__u64)ld16(&record->length) << 8) +
-					  ((__u64)message_todo << 8) + ld16(&message->length));
+	struct fr_csum udp_csum;
+	if (second)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
+				   ((__u64)ld16(&record->length) << 8) +
+				   ((__u64)message_todo << 8) + ld16(&message->length) +
+				   udp_cut_off);
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
+				   ((__u64)ld16(&record->length) << 8) +
+				   ((__u64)message_todo << 8) + ld16(&message->length));
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
 		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new =
-		fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-				  bpf_htons(pkt->p->peer.port) + bpf_htons(pkt->payload_len + 17) +
-				  record_todo + ((__u64)bpf_htons(pkt->record_end - 48 + 6) << 8) +
-				  ((__u64)message_todo << 8) +
-				  bpf_htons(pkt->message_end - 48 + 3) + udp_new_pseudo + 0x204);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 17) + record_todo +
+					 ((__u64)bpf_htons((second ? pkt->payload_len :
+							    pkt->record_end_2 - 48) + 6) << 8) +
+					 ((__u64)message_todo << 8) +
+					 bpf_htons((second ? pkt->payload_len :
+						    pkt->message_end - 48) + 3) + udp_new_pseudo +
+					 0x204);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
@@ -5450,7 +3691,7 @@ static __always_inline int both_ipv4_ipv4_stays_send(struct __sk_buff *skb, stru
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -5478,949 +3719,58 @@ static __always_inline int both_ipv4_ipv4_stays_send(struct __sk_buff *skb, stru
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(pkt->record_end - 48 + 6));
+	st16(&new_record->length,
+	     bpf_htons((second ? pkt->payload_len : pkt->record_end_2 - 48) + 6));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->message_end - 48 + 3));
+	st16(&new_message->length,
+	     bpf_htons((second ? pkt->payload_len : pkt->message_end - 48) + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BOTH + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_BOTH + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv4_ipv4_stays_send_2(struct __sk_buff *skb,
-						       struct both_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_record *record = pkt->data + 42;
-	struct hdr_message *message = pkt->data + 45;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 48, new_headers_len = 51, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 record_todo = ld8(&record->todo);
-	__u8 message_todo = ld8(&message->todo);
-
-	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
-					 ((pkt->message_end - 34) & 1) != 0);
-	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
-			((__u64)ld16(&record->length) << 8) + ((__u64)message_todo << 8) +
-			ld16(&message->length) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len_2 + 17) + bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 17) + record_todo +
-					 ((__u64)bpf_htons(pkt->payload_len_2 + 6) << 8) +
-					 ((__u64)message_todo << 8) +
-					 bpf_htons(pkt->payload_len_2 + 3) + udp_new_pseudo +
-					 0x204);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len_2 + 37) +
-					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
-					 fr_v4(pkt->p->peer.addr) + 64);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_record *new_record = pkt->data + 42;
-	struct hdr_message *new_message = pkt->data + 45;
-	struct hdr_tag *new_tag = pkt->data + 48;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 37));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 17));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(pkt->payload_len_2 + 6));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->payload_len_2 + 3));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BOTH + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_BOTH + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int both_ipv4_ipv4_stays(struct __sk_buff *skb, struct both_packet *pkt)
+static __always_inline int both_ipv4_ipv4_stays(struct __sk_buff *skb, struct packet *pkt)
 {
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (pkt->message_end == pkt->record_end) { /* no padding */
+	if (pkt->message_end == pkt->record_end_2) { /* no padding */
 		pkt->payload_len = pkt->udp_end - 48;
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      ((pkt->partial >> 16) >= 48 &&
 		       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_BOTH + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_peer, 37ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
-		return both_ipv4_ipv4_stays_send(skb, pkt);
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return both_ipv4_ipv4_stays_send(skb, pkt, 0);
 	}
-	if (pkt->record_end != pkt->udp_end)
-		return fr_up(skb, PROG_BOTH + reason_padding);
-	pkt->payload_len_2 = pkt->message_end - 48;
+	if (pkt->record_end_2 != pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_padding);
+	pkt->payload_len = pkt->message_end - 48;
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
 	      ((pkt->partial_2 >> 16) >= 48 &&
-	       (pkt->partial_2 & 0xffff) < 48ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_BOTH + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 37ULL + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
-	return both_ipv4_ipv4_stays_send_2(skb, pkt);
+	       (pkt->partial_2 & 0xffff) < 48ULL + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 37ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+	return both_ipv4_ipv4_stays_send(skb, pkt, 1);
 }
 
-static __always_inline int both_ipv4_send_ipv6(struct __sk_buff *skb, struct both_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_record *record = pkt->data + 42;
-	struct hdr_message *message = pkt->data + 45;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 48, new_headers_len = 71, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 record_todo = ld8(&record->todo);
-	__u8 message_todo = ld8(&message->todo);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  record_todo + ((__u64)ld16(&record->length) << 8) +
-					  ((__u64)message_todo << 8) + ld16(&message->length));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 17) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new =
-		fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-				  bpf_htons(pkt->p->peer.port) + bpf_htons(pkt->payload_len + 17) +
-				  record_todo + ((__u64)bpf_htons(pkt->record_end - 48 + 6) << 8) +
-				  ((__u64)message_todo << 8) +
-				  bpf_htons(pkt->message_end - 48 + 3) + udp_new_pseudo + 0x204);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_record *new_record = pkt->data + 62;
-	struct hdr_message *new_message = pkt->data + 65;
-	struct hdr_tag *new_tag = pkt->data + 68;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(pkt->record_end - 48 + 6));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->message_end - 48 + 3));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BOTH + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_BOTH + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int both_ipv4_send_ipv6_2(struct __sk_buff *skb, struct both_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_record *record = pkt->data + 42;
-	struct hdr_message *message = pkt->data + 45;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 48, new_headers_len = 71, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 record_todo = ld8(&record->todo);
-	__u8 message_todo = ld8(&message->todo);
-
-	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
-					 ((pkt->message_end - 34) & 1) != 0);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
-			((__u64)ld16(&record->length) << 8) + ((__u64)message_todo << 8) +
-			ld16(&message->length) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 17) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 17) + record_todo +
-					 ((__u64)bpf_htons(pkt->payload_len_2 + 6) << 8) +
-					 ((__u64)message_todo << 8) +
-					 bpf_htons(pkt->payload_len_2 + 3) + udp_new_pseudo +
-					 0x204);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_record *new_record = pkt->data + 62;
-	struct hdr_message *new_message = pkt->data + 65;
-	struct hdr_tag *new_tag = pkt->data + 68;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 17));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 17));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(pkt->payload_len_2 + 6));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->payload_len_2 + 3));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BOTH + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_BOTH + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int both_ipv4(struct __sk_buff *skb, struct both_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_record *record = pkt->data + 42;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_BOTH + why);
-
-	/* record: fields: [{name: "todo", bits: 8, is: >=16}, {name: "length", bits: 16, coun... */
-	why = check_record_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &pkt->record_end);
-	if (why)
-		return fr_up(skb, PROG_BOTH + why);
-
-	/* message: fields: [{name: "todo", bits: 8, is: <16}, {name: "length", bits: 16, coun... */
-	why = check_message(skb, pkt->data, pkt->data_end, pkt->record_end, 45, &pkt->message_end);
-	if (why)
-		return fr_up(skb, PROG_BOTH + why);
-
-	/* lookup: p: by_source: ["udp.src"] */
-	struct key_by_source key __attribute__((aligned(8))) = {};
-
-	fr_put_endpoint_v4(&key.from, ld32(ipv4->src), be16(&udp->src_port));
-	enum fr_found found = find_by_source(&key, pkt->lease, 0, &pkt->p, pkt->now);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_BOTH + reason_no_by_source,
-				 PROG_BOTH + reason_changing);
-
-	/* rules: [{match: "record.todo": 16, do: [_send]}, {do: [{push: tag: id: 0x010203}, _... */
-	if (be8(&record->todo) == 16)
-		return both_ipv4_rule(skb, pkt);
-
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, PROG_BOTH + reason_address_family);
-	if (fr_is_v4(pkt->p->peer.addr))
-		return both_ipv4_ipv4_stays(skb, pkt);
-	if (pkt->message_end == pkt->record_end) { /* no padding */
-		pkt->payload_len = pkt->udp_end - 48;
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial >> 16) >= 48 &&
-		       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_BOTH + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_BOTH + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 57ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
-		return both_ipv4_send_ipv6(skb, pkt);
-	}
-	if (pkt->record_end != pkt->udp_end)
-		return fr_up(skb, PROG_BOTH + reason_padding);
-	pkt->payload_len_2 = pkt->message_end - 48;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 48 &&
-	       (pkt->partial_2 & 0xffff) < 48ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_BOTH + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_BOTH + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 57ULL + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
-	return both_ipv4_send_ipv6_2(skb, pkt);
-}
-
-static __always_inline int both_ipv6_rule_ipv6_stays_send(struct __sk_buff *skb,
-							  struct both_packet *pkt)
+static __always_inline int both_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt,
+					       const int second)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld32(&udp->src_port));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_BOTH + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_BOTH + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BOTH + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 48);
-
-	fr_count(PROG_BOTH + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int both_ipv6_rule_ipv6_stays_send_2(struct __sk_buff *skb,
-							    struct both_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_record *record = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 headers_len = 68, new_headers_len = 68, udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
-					 ((pkt->message_end - 54) & 1) != 0);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ((__u64)ld16(&record->length) << 8) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
-			  bpf_htons(pkt->payload_len + 14) +
-			  ((__u64)bpf_htons(pkt->payload_len + 3) << 8));
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 51);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_record *new_record = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	st16(&new_record->length, bpf_htons(pkt->payload_len + 3));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BOTH + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 51);
-
-	fr_count(PROG_BOTH + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int both_ipv6_rule_ipv6_stays(struct __sk_buff *skb, struct both_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (pkt->message_end == pkt->record_end) { /* no padding */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= 68))
-			return fr_up(skb, PROG_BOTH + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_BOTH + reason_udp_checksum);
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_BOTH + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
-		return both_ipv6_rule_ipv6_stays_send(skb, pkt);
-	}
-	if (pkt->record_end != pkt->udp_end)
-		return fr_up(skb, PROG_BOTH + reason_padding);
-	pkt->payload_len = pkt->message_end - 68;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 68 &&
-	       (pkt->partial_2 & 0xffff) < 68ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_BOTH + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_BOTH + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
-	return both_ipv6_rule_ipv6_stays_send_2(skb, pkt);
-}
-
-static __always_inline int both_ipv6_rule_send_ipv4(struct __sk_buff *skb, struct both_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_record *record = pkt->data + 62;
 	struct hdr_message *message = pkt->data + 65;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 68, new_headers_len = 48, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 record_todo = ld8(&record->todo);
-	__u8 message_todo = ld8(&message->todo);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			((__u64)ld16(&record->length) << 8) + ld16(&message->length));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
-			  bpf_htons(pkt->payload_len + 14) +
-			  ((__u64)bpf_htons(pkt->record_end - 68 + 3) << 8) +
-			  bpf_htons(pkt->message_end - 68));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 34) +
-			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_record *new_record = pkt->data + 42;
-	struct hdr_message *new_message = pkt->data + 45;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(pkt->record_end - 68 + 3));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->message_end - 68));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BOTH + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_BOTH + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int both_ipv6_rule_send_ipv4_2(struct __sk_buff *skb,
-						      struct both_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_record *record = pkt->data + 62;
-	struct hdr_message *message = pkt->data + 65;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 68, new_headers_len = 48, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 record_todo = ld8(&record->todo);
-	__u8 message_todo = ld8(&message->todo);
-
-	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
-					 ((pkt->message_end - 54) & 1) != 0);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			((__u64)ld16(&record->length) << 8) + ld16(&message->length) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len_2 + 14) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
-			  bpf_htons(pkt->payload_len_2 + 14) +
-			  ((__u64)bpf_htons(pkt->payload_len_2 + 3) << 8) +
-			  bpf_htons(pkt->payload_len_2));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 34) +
-			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_record *new_record = pkt->data + 42;
-	struct hdr_message *new_message = pkt->data + 45;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 34));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(pkt->payload_len_2 + 3));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->payload_len_2));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BOTH + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_BOTH + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int both_ipv6_rule(struct __sk_buff *skb, struct both_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, PROG_BOTH + reason_address_family);
-	if (!fr_is_v4(pkt->p->peer.addr))
-		return both_ipv6_rule_ipv6_stays(skb, pkt);
-	if (pkt->message_end == pkt->record_end) { /* no padding */
-		pkt->payload_len = pkt->udp_end - 68;
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial >> 16) >= 68 &&
-		       (pkt->partial & 0xffff) < 68ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_BOTH + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_BOTH + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
-		return both_ipv6_rule_send_ipv4(skb, pkt);
-	}
-	if (pkt->record_end != pkt->udp_end)
-		return fr_up(skb, PROG_BOTH + reason_padding);
-	pkt->payload_len_2 = pkt->message_end - 68;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 68 &&
-	       (pkt->partial_2 & 0xffff) < 68ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_BOTH + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_BOTH + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
-	return both_ipv6_rule_send_ipv4_2(skb, pkt);
-}
-
-static __always_inline int both_ipv6_ipv6_stays_send(struct __sk_buff *skb, struct both_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_record *record = pkt->data + 62;
-	struct hdr_message *message = pkt->data + 65;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 68, new_headers_len = 71, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 record_todo = ld8(&record->todo);
-	__u8 message_todo = ld8(&message->todo);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  record_todo + ((__u64)ld16(&record->length) << 8) +
-					  ((__u64)message_todo << 8) + ld16(&message->length));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 17) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new =
-		fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-				  bpf_htons(pkt->p->peer.port) + bpf_htons(pkt->payload_len + 17) +
-				  record_todo + ((__u64)bpf_htons(pkt->record_end - 68 + 6) << 8) +
-				  ((__u64)message_todo << 8) +
-				  bpf_htons(pkt->message_end - 68 + 3) + udp_new_pseudo + 0x204);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_record *new_record = pkt->data + 62;
-	struct hdr_message *new_message = pkt->data + 65;
-	struct hdr_tag *new_tag = pkt->data + 68;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(pkt->record_end - 68 + 6));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->message_end - 68 + 3));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BOTH + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_BOTH + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int both_ipv6_ipv6_stays_send_2(struct __sk_buff *skb,
-						       struct both_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_record *record = pkt->data + 62;
-	struct hdr_message *message = pkt->data + 65;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 68, new_headers_len = 71, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 record_todo = ld8(&record->todo);
-	__u8 message_todo = ld8(&message->todo);
-
-	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
-					 ((pkt->message_end - 54) & 1) != 0);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
-			((__u64)ld16(&record->length) << 8) + ((__u64)message_todo << 8) +
-			ld16(&message->length) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 17) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 17) + record_todo +
-					 ((__u64)bpf_htons(pkt->payload_len_2 + 6) << 8) +
-					 ((__u64)message_todo << 8) +
-					 bpf_htons(pkt->payload_len_2 + 3) + udp_new_pseudo +
-					 0x204);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_record *new_record = pkt->data + 62;
-	struct hdr_message *new_message = pkt->data + 65;
-	struct hdr_tag *new_tag = pkt->data + 68;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 17));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 17));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(pkt->payload_len_2 + 6));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->payload_len_2 + 3));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BOTH + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_BOTH + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int both_ipv6_ipv6_stays(struct __sk_buff *skb, struct both_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (pkt->message_end == pkt->record_end) { /* no padding */
-		pkt->payload_len = pkt->udp_end - 68;
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial >> 16) >= 68 &&
-		       (pkt->partial & 0xffff) < 68ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_BOTH + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_BOTH + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 57ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
-		return both_ipv6_ipv6_stays_send(skb, pkt);
-	}
-	if (pkt->record_end != pkt->udp_end)
-		return fr_up(skb, PROG_BOTH + reason_padding);
-	pkt->payload_len_2 = pkt->message_end - 68;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 68 &&
-	       (pkt->partial_2 & 0xffff) < 68ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_BOTH + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_BOTH + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 57ULL + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
-	return both_ipv6_ipv6_stays_send_2(skb, pkt);
-}
-
-static __always_inline int both_ipv6_send_ipv4(struct __sk_buff *skb, struct both_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_record *record = pkt->data + 62;
-	struct hdr_message *message = pkt->data + 65;
-	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 68, new_headers_len = 51, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -6429,28 +3779,47 @@ static __always_inline int both_ipv6_send_ipv4(struct __sk_buff *skb, struct bot
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__u8 record_todo = ld8(&record->todo);
 	__u8 message_todo = ld8(&message->todo);
+	__u64 udp_cut_off = 0;
+
+	if (second) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					   ((pkt->message_end - 54) & 1) != 0);
+	}
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  record_todo + ((__u64)ld16(&record->length) << 8) +
-					  ((__u64)message_todo << 8) + ld16(&message->length));
+	struct fr_csum udp_csum;
+	if (second)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
+				   ((__u64)ld16(&record->length) << 8) +
+				   ((__u64)message_todo << 8) + ld16(&message->length) +
+				   udp_cut_off);
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
+				   ((__u64)ld16(&record->length) << 8) +
+				   ((__u64)message_todo << 8) + ld16(&message->length));
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
 		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new =
-		fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-				  bpf_htons(pkt->p->peer.port) + bpf_htons(pkt->payload_len + 17) +
-				  record_todo + ((__u64)bpf_htons(pkt->record_end - 68 + 6) << 8) +
-				  ((__u64)message_todo << 8) +
-				  bpf_htons(pkt->message_end - 68 + 3) + udp_new_pseudo + 0x204);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 17) + record_todo +
+					 ((__u64)bpf_htons((second ? pkt->payload_len :
+							    pkt->record_end_2 - 68) + 6) << 8) +
+					 ((__u64)message_todo << 8) +
+					 bpf_htons((second ? pkt->payload_len :
+						    pkt->message_end - 68) + 3) + udp_new_pseudo +
+					 0x204);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum =
@@ -6461,7 +3830,7 @@ static __always_inline int both_ipv6_send_ipv4(struct __sk_buff *skb, struct bot
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -6490,72 +3859,87 @@ static __always_inline int both_ipv6_send_ipv4(struct __sk_buff *skb, struct bot
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(pkt->record_end - 68 + 6));
+	st16(&new_record->length,
+	     bpf_htons((second ? pkt->payload_len : pkt->record_end_2 - 68) + 6));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->message_end - 68 + 3));
+	st16(&new_message->length,
+	     bpf_htons((second ? pkt->payload_len : pkt->message_end - 68) + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BOTH + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_BOTH + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv6_send_ipv4_2(struct __sk_buff *skb, struct both_packet *pkt)
+static __always_inline int both_ipv4_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+					       const int second)
 {
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_record *record = pkt->data + 62;
-	struct hdr_message *message = pkt->data + 65;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_record *record = pkt->data + 42;
+	struct hdr_message *message = pkt->data + 45;
 	__u32 len = skb->len;
-	const __u32 headers_len = 68, new_headers_len = 51, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	const __u32 headers_len = 48, new_headers_len = 71, udp_checksum_at = 40,
+		udp_new_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__u8 record_todo = ld8(&record->todo);
 	__u8 message_todo = ld8(&message->todo);
+	__u64 udp_cut_off = 0;
+
+	if (second) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					   ((pkt->message_end - 34) & 1) != 0);
+	}
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
-					 ((pkt->message_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
-			((__u64)ld16(&record->length) << 8) + ((__u64)message_todo << 8) +
-			ld16(&message->length) + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len_2 + 17) + bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (second)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
+				   ((__u64)ld16(&record->length) << 8) +
+				   ((__u64)message_todo << 8) + ld16(&message->length) +
+				   udp_cut_off);
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
+				   ((__u64)ld16(&record->length) << 8) +
+				   ((__u64)message_todo << 8) + ld16(&message->length));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 17) +
+		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 17) + record_todo +
-					 ((__u64)bpf_htons(pkt->payload_len_2 + 6) << 8) +
+					 bpf_htons(pkt->payload_len + 17) + record_todo +
+					 ((__u64)bpf_htons((second ? pkt->payload_len :
+							    pkt->record_end_2 - 48) + 6) << 8) +
 					 ((__u64)message_todo << 8) +
-					 bpf_htons(pkt->payload_len_2 + 3) + udp_new_pseudo +
+					 bpf_htons((second ? pkt->payload_len :
+						    pkt->message_end - 48) + 3) + udp_new_pseudo +
 					 0x204);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 37) +
-			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV4 |
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_BOTH + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -6565,113 +3949,139 @@ static __always_inline int both_ipv6_send_ipv4_2(struct __sk_buff *skb, struct b
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_record *new_record = pkt->data + 42;
-	struct hdr_message *new_message = pkt->data + 45;
-	struct hdr_tag *new_tag = pkt->data + 48;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
+	struct hdr_message *new_message = pkt->data + 65;
+	struct hdr_tag *new_tag = pkt->data + 68;
 	if (direct)
 		fr_link(pkt->data, &pkt->p->hop_peer);
 
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 37));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 17));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_record->todo, record_todo);
-	st16(&new_record->length, bpf_htons(pkt->payload_len_2 + 6));
+	st16(&new_record->length,
+	     bpf_htons((second ? pkt->payload_len : pkt->record_end_2 - 48) + 6));
 	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->payload_len_2 + 3));
+	st16(&new_message->length,
+	     bpf_htons((second ? pkt->payload_len : pkt->message_end - 48) + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_BOTH + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_BOTH + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv6(struct __sk_buff *skb, struct both_packet *pkt)
+static __always_inline int both_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_record *record = pkt->data + 62;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_record *record = pkt->data + (v6 ? 62 : 42);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, PROG_BOTH + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* record: fields: [{name: "todo", bits: 8, is: >=16}, {name: "length", bits: 16, coun... */
-	why = check_record_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &pkt->record_end);
+	why = check_record_2(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 :
+			     42, &pkt->record_end_2);
 	if (why)
-		return fr_up(skb, PROG_BOTH + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* message: fields: [{name: "todo", bits: 8, is: <16}, {name: "length", bits: 16, coun... */
-	why = check_message(skb, pkt->data, pkt->data_end, pkt->record_end, 65, &pkt->message_end);
+	why = check_message(skb, pkt->data, pkt->data_end, pkt->record_end_2, v6 ? 65 :
+			    45, &pkt->message_end);
 	if (why)
-		return fr_up(skb, PROG_BOTH + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: p: by_source: ["udp.src"] */
 	struct key_by_source key __attribute__((aligned(8)));
-
-	fr_put_endpoint_v6(&key.from, ipv6->src, be16(&udp->src_port), 0);
-	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	if (!v6)
+		__builtin_memset(&key, 0, sizeof(key));
+	if (v6) {
+		fr_put_endpoint_v6(&key.from, ipv6->src, be16(&udp->src_port), 0);
+		__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	} else {
+		fr_put_endpoint_v4(&key.from, ld32(ipv4->src), be16(&udp->src_port));
+	}
 	enum fr_found found = find_by_source(&key, pkt->lease, 0, &pkt->p, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_BOTH + reason_no_by_source,
-				 PROG_BOTH + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_by_source,
+				 pkt->prog + reason_changing);
 
 	/* rules: [{match: "record.todo": 16, do: [_send]}, {do: [{push: tag: id: 0x010203}, _... */
-	if (be8(&record->todo) == 16)
-		return both_ipv6_rule(skb, pkt);
+	if (be8(&record->todo) == 16) {
+		if (v6)
+			return shared_ip_rule_2(skb, pkt, 1);
+		return shared_ip_rule_2(skb, pkt, 0);
+	}
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, PROG_BOTH + reason_address_family);
-	if (!fr_is_v4(pkt->p->peer.addr))
-		return both_ipv6_ipv6_stays(skb, pkt);
-	if (pkt->message_end == pkt->record_end) { /* no padding */
-		pkt->payload_len = pkt->udp_end - 68;
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial >> 16) >= 68 &&
-		       (pkt->partial & 0xffff) < 68ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_BOTH + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_BOTH + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 37ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
-		return both_ipv6_send_ipv4(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_address_family);
+	if (v6) {
+		if (!fr_is_v4(pkt->p->peer.addr))
+			return shared_ipv6_rule_ipv6_stays_2(skb, pkt, 1);
+	} else {
+		if (fr_is_v4(pkt->p->peer.addr))
+			return both_ipv4_ipv4_stays(skb, pkt);
 	}
-	if (pkt->record_end != pkt->udp_end)
-		return fr_up(skb, PROG_BOTH + reason_padding);
-	pkt->payload_len_2 = pkt->message_end - 68;
+	if (pkt->message_end == pkt->record_end_2) { /* no padding */
+		pkt->payload_len = pkt->udp_end - (v6 ? 68 : 48);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      ((pkt->partial >> 16) >= (v6 ? 68 : 48) &&
+		       (pkt->partial & 0xffff) < (v6 ? 68ULL : 48ULL) + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		if (v6)
+			return both_ipv6_send_ipv4(skb, pkt, 0);
+		return both_ipv4_send_ipv6(skb, pkt, 0);
+	}
+	if (pkt->record_end_2 != pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_padding);
+	pkt->payload_len = pkt->message_end - (v6 ? 68 : 48);
 	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 68 &&
-	       (pkt->partial_2 & 0xffff) < 68ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_BOTH + reason_partial_checksum);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      ((pkt->partial_2 >> 16) >= (v6 ? 68 : 48) &&
+	       (pkt->partial_2 & 0xffff) < (v6 ? 68ULL : 48ULL) + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_BOTH + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 37ULL + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->p->hop_peer, PROG_BOTH + reason_too_big);
-	return both_ipv6_send_ipv4_2(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+	if (v6)
+		return both_ipv6_send_ipv4(skb, pkt, 1);
+	return both_ipv4_send_ipv6(skb, pkt, 1);
 }
 
 SEC("tc") int prog_both(struct __sk_buff *skb)
 {
-	struct both_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_BOTH;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
 
@@ -6691,8 +4101,8 @@ SEC("tc") int prog_both(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "record", "message"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return both_ipv4(skb, &pkt);
+		return both_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return both_ipv6(skb, &pkt);
+		return both_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_BOTH + reason_not_ip);
 }

@@ -125,8 +125,8 @@ static __always_inline __u64 copy_ports(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(8, 0);
-	FR_COPY(8, 1);
+	all |= fr_copy8(to + 0, from + 0);
+	all |= fr_copy8(to + 1, from + 1);
 	return all;
 }
 
@@ -147,7 +147,7 @@ static __always_inline __u64 copy_recent(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(8, 0);
+	all |= fr_copy8(to + 0, from + 0);
 	return all;
 }
 
@@ -170,7 +170,7 @@ static __always_inline __u64 copy_rates(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
+	all |= fr_copy64(to + 0, from + 0);
 	return all;
 }
 
@@ -193,18 +193,18 @@ enum {
 	reason_not_ip,
 };
 
+/* What is known of a packet. */
+struct packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+};
+
 /*
  * prog_gate: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
-
-/* What is known of a packet. */
-struct gate_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-};
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -221,6 +221,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -260,26 +307,27 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline int gate_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = data + at;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 len = skb->len;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x62000000ULL |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
-	*end = udp_end;
-	return 0;
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	fr_complete_end(skb, csum, ETH_HLEN, 4);
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int gate_ipv4_send(struct __sk_buff *skb, struct gate_packet *pkt)
+static __always_inline int gate_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
@@ -300,7 +348,7 @@ static __always_inline int gate_ipv4_send(struct __sk_buff *skb, struct gate_pac
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int gate_ipv4_send_2(struct __sk_buff *skb, struct gate_packet *pkt)
+static __always_inline int gate_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -308,14 +356,28 @@ static __always_inline int gate_ipv4_send_2(struct __sk_buff *skb, struct gate_p
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int gate_ipv4(struct __sk_buff *skb, struct gate_packet *pkt)
+static __always_inline int gate_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+	__u32 len = skb->len;
 
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int gate_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	__u64 ip_end, udp_end;
+	__u32 why;
+
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
@@ -329,7 +391,10 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, struct gate_packet *
 		struct key_blocked key __attribute__((aligned(8))) = {};
 
 		key.from.len = 128;
-		fr_put_v4(key.from.addr, ld32(ipv4->src));
+		if (v6)
+			fr_put_v6(key.from.addr, ipv6->src, 4);
+		else
+			fr_put_v4(key.from.addr, ld32(ipv4->src));
 		b = find_blocked(&key);
 	}
 	struct val_ports *p;
@@ -343,8 +408,11 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, struct gate_packet *
 	struct val_recent *r;
 	{
 		struct key_recent key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr, ld32(ipv4->src));
+		if (v6) {
+			fr_put_v6(key.addr, ipv6->src, 0);
+		} else {
+			fr_put_v4(key.addr, ld32(ipv4->src));
+		}
 		key.port = be16(&udp->src_port);
 		enum fr_found found = find_recent(&key, pkt->lease, 8, &r);
 		if (unlikely(found == FR_CHANGING))
@@ -355,8 +423,11 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, struct gate_packet *
 	struct val_rates *rate;
 	{
 		struct key_rates key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr, ld32(ipv4->src));
+		if (v6) {
+			fr_put_v6(key.addr, ipv6->src, 0);
+		} else {
+			fr_put_v4(key.addr, ld32(ipv4->src));
+		}
 		enum fr_found found = find_rates(&key, pkt->lease, 16, &rate);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_changing);
@@ -379,150 +450,23 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, struct gate_packet *
 		return fr_drop(skb->len, reason_spent);
 
 	/* {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
-	if (fr_has(r) && ((__u64)r->flags & 1) == 1)
+	if (fr_has(r) && ((__u64)r->flags & 1) == 1) {
+		if (v6)
+			return gate_ipv6_send(skb, pkt);
 		return gate_ipv4_send(skb, pkt);
+	}
+	if (v6) {
+		/* {do: ["pass"]}, */
+		return gate_ipv6_send_2(skb, pkt);
+	}
 
 	/* {do: ["pass"]}, */
 	return gate_ipv4_send_2(skb, pkt);
 }
 
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int gate_ipv6_send(struct __sk_buff *skb, struct gate_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x62000000ULL |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, ETH_HLEN, 4);
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int gate_ipv6_send_2(struct __sk_buff *skb, struct gate_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int gate_ipv6(struct __sk_buff *skb, struct gate_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* when: "udp.dst_port < 16384" */
-	if (be16(&udp->dst_port) >= 0x4000)
-		return fr_up(skb, reason_no_match);
-
-	/* lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.... */
-	struct val_blocked *b;
-	{
-		struct key_blocked key __attribute__((aligned(8))) = {};
-
-		key.from.len = 128;
-		fr_put_v6(key.from.addr, ipv6->src, 4);
-		b = find_blocked(&key);
-	}
-	struct val_ports *p;
-	{
-		__u32 key = be16(&udp->dst_port);
-
-		enum fr_found found = find_ports(&key, pkt->lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_no_ports, reason_changing);
-	}
-	struct val_recent *r;
-	{
-		struct key_recent key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.addr, ipv6->src, 0);
-		key.port = be16(&udp->src_port);
-		enum fr_found found = find_recent(&key, pkt->lease, 8, &r);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_changing);
-		if (found == FR_MISSING)
-			r = NULL;
-	}
-	struct val_rates *rate;
-	{
-		struct key_rates key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.addr, ipv6->src, 0);
-		enum fr_found found = find_rates(&key, pkt->lease, 16, &rate);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_changing);
-		if (found == FR_MISSING)
-			rate = NULL;
-	}
-
-	/* {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
-	if (fr_has(b) && b->why > 1)
-		return fr_drop(skb->len, reason_blocked);
-
-	/* {when: "!p.allowed || p.class == 9", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
-	if (!p->allowed || p->class == 9) {
-		fr_named_add(0, 1);
-		return fr_drop(skb->len, reason_closed);
-	}
-
-	/* {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
-	if (fr_has(rate) && rate->budget == 0)
-		return fr_drop(skb->len, reason_spent);
-
-	/* {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
-	if (fr_has(r) && ((__u64)r->flags & 1) == 1)
-		return gate_ipv6_send(skb, pkt);
-
-	/* {do: ["pass"]}, */
-	return gate_ipv6_send_2(skb, pkt);
-}
-
 SEC("tc") int prog_gate(struct __sk_buff *skb)
 {
-	struct gate_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
@@ -543,8 +487,8 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return gate_ipv4(skb, &pkt);
+		return gate_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return gate_ipv6(skb, &pkt);
+		return gate_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

@@ -93,11 +93,11 @@ static __always_inline __u64 copy_by_client(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY_HOP(36);
-	FR_COPY(32, 56);
-	FR_COPY(32, 60);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy_hop(to + 36, from + 36);
+	all |= fr_copy32(to + 56, from + 56);
+	all |= fr_copy32(to + 60, from + 60);
 	return all;
 }
 
@@ -125,14 +125,8 @@ enum {
 	reason_not_ip,
 };
 
-/*
- * prog_forward: tc/ingress
- *	eth ipv4 udp
- *	eth ipv6 udp
- */
-
 /* What is known of a packet. */
-struct forward_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
@@ -140,11 +134,15 @@ struct forward_packet {
 	__u64 ip_end;
 	__u64 udp_end;
 	__u64 payload_len;
-	__u64 payload_len_2;
 	__u64 partial;
-	__u64 partial_2;
 	struct val_by_client *p;
 };
+
+/*
+ * prog_forward: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -219,27 +217,40 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int forward_send_ipv4(struct __sk_buff *skb, struct forward_packet *pkt,
-					     const __u32 headers_len, const int how,
-					     struct fr_csum udp_csum, __u64 ip_sum,
-					     __be32 eth_type_to_ecn, __be16 ipv4_ttl_protocol)
+static __always_inline int
+forward_send_ip(struct __sk_buff *skb, struct packet *pkt, const __u32 headers_len, const int how,
+		struct fr_csum udp_csum, __u64 ip_sum, __be32 eth_type_to_ecn,
+		__be16 ipv4_ttl_protocol, __be16 eth_type, __be32 ipv6_version_to_flow_label,
+		__be16 ipv6_next_header_hop_limit, const int to_v6)
 {
 	__u32 len = skb->len;
-	const __u32 new_headers_len = 46, udp_checksum_at = 40;
+	const __u32 new_headers_len = to_v6 ? 66 : 46, udp_checksum_at = to_v6 ? 60 : 40;
 
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 32ULL + pkt->payload_len)))
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, (to_v6 ? 52ULL : 32ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
-
-	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum,
-			  (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-			  bpf_htons(pkt->payload_len + 12) + bpf_htons(IPPROTO_UDP),
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
-			  bpf_htons(pkt->payload_len + 12) + 0x100);
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(pkt->payload_len + 32) +
-					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 64);
+	__be16 ip_checksum = 0;
+	if (to_v6) {
+		/* udp.checksum */
+		fr_csum_set_not_0(&udp_csum,
+				  (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+				  fr_add128(ld128(pkt->p->peer.addr)) +
+				  bpf_htons(pkt->payload_len + 12) + bpf_htons(IPPROTO_UDP),
+				  (__u64)bpf_htons(pkt->p->local.port) +
+				  bpf_htons(pkt->p->peer.port) + bpf_htons(pkt->payload_len + 12) +
+				  0x100);
+	} else {
+		/* udp.checksum */
+		fr_csum_set_not_0(&udp_csum,
+				  (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+				  bpf_htons(pkt->payload_len + 12) + bpf_htons(IPPROTO_UDP),
+				  (__u64)bpf_htons(pkt->p->local.port) +
+				  bpf_htons(pkt->p->peer.port) + bpf_htons(pkt->payload_len + 12) +
+				  0x100);
+		/* ip.checksum */
+		ip_checksum = fr_checksum(ip_sum + bpf_htons(pkt->payload_len + 32) +
+					  fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+					  64);
+	}
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, how |
@@ -250,23 +261,33 @@ static __always_inline int forward_send_ipv4(struct __sk_buff *skb, struct forwa
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short *new_short = pkt->data + 42;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_short *new_short = pkt->data + (to_v6 ? 62 : 42);
 	if (direct)
 		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 32));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	if (to_v6) {
+		st16(&new_eth->type, eth_type);
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 12));
+		st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+		st128(new_ipv6->src, ld128(pkt->p->local.addr));
+		st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	} else {
+		st32(&new_eth->type, eth_type_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 32));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+		st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 12));
 	st32(&new_short->id, bpf_htonl(1));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
+	if (!to_v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -277,175 +298,96 @@ static __always_inline int forward_send_ipv4(struct __sk_buff *skb, struct forwa
 }
 
 static __always_inline int
-forward_send_ipv6(struct __sk_buff *skb, struct forward_packet *pkt, const __u32 headers_len,
-		  const int how, struct fr_csum udp_csum, __be16 eth_type,
-		  __be32 ipv6_version_to_flow_label, __be16 ipv6_next_header_hop_limit)
+forward_send_ip_2(struct __sk_buff *skb, struct packet *pkt, const __u32 headers_len, const int how,
+		  struct fr_csum udp_csum, __u64 ip_sum, __be32 eth_type_to_ecn,
+		  __be16 ipv4_ttl_protocol, __be16 eth_type, __be32 ipv6_version_to_flow_label,
+		  __be16 ipv6_next_header_hop_limit, const int to_v6)
 {
 	__u32 len = skb->len;
-	const __u32 new_headers_len = 66, udp_checksum_at = 60;
+	const __u32 new_headers_len = to_v6 ? 86 : 66, udp_checksum_at = to_v6 ? 60 : 40;
 
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 52ULL + pkt->payload_len)))
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, (to_v6 ? 72ULL : 52ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
-
-	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum,
-			  (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-			  fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 12) +
-			  bpf_htons(IPPROTO_UDP),
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
-			  bpf_htons(pkt->payload_len + 12) + 0x100);
+	__be16 ip_checksum = 0;
+	if (to_v6) {
+		/* udp.checksum */
+		fr_csum_set_not_0(&udp_csum,
+				  (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+				  fr_add128(ld128(pkt->p->peer.addr)) +
+				  bpf_htons(pkt->payload_len + 32) + bpf_htons(IPPROTO_UDP),
+				  (__u64)bpf_htons(pkt->p->local.port) +
+				  bpf_htons(pkt->p->peer.port) + bpf_htons(pkt->payload_len + 32) +
+				  0xa00);
+	} else {
+		/* udp.checksum */
+		fr_csum_set_not_0(&udp_csum,
+				  (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+				  bpf_htons(pkt->payload_len + 32) + bpf_htons(IPPROTO_UDP),
+				  (__u64)bpf_htons(pkt->p->local.port) +
+				  bpf_htons(pkt->p->peer.port) + bpf_htons(pkt->payload_len + 32) +
+				  0xa00);
+		/* ip.checksum */
+		ip_checksum = fr_checksum(ip_sum + bpf_htons(pkt->payload_len + 52) +
+					  fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+					  64);
+	}
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, how |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short *new_short = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 12));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 12));
-	st32(&new_short->id, bpf_htonl(1));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int forward_send_ipv4_2(struct __sk_buff *skb, struct forward_packet *pkt,
-					       const __u32 headers_len, const int how,
-					       struct fr_csum udp_csum, __u64 ip_sum,
-					       __be32 eth_type_to_ecn, __be16 ipv4_ttl_protocol)
-{
-	__u32 len = skb->len;
-	const __u32 new_headers_len = 66, udp_checksum_at = 40;
-
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 52ULL + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
-
-	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum,
-			  (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-			  bpf_htons(pkt->payload_len_2 + 32) + bpf_htons(IPPROTO_UDP),
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
-			  bpf_htons(pkt->payload_len_2 + 32) + 0xa00);
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(pkt->payload_len_2 + 52) +
-					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 64);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	__s64 csum;
+	if (to_v6) {
+		csum = bpf_csum_update(skb, 0);
+		if (unlikely(csum >= 0)) {
+			csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+			csum = fr_complete_without(skb, csum, 78, 8);
+		}
+	} else {
+		csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	}
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_long *new_long = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 52));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 32));
-	st32(&new_long->id, bpf_htonl(1));
-	st64(&new_long->a, bpf_cpu_to_be64(2));
-	st64(&new_long->b, bpf_cpu_to_be64(3));
-	st32(&new_long->c, bpf_htonl(4));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int
-forward_send_ipv6_2(struct __sk_buff *skb, struct forward_packet *pkt, const __u32 headers_len,
-		    const int how, struct fr_csum udp_csum, __be16 eth_type,
-		    __be32 ipv6_version_to_flow_label, __be16 ipv6_next_header_hop_limit)
-{
-	__u32 len = skb->len;
-	const __u32 new_headers_len = 86, udp_checksum_at = 60;
-
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 72ULL + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
-
-	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum,
-			  (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-			  fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 32) +
-			  bpf_htons(IPPROTO_UDP),
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
-			  bpf_htons(pkt->payload_len_2 + 32) + 0xa00);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 8);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_long *new_long = pkt->data + 62;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_long *new_long = pkt->data + (to_v6 ? 62 : 42);
 	if (direct)
 		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 32));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	if (to_v6) {
+		st16(&new_eth->type, eth_type);
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 32));
+		st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+		st128(new_ipv6->src, ld128(pkt->p->local.addr));
+		st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	} else {
+		st32(&new_eth->type, eth_type_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 52));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+		st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 32));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 32));
 	st32(&new_long->id, bpf_htonl(1));
 	st64(&new_long->a, bpf_cpu_to_be64(2));
 	st64(&new_long->b, bpf_cpu_to_be64(3));
 	st32(&new_long->c, bpf_htonl(4));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (!to_v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 8);
-		fr_complete(skb, csum, ETH_HLEN, 64);
+	if (to_v6) {
+		if (unlikely(csum >= 0)) {
+			csum = fr_complete_with(skb, csum, 78, 8);
+			fr_complete(skb, csum, ETH_HLEN, 64);
+		}
+	} else {
+		fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
 	fr_count(reason_sent, len);
@@ -453,7 +395,7 @@ forward_send_ipv6_2(struct __sk_buff *skb, struct forward_packet *pkt, const __u
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_send(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -516,7 +458,7 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, struct forwa
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -531,7 +473,7 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, struct 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
@@ -573,8 +515,7 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, struct 
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_address_family(struct __sk_buff *skb,
-						       struct forward_packet *pkt)
+static __always_inline int forward_ipv4_address_family(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_udp *udp = pkt->data + 34;
 
@@ -599,10 +540,10 @@ static __always_inline int forward_ipv4_address_family(struct __sk_buff *skb,
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_gso_packet);
 	pkt->payload_len = pkt->udp_end - 42;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 42 &&
-	       (pkt->partial_2 & 0xffff) < 42ULL + pkt->payload_len - 1)))
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 42 &&
+	       (pkt->partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
 		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_udp_checksum);
@@ -611,11 +552,11 @@ static __always_inline int forward_ipv4_address_family(struct __sk_buff *skb,
 	return forward_ipv4_send_ipv6(skb, pkt);
 }
 
-static __always_inline int forward_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
+	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_eth *eth = pkt->data;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
@@ -657,16 +598,16 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct forward_pa
 				((__u64)ld32(&ipv4->total_length) +
 				 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
 				 ld32(ipv4->dst)) + ipv4_ttl_protocol;
-			return forward_send_ipv4(skb, pkt, headers_len, 0, udp_csum, ip_sum,
-						 eth_type_to_ecn, ipv4_ttl_protocol);
+			return forward_send_ip(skb, pkt, headers_len, 0, udp_csum, ip_sum,
+					       eth_type_to_ecn, ipv4_ttl_protocol, 0, 0, 0, 0);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_udp_checksum);
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
-		return forward_send_ipv6(skb, pkt, headers_len, FR_TO_IPV6, udp_csum,
-					 bpf_htons(0x86dd), ipv6_version_to_flow_label,
-					 bpf_htons(0x1140));
+		return forward_send_ip(skb, pkt, headers_len, FR_TO_IPV6, udp_csum, 0, 0, 0,
+				       bpf_htons(0x86dd), ipv6_version_to_flow_label,
+				       bpf_htons(0x1140), 1);
 	}
 
 	/* {match: "udp.dst_port": 7002, do: [{push: long: {id: 1, a: 2, b: 3, c: 4}}, {send: ... */
@@ -675,11 +616,10 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct forward_pa
 			return fr_up(skb, reason_address_family);
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_gso_packet);
-		pkt->payload_len_2 = pkt->udp_end - 42;
+		pkt->payload_len = pkt->udp_end - 42;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      ((partial >> 16) >= 42 &&
-		       (partial & 0xffff) < 42ULL + pkt->payload_len_2 - 1)))
+		      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
 			return fr_up(skb, reason_partial_checksum);
 		const __u32 headers_len = 42, udp_checksum_at = 40;
 		__be16 old_udp_length = ld16(&udp->length);
@@ -696,16 +636,16 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct forward_pa
 				((__u64)ld32(&ipv4->total_length) +
 				 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
 				 ld32(ipv4->dst)) + ipv4_ttl_protocol;
-			return forward_send_ipv4_2(skb, pkt, headers_len, 0, udp_csum, ip_sum,
-						   eth_type_to_ecn, ipv4_ttl_protocol);
+			return forward_send_ip_2(skb, pkt, headers_len, 0, udp_csum, ip_sum,
+						 eth_type_to_ecn, ipv4_ttl_protocol, 0, 0, 0, 0);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_udp_checksum);
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
-		return forward_send_ipv6_2(skb, pkt, headers_len, FR_TO_IPV6, udp_csum,
-					   bpf_htons(0x86dd), ipv6_version_to_flow_label,
-					   bpf_htons(0x1140));
+		return forward_send_ip_2(skb, pkt, headers_len, FR_TO_IPV6, udp_csum, 0, 0, 0,
+					 bpf_htons(0x86dd), ipv6_version_to_flow_label,
+					 bpf_htons(0x1140), 1);
 	}
 
 	return forward_ipv4_address_family(skb, pkt);
@@ -739,7 +679,7 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int forward_ipv6_send(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -794,7 +734,7 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, struct forwa
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -809,7 +749,7 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, struct 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
@@ -857,8 +797,7 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, struct 
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv6_address_family(struct __sk_buff *skb,
-						       struct forward_packet *pkt)
+static __always_inline int forward_ipv6_address_family(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_udp *udp = pkt->data + 54;
 
@@ -885,10 +824,10 @@ static __always_inline int forward_ipv6_address_family(struct __sk_buff *skb,
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_gso_packet);
 	pkt->payload_len = pkt->udp_end - 62;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 62 &&
-	       (pkt->partial_2 & 0xffff) < 62ULL + pkt->payload_len - 1)))
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= 62 &&
+	       (pkt->partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
 		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_udp_checksum);
@@ -897,11 +836,11 @@ static __always_inline int forward_ipv6_address_family(struct __sk_buff *skb,
 	return forward_ipv6_send_ipv4(skb, pkt);
 }
 
-static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
+	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_eth *eth = pkt->data;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
@@ -944,17 +883,17 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_pa
 				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 			__be16 ipv6_next_header_hop_limit =
 				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-			return forward_send_ipv6(skb, pkt, headers_len, 0, udp_csum, eth_type,
-						 ipv6_version_to_flow_label,
-						 ipv6_next_header_hop_limit);
+			return forward_send_ip(skb, pkt, headers_len, 0, udp_csum, 0, 0, 0,
+					       eth_type, ipv6_version_to_flow_label,
+					       ipv6_next_header_hop_limit, 1);
 		}
 		__be32 eth_type_to_ecn =
 			bpf_htonl(0x8004500ULL |
 				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 		__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
-		return forward_send_ipv4(skb, pkt, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
-					 eth_type_to_ecn, bpf_htons(0x4011));
+		return forward_send_ip(skb, pkt, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
+				       eth_type_to_ecn, bpf_htons(0x4011), 0, 0, 0, 0);
 	}
 
 	/* {match: "udp.dst_port": 7002, do: [{push: long: {id: 1, a: 2, b: 3, c: 4}}, {send: ... */
@@ -963,11 +902,10 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_pa
 			return fr_up(skb, reason_address_family);
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_gso_packet);
-		pkt->payload_len_2 = pkt->udp_end - 62;
+		pkt->payload_len = pkt->udp_end - 62;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      ((partial >> 16) >= 62 &&
-		       (partial & 0xffff) < 62ULL + pkt->payload_len_2 - 1)))
+		      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
 			return fr_up(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_udp_checksum);
@@ -985,17 +923,17 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_pa
 				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 			__be16 ipv6_next_header_hop_limit =
 				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-			return forward_send_ipv6_2(skb, pkt, headers_len, 0, udp_csum, eth_type,
-						   ipv6_version_to_flow_label,
-						   ipv6_next_header_hop_limit);
+			return forward_send_ip_2(skb, pkt, headers_len, 0, udp_csum, 0, 0, 0,
+						 eth_type, ipv6_version_to_flow_label,
+						 ipv6_next_header_hop_limit, 1);
 		}
 		__be32 eth_type_to_ecn =
 			bpf_htonl(0x8004500ULL |
 				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 		__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
-		return forward_send_ipv4_2(skb, pkt, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
-					   eth_type_to_ecn, bpf_htons(0x4011));
+		return forward_send_ip_2(skb, pkt, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
+					 eth_type_to_ecn, bpf_htons(0x4011), 0, 0, 0, 0);
 	}
 
 	return forward_ipv6_address_family(skb, pkt);
@@ -1003,7 +941,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_pa
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
-	struct forward_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();

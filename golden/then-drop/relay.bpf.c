@@ -129,19 +129,38 @@ enum {
 	reason_not_ip,
 };
 
-/*
- * prog_reflect: tc/ingress
- *	eth ipv4 udp
- *	eth ipv6 udp
- */
-
 /* What is known of a packet. */
-struct reflect_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	__u64 ip_end;
 	__u64 udp_end;
 };
+
+/* What is the same for all receivers. */
+struct same {
+	__u32 kind0;
+	__u64 rest0;
+	__u64 rest1;
+	__u32 skb_priority;
+	__u32 skb_mark;
+	__u64 ip_end;
+	__u64 udp_end;
+	__s64 csum;
+	__u64 copies0;
+};
+
+struct fan {
+	struct __sk_buff *skb;
+	struct list_listeners *list;
+	void *front;
+};
+
+/*
+ * prog_reflect: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -158,6 +177,55 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -197,54 +265,24 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-
-	*end = udp_end;
-	return 0;
-}
-
-/* What is the same for all receivers. */
-struct reflect_same1 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u32 skb_priority;
-	__u32 skb_mark;
-	__u64 ip_end;
-	__u64 udp_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct reflect_fan1 {
-	struct __sk_buff *skb;
-	struct list_listeners *list;
-	void *front;
-};
-
-static __always_inline long reflect_copy1(struct __sk_buff *skb, void *front,
-					  struct receiver_listeners *r, struct reflect_same1 *same)
+static __always_inline long reflect_copy(struct __sk_buff *skb, void *front,
+					 struct receiver_listeners *r, struct same *same,
+					 const int v6)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
+	__u64 udp_new_pseudo;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	if (v6) {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+			fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+			fr_add64(ld64(r->remote.addr + 8));
+	} else {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	}
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -252,34 +290,49 @@ static __always_inline long reflect_copy1(struct __sk_buff *skb, void *front,
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
 						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
+	__be16 ip_checksum = 0;
+	if (!v6) {
+		if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
+		/* ip.checksum */
+		ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					  fr_v4(r->remote.addr));
+	}
 	__u32 new_priority = 3;
 	__u32 new_mark = 7;
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
+	if (unlikely(data + (v6 ? 62 : 42) > (void *)(long)skb->data_end))
 		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + (v6 ? 54 : 34);
 
 	fr_link(data, &r->hop_remote);
-	st16(&new_ipv4->version_ihl, bpf_htons(0x4528ULL | (be8(&saved_ipv4->dscp_ecn) & 3)));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	if (v6) {
+		st32(new_ipv6->version_to_flow_label,
+		     bpf_htonl(0x62800000ULL |
+			       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+		st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+		st64(new_ipv6->src, ld64(r->local.addr));
+		st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+		st64(new_ipv6->dst, ld64(r->remote.addr));
+		st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	} else {
+		st16(&new_ipv4->version_ihl,
+		     bpf_htons(0x4528ULL | (be8(&saved_ipv4->dscp_ecn) & 3)));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+		st32(new_ipv4->src, fr_v4(r->local.addr));
+		st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 28);
+		fr_complete(skb, same->csum, ETH_HLEN, v6 ? 48 : 28);
 	skb->priority = new_priority;
 	skb->mark = new_mark;
 
@@ -290,270 +343,73 @@ static __always_inline long reflect_copy1(struct __sk_buff *skb, void *front,
 	return 0;
 }
 
-static __noinline long reflect_turn1(__u32 i, struct reflect_fan1 *fan)
+static __always_inline long reflect_turn(__u32 i, struct fan *fan, const int second)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct reflect_same1 *same = front + FR_NEEDS_FRONT;
+	struct same *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
+	struct hdr_udp *saved_udp = front + 54;
 
 	if (!r)
 		return 1;
 
 	/* {when: "r.small && len(udp.payload) > 4", do: [{drop: "too_large"}]}, */
-	if (r->small && udp_end - 42 > 4)
+	if (r->small && udp_end - (second ? 62 : 42) > 4)
 		return fr_decline(r->receiver, skb->len, reason_too_large);
 
 	/* {when: "r.remote.port != 0", do: [{mark: {dscp: 10, priority: 3, mark: 7}}, {send: ... */
 	if (!(r->remote.port == 0)) {
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
-		    !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_address_family);
+		if (second) {
+			if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+			    fr_is_v4(r->remote.addr))
+				return fr_decline(r->receiver, skb->len, reason_address_family);
+			if (be16(&saved_udp->checksum) == 0)
+				return fr_decline(r->receiver, skb->len, reason_udp_checksum);
+		} else {
+			if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+			    !fr_is_v4(r->remote.addr))
+				return fr_decline(r->receiver, skb->len, reason_address_family);
+		}
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
 					  fr_indirect(&r->hop_remote, reason_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_too_big);
-		return reflect_copy1(skb, front, r, same);
+		return reflect_copy(skb, front, r, same, second);
 	}
 
 	/* group: listeners: ["ip.src", "udp.dst_port"] */
 	return fr_decline(r->receiver, skb->len, reason_no_rule);
 }
 
-static __always_inline int reflect_fan1(struct __sk_buff *skb, struct reflect_packet *pkt)
+static __noinline long reflect_turn2(__u32 i, struct fan *fan)
+{
+	return reflect_turn(i, fan, 1);
+}
+
+static __noinline long reflect_turn1(__u32 i, struct fan *fan)
+{
+	return reflect_turn(i, fan, 0);
+}
+
+static __always_inline int reflect_fan(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: { */
-	struct group_listeners key __attribute__((aligned(8))) = {};
-	struct list_listeners *list;
-
-	fr_put_v4(key.from, ld32(ipv4->src));
-	key.port = be16(&udp->dst_port);
-	list = list_of_listeners(&key);
-	if (!list)
-		return fr_up(skb, reason_no_listeners);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, reason_no_memory);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 42);
-	if (!front)
-		return fr_up(skb, reason_no_memory);
-	struct reflect_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld16(&saved_ipv4->version_ihl) + ld32(&saved_ipv4->id) +
-		 ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
-		 bpf_htons(0x4528ULL | (be8(&saved_ipv4->dscp_ecn) & 3)) +
-		 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->skb_priority = fr_priority(skb);
-	same->skb_mark = fr_mark(skb);
-	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 28);
-
-	same->copies0 = 0;
-	struct reflect_fan1 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, reflect_turn1, &fan, 0);
-
-	fr_count_copies(reason_copy, same->copies0, skb->len);
-	fr_count(reason_reflected, len);
-	return TC_ACT_SHOT;
-}
-
-static __always_inline int reflect_ipv4(struct __sk_buff *skb, struct reflect_packet *pkt)
-{
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
-	return reflect_fan1(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-/* What is the same for all receivers. */
-struct reflect_same2 {
-	__u32 kind0;
-	__u64 rest0;
-	__u32 skb_priority;
-	__u32 skb_mark;
-	__u64 ip_end;
-	__u64 udp_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct reflect_fan2 {
-	struct __sk_buff *skb;
-	struct list_listeners *list;
-	void *front;
-};
-
-static __always_inline long reflect_copy2(struct __sk_buff *skb, void *front,
-					  struct receiver_listeners *r, struct reflect_same2 *same)
-{
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port));
-	__u32 new_priority = 3;
-	__u32 new_mark = 7;
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 62 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x62800000ULL |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 48);
-	skb->priority = new_priority;
-	skb->mark = new_mark;
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __noinline long reflect_turn2(__u32 i, struct reflect_fan2 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct reflect_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 udp_end = same->udp_end;
-	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
-	struct hdr_udp *saved_udp = front + 54;
-
-	if (!r)
-		return 1;
-
-	/* {when: "r.small && len(udp.payload) > 4", do: [{drop: "too_large"}]}, */
-	if (r->small && udp_end - 62 > 4)
-		return fr_decline(r->receiver, skb->len, reason_too_large);
-
-	/* {when: "r.remote.port != 0", do: [{mark: {dscp: 10, priority: 3, mark: 7}}, {send: ... */
-	if (!(r->remote.port == 0)) {
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_address_family);
-		if (be16(&saved_udp->checksum) == 0)
-			return fr_decline(r->receiver, skb->len, reason_udp_checksum);
-		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-			return fr_decline(r->receiver, skb->len,
-					  fr_indirect(&r->hop_remote, reason_no_route));
-		if (ip_end - 14 > r->hop_remote.mtu)
-			return fr_decline(r->receiver, skb->len, reason_too_big);
-		return reflect_copy2(skb, front, r, same);
-	}
-
-	/* group: listeners: ["ip.src", "udp.dst_port"] */
-	return fr_decline(r->receiver, skb->len, reason_no_rule);
-}
-
-static __always_inline int reflect_fan2(struct __sk_buff *skb, struct reflect_packet *pkt)
-{
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
 	struct group_listeners key __attribute__((aligned(8))) = {};
 	struct list_listeners *list;
-
-	fr_put_v6(key.from, ipv6->src, 0);
+	if (v6) {
+		fr_put_v6(key.from, ipv6->src, 0);
+	} else {
+		fr_put_v4(key.from, ld32(ipv4->src));
+	}
 	key.port = be16(&udp->dst_port);
 	list = list_of_listeners(&key);
 	if (!list)
@@ -563,29 +419,55 @@ static __always_inline int reflect_fan2(struct __sk_buff *skb, struct reflect_pa
 		return fr_up(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 62);
+	void *front = fr_save_front(skb, v6 ? 62 : 42);
 	if (!front)
 		return fr_up(skb, reason_no_memory);
-	struct reflect_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 54;
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
-				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
-					  fr_add64(ld64(saved_ipv6->src + 8)) +
-					  fr_add64(ld64(saved_ipv6->dst)) +
-					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
+	struct hdr_udp *saved_udp = front + (v6 ? 54 : 34);
+	if (v6) {
+		/* udp.checksum, without what depends on the receiver */
+		same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+					  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+						  fr_add64(ld64(saved_ipv6->src + 8)) +
+						  fr_add64(ld64(saved_ipv6->dst)) +
+						  fr_add64(ld64(saved_ipv6->dst + 8)) +
+						  ld16(&saved_udp->length) +
+						  bpf_htons(IPPROTO_UDP)));
+	} else {
+		/* udp.checksum, without what depends on the receiver */
+		same->kind0 = ld16(&saved_udp->checksum) ?
+			fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+				    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+					    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+					    FR_SUM_ABSENT;
+	}
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
-		 fr_sum_of(ld16(&saved_udp->checksum)) -
-		 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
-		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
-		  fr_add64(ld64(saved_ipv6->dst + 8)));
+	if (v6) {
+		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+			((__u64)fr_add64(ld64(saved_ipv6->src)) +
+			 fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+			 fr_add64(ld64(saved_ipv6->dst + 8))) :
+			 fr_sum_of(ld16(&saved_udp->checksum)) -
+			 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
+			  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+			  fr_add64(ld64(saved_ipv6->dst + 8)));
+	} else {
+		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+			((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+			fr_sum_of(ld16(&saved_udp->checksum)) -
+			((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) +
+			 ld32(saved_ipv4->dst));
+
+		/* ip.checksum, without what depends on the receiver */
+		same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+			((__u64)ld16(&saved_ipv4->version_ihl) + ld32(&saved_ipv4->id) +
+			 ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
+			 bpf_htons(0x4528ULL | (be8(&saved_ipv4->dscp_ecn) & 3)) +
+			 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+	}
 	same->skb_priority = fr_priority(skb);
 	same->skb_mark = fr_mark(skb);
 	same->ip_end = pkt->ip_end;
@@ -597,40 +479,49 @@ static __always_inline int reflect_fan2(struct __sk_buff *skb, struct reflect_pa
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, v6 ? 48 : 28);
 
 	same->copies0 = 0;
-	struct reflect_fan2 fan = {
+	struct fan fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, reflect_turn2, &fan, 0);
+	if (v6)
+		bpf_loop(list->count, reflect_turn2, &fan, 0);
+	else
+		bpf_loop(list->count, reflect_turn1, &fan, 0);
 
 	fr_count_copies(reason_copy, same->copies0, skb->len);
 	fr_count(reason_reflected, len);
 	return TC_ACT_SHOT;
 }
 
-static __always_inline int reflect_ipv6(struct __sk_buff *skb, struct reflect_packet *pkt)
+static __always_inline int reflect_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      (partial >> 16) >= (v6 ? 62 : 42)) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 		return fr_up(skb, reason_partial_checksum);
-	return reflect_fan2(skb, pkt);
+	return reflect_fan(skb, pkt, v6);
 }
 
 SEC("tc") int prog_reflect(struct __sk_buff *skb)
 {
-	struct reflect_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -650,8 +541,8 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return reflect_ipv4(skb, &pkt);
+		return reflect_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return reflect_ipv6(skb, &pkt);
+		return reflect_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

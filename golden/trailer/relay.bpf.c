@@ -74,16 +74,11 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_OPEN = 0, PROG_ECHO = 29 };
 
-/*
- * prog_open: tc/ingress
- *	eth ipv4 udp sealed
- *	eth ipv6 udp sealed
- */
-
 /* What is known of a packet. */
-struct open_packet {
+struct packet {
 	void *data;
 	void *data_end;
+	__u32 prog;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -159,57 +154,6 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline __u32 check_sealed(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 udp_end, const __u32 at, __u64 *end)
-{
-	struct hdr_sealed *sealed = data + at;
-
-	if ((void *)(sealed + 1) > data_end || at + sizeof(*sealed) > udp_end)
-		return reason_truncated;
-	if (be8(&sealed->kind) != 4)
-		return reason_sealed_kind;
-	__u64 sealed_end = at + sizeof(*sealed) + be8(&sealed->length);
-	if (!(sealed_end == udp_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (sealed_end != udp_end)
-		return reason_sealed_length;
-	if (sealed_end < 64)
-		return reason_truncated;
-	__u64 sealed_payload_end = sealed_end - 16;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-
-	*end = sealed_payload_end;
-	return 0;
-}
-
-static __always_inline int open_ipv4_send(struct __sk_buff *skb, struct open_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_OPEN + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int open_ipv4(struct __sk_buff *skb, struct open_packet *pkt)
-{
-	__u64 ip_end, udp_end, sealed_payload_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_OPEN + why);
-
-	/* sealed: { */
-	why = check_sealed(skb, pkt->data, pkt->data_end, udp_end, 42, &sealed_payload_end);
-	if (why)
-		return fr_up(skb, PROG_OPEN + why);
-
-	/* do: [{count: {counter: "bytes", by: "len(sealed.payload)"}}, "pass"] */
-	fr_named_add(0, sealed_payload_end - 48);
-	return open_ipv4_send(skb, pkt);
-}
-
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					const __u32 at, __u64 *end)
 {
@@ -238,8 +182,15 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_sealed_2(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 udp_end, const __u32 at, __u64 *end)
+/*
+ * prog_open: tc/ingress
+ *	eth ipv4 udp sealed
+ *	eth ipv6 udp sealed
+ */
+
+static __always_inline __u32 check_sealed(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at, __u64 *end,
+					  const int second)
 {
 	struct hdr_sealed *sealed = data + at;
 
@@ -252,7 +203,7 @@ static __always_inline __u32 check_sealed_2(struct __sk_buff *skb, void *data, v
 		return reason_gso_packet;
 	if (sealed_end != udp_end)
 		return reason_sealed_length;
-	if (sealed_end < 84)
+	if (sealed_end < (second ? 84 : 64))
 		return reason_truncated;
 	__u64 sealed_payload_end = sealed_end - 16;
 	if (skb->gso_size != 0)
@@ -262,27 +213,54 @@ static __always_inline __u32 check_sealed_2(struct __sk_buff *skb, void *data, v
 	return 0;
 }
 
-static __always_inline int open_ipv6_send(struct __sk_buff *skb, struct open_packet *pkt)
+static __always_inline int open_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(PROG_OPEN + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int open_ipv6(struct __sk_buff *skb, struct open_packet *pkt)
+static __always_inline int open_ipv4(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u64 ip_end, udp_end, sealed_payload_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+
+	/* sealed: { */
+	why = check_sealed(skb, pkt->data, pkt->data_end, udp_end, 42, &sealed_payload_end, 0);
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+
+	/* do: [{count: {counter: "bytes", by: "len(sealed.payload)"}}, "pass"] */
+	fr_named_add(0, sealed_payload_end - 48);
+	return open_ipv4_send(skb, pkt);
+}
+
+static __always_inline int open_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int open_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 ip_end, udp_end, sealed_payload_end;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_OPEN + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* sealed: { */
-	why = check_sealed_2(skb, pkt->data, pkt->data_end, udp_end, 62, &sealed_payload_end);
+	why = check_sealed(skb, pkt->data, pkt->data_end, udp_end, 62, &sealed_payload_end, 1);
 	if (why)
-		return fr_up(skb, PROG_OPEN + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* do: [{count: {counter: "bytes", by: "len(sealed.payload)"}}, "pass"] */
 	fr_named_add(0, sealed_payload_end - 68);
@@ -291,7 +269,9 @@ static __always_inline int open_ipv6(struct __sk_buff *skb, struct open_packet *
 
 SEC("tc") int prog_open(struct __sk_buff *skb)
 {
-	struct open_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_OPEN;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -323,12 +303,6 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
  *	eth ipv6 udp ping
  */
 
-/* What is known of a packet. */
-struct echo_packet {
-	void *data;
-	void *data_end;
-};
-
 static __always_inline __u32 check_ping(struct __sk_buff *skb, void *data, void *data_end,
 					__u64 udp_end, const __u32 at)
 {
@@ -345,54 +319,54 @@ static __always_inline __u32 check_ping(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int echo_ipv4_send(struct __sk_buff *skb, struct echo_packet *pkt)
+static __always_inline int echo_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(PROG_ECHO + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int echo_ipv4(struct __sk_buff *skb, struct echo_packet *pkt)
+static __always_inline int echo_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 ip_end, udp_end;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_ECHO + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* ping: { */
 	why = check_ping(skb, pkt->data, pkt->data_end, udp_end, 42);
 	if (why)
-		return fr_up(skb, PROG_ECHO + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* do: [{count: "pings"}, "pass"] */
 	fr_named_add(1, 1);
 	return echo_ipv4_send(skb, pkt);
 }
 
-static __always_inline int echo_ipv6_send(struct __sk_buff *skb, struct echo_packet *pkt)
+static __always_inline int echo_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(PROG_ECHO + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int echo_ipv6(struct __sk_buff *skb, struct echo_packet *pkt)
+static __always_inline int echo_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 ip_end, udp_end;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_ECHO + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* ping: { */
 	why = check_ping(skb, pkt->data, pkt->data_end, udp_end, 62);
 	if (why)
-		return fr_up(skb, PROG_ECHO + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* do: [{count: "pings"}, "pass"] */
 	fr_named_add(1, 1);
@@ -401,7 +375,9 @@ static __always_inline int echo_ipv6(struct __sk_buff *skb, struct echo_packet *
 
 SEC("tc") int prog_echo(struct __sk_buff *skb)
 {
-	struct echo_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_ECHO;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 

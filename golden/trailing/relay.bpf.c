@@ -104,9 +104,9 @@ static __always_inline __u64 copy_routes(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_HOP(0);
-	FR_COPY(64, 20);
-	FR_COPY(64, 28);
+	all |= fr_copy_hop(to + 0, from + 0);
+	all |= fr_copy64(to + 20, from + 20);
+	all |= fr_copy64(to + 28, from + 28);
 	return all;
 }
 
@@ -173,18 +173,31 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_ECHO = 0, PROG_ROUTE = 61, PROG_SPREAD = 122 };
 
-/*
- * prog_echo: tc/ingress
- *	eth ipv4 udp
- *	eth ipv6 udp
- */
-
 /* What is known of a packet. */
-struct echo_packet {
+struct packet {
 	void *data;
 	void *data_end;
+	const struct fr_lease *lease;
+	__u32 prog;
 	__u64 ip_end;
 	__u64 partial;
+	struct val_routes *r;
+};
+
+/* What is the same for all receivers. */
+struct same {
+	__u32 kind0;
+	__u64 rest0;
+	__u64 rest1;
+	__u64 ip_end;
+	__s64 csum;
+	__u64 copies0;
+};
+
+struct fan {
+	struct __sk_buff *skb;
+	struct list_listeners *list;
+	void *front;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -202,6 +215,34 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
 	return 0;
 }
 
@@ -241,6 +282,12 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
+/*
+ * prog_echo: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
+
 static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
 				       __u64 ip_end, const __u32 at, __u64 *end)
 {
@@ -260,7 +307,67 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int echo_ipv4_send(struct __sk_buff *skb, struct echo_packet *pkt,
+static __always_inline int echo_ipv6_send(struct __sk_buff *skb, struct packet *pkt,
+					  struct fr_hop *hop, struct bpf_fib_lookup *fib)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__be128 ipv6_src = ld128(ipv6->dst);
+	__be128 ipv6_dst = ld128(ipv6->src);
+	__be16 udp_src_port = ld16(&udp->dst_port);
+	__be16 udp_dst_port = ld16(&udp->src_port);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, 0);
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
+	int direct = hop->state == FR_HOP_DIRECT;
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, pkt->prog + reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, pkt->prog + reason_fault);
+	}
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	if (direct)
+		fr_link(pkt->data, hop);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ipv6_src);
+	st128(new_ipv6->dst, ipv6_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, 48);
+
+	fr_count(pkt->prog + reason_sent, len);
+	if (direct)
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
+}
+
+static __always_inline int echo_ipv4_send(struct __sk_buff *skb, struct packet *pkt,
 					  struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -292,11 +399,11 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb, struct echo_pac
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_ECHO + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_ECHO + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
@@ -314,74 +421,137 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb, struct echo_pac
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_ECHO + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
-	fr_count(PROG_ECHO + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(hop->ifindex, 0);
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int echo_ipv4_send_2(struct __sk_buff *skb, struct echo_packet *pkt)
+static __always_inline int echo_ip_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 	__u32 new_priority = 6;
 
 	skb->priority = new_priority;
 
-	fr_count(PROG_ECHO + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int echo_ipv4(struct __sk_buff *skb, struct echo_packet *pkt)
+static __always_inline int echo_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
-	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_ECHO + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* {match: "udp.dst_port": 7, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
 	if (be16(&udp->dst_port) == 7) {
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= 42))
-			return fr_up(skb, PROG_ECHO + reason_partial_checksum);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      (pkt->partial >> 16) >= (v6 ? 62 : 42)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (v6) {
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, pkt->prog + reason_udp_checksum);
+		}
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, PROG_ECHO + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_ECHO + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		__builtin_memset(fib, 0, sizeof(*fib));
-		fib->family = AF_INET;
-		fib->src[0] = ld32(ipv4->dst);
-		fib->dst[0] = ld32(ipv4->src);
+		fib->family = v6 ? AF_INET6 : AF_INET;
+		if (v6) {
+			fib->src[0] = ld32(ipv6->dst);
+			fib->src[1] = ld32(ipv6->dst + 4);
+			fib->src[2] = ld32(ipv6->dst + 8);
+			fib->src[3] = ld32(ipv6->dst + 12);
+			fib->dst[0] = ld32(ipv6->src);
+			fib->dst[1] = ld32(ipv6->src + 4);
+			fib->dst[2] = ld32(ipv6->src + 8);
+			fib->dst[3] = ld32(ipv6->src + 12);
+		} else {
+			fib->src[0] = ld32(ipv4->dst);
+			fib->dst[0] = ld32(ipv4->src);
+		}
 		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 28 : pkt->ip_end - 14, hop))
-			return fr_up(skb, PROG_ECHO + reason_too_big);
+		if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
+			     pkt->ip_end - 14, hop))
+			return fr_up(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_usable(hop)))
 			return fr_up(skb,
-				     fr_unrouted(hop, PROG_ECHO + reason_not_forwarded,
-						 PROG_ECHO + reason_unreachable));
+				     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+						 pkt->prog + reason_unreachable));
+		if (v6)
+			return echo_ipv6_send(skb, pkt, hop, fib);
 		return echo_ipv4_send(skb, pkt, hop, fib);
 	}
 
 	/* {match: "udp.dst_port": 8, do: [{mark: priority: 6}, "pass"]}, */
-	if (be16(&udp->dst_port) == 8)
-		return echo_ipv4_send_2(skb, pkt);
+	if (be16(&udp->dst_port) == 8) {
+		if (v6)
+			return echo_ip_send_2(skb, pkt);
+		return echo_ip_send_2(skb, pkt);
+	}
 
 	/* echo: { */
-	return fr_up(skb, PROG_ECHO + reason_no_rule);
+	return fr_up(skb, pkt->prog + reason_no_rule);
 }
 
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
+SEC("tc") int prog_echo(struct __sk_buff *skb)
+{
+	struct packet pkt;
+
+	pkt.prog = PROG_ECHO;
+	pkt.lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+
+	fr_pull(skb, 62);
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
+
+	/* echo: { */
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_ECHO + reason_inactive);
+
+	/* hook: "tc/ingress" */
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_ECHO + why);
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be16(&eth->type) == ETH_P_IP)
+		return echo_ip(skb, &pkt, 0);
+	if (be16(&eth->type) == ETH_P_IPV6)
+		return echo_ip(skb, &pkt, 1);
+	return fr_up(skb, PROG_ECHO + reason_not_ip);
+}
+
+/*
+ * prog_route: tc/ingress
+ *	eth ipv4
+ *	eth ipv6
+ */
+
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
@@ -401,180 +571,10 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 			return reason_multicast;
 		return reason_martian_destination;
 	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
 
 	*end = ip_end;
 	return 0;
 }
-
-static __always_inline int echo_ipv6_send(struct __sk_buff *skb, struct echo_packet *pkt,
-					  struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(ipv6->dst);
-	__be128 ipv6_dst = ld128(ipv6->src);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = ld16(&udp->src_port);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, 0);
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_ECHO + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_ECHO + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_ECHO + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 48);
-
-	fr_count(PROG_ECHO + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int echo_ipv6_send_2(struct __sk_buff *skb, struct echo_packet *pkt)
-{
-	__u32 len = skb->len;
-	__u32 new_priority = 6;
-
-	skb->priority = new_priority;
-
-	fr_count(PROG_ECHO + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int echo_ipv6(struct __sk_buff *skb, struct echo_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_ECHO + why);
-
-	/* {match: "udp.dst_port": 7, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
-	if (be16(&udp->dst_port) == 7) {
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= 62))
-			return fr_up(skb, PROG_ECHO + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_ECHO + reason_udp_checksum);
-		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, PROG_ECHO + reason_gso_packet);
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_ECHO + reason_partial_checksum);
-		__builtin_memset(fib, 0, sizeof(*fib));
-		fib->family = AF_INET6;
-		fib->src[0] = ld32(ipv6->dst);
-		fib->src[1] = ld32(ipv6->dst + 4);
-		fib->src[2] = ld32(ipv6->dst + 8);
-		fib->src[3] = ld32(ipv6->dst + 12);
-		fib->dst[0] = ld32(ipv6->src);
-		fib->dst[1] = ld32(ipv6->src + 4);
-		fib->dst[2] = ld32(ipv6->src + 8);
-		fib->dst[3] = ld32(ipv6->src + 12);
-		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 48 : pkt->ip_end - 14, hop))
-			return fr_up(skb, PROG_ECHO + reason_too_big);
-		if (unlikely(!fr_usable(hop)))
-			return fr_up(skb,
-				     fr_unrouted(hop, PROG_ECHO + reason_not_forwarded,
-						 PROG_ECHO + reason_unreachable));
-		return echo_ipv6_send(skb, pkt, hop, fib);
-	}
-
-	/* {match: "udp.dst_port": 8, do: [{mark: priority: 6}, "pass"]}, */
-	if (be16(&udp->dst_port) == 8)
-		return echo_ipv6_send_2(skb, pkt);
-
-	/* echo: { */
-	return fr_up(skb, PROG_ECHO + reason_no_rule);
-}
-
-SEC("tc") int prog_echo(struct __sk_buff *skb)
-{
-	struct echo_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
-
-	fr_pull(skb, 62);
-	pkt.data = (void *)(long)skb->data;
-	pkt.data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = pkt.data;
-
-	/* echo: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_ECHO + reason_inactive);
-
-	/* hook: "tc/ingress" */
-	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
-	if (why)
-		return fr_up(skb, PROG_ECHO + why);
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be16(&eth->type) == ETH_P_IP)
-		return echo_ipv4(skb, &pkt);
-	if (be16(&eth->type) == ETH_P_IPV6)
-		return echo_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_ECHO + reason_not_ip);
-}
-
-/*
- * prog_route: tc/ingress
- *	eth ipv4
- *	eth ipv6
- */
-
-/* What is known of a packet. */
-struct route_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 ip_end;
-	struct val_routes *r;
-};
 
 static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
@@ -610,162 +610,104 @@ static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline int route_ipv4_send(struct __sk_buff *skb, struct route_packet *pkt)
+static __always_inline int route_ip_send(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
-					 ipv4_ttl_protocol);
-	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_ROUTE + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_ROUTE + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 22, 4);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop.hop);
-
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, 22, 4);
-
-	fr_count(PROG_ROUTE + reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
-}
-
-static __always_inline int route_ipv4(struct __sk_buff *skb, struct route_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
-
-	if (why)
-		return fr_up(skb, PROG_ROUTE + why);
-
-	/* lookup: r: routes: ["ip.dst"] */
-	struct key_routes key __attribute__((aligned(8))) = {};
-
-	fr_put_v4(key.dst, ld32(ipv4->dst));
-	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_ROUTE + reason_no_routes,
-				 PROG_ROUTE + reason_changing);
-
-	/* do: [{send: via: "r.hop"}] */
-	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, PROG_ROUTE + reason_hop_limit);
-	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_ROUTE + reason_gso_packet);
-	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_ROUTE + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + 20 :
-			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->r->hop.hop, PROG_ROUTE + reason_too_big);
-	return route_ipv4_send(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int route_ipv6_send(struct __sk_buff *skb, struct route_packet *pkt)
-{
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
+	__be16 ipv4_ttl_protocol = 0;
+	__be16 ip_checksum = 0;
+	__be16 ipv6_next_header_hop_limit = 0;
+
+	if (v6) {
+		ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						       (be8(&ipv6->hop_limit) - 1));
+	} else {
+		ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
+		/* ip.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
+					  ipv4_ttl_protocol);
+	}
 	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_ROUTE + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_ROUTE + reason_fault);
+		if (unlikely(pkt->data + (v6 ? 22 : 26) > (void *)(long)skb->data_end))
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 20, 2);
+	__s64 csum = fr_complete_begin(skb, v6 ? 20 : 22, v6 ? 2 : 4);
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
 		fr_link(pkt->data, &pkt->r->hop.hop);
+	if (v6) {
+		st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	} else {
+		st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+		st16(&new_ipv4->checksum, ip_checksum);
+	}
+	fr_complete_end(skb, csum, v6 ? 20 : 22, v6 ? 2 : 4);
 
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, 20, 2);
-
-	fr_count(PROG_ROUTE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
+	if (v6)
+		return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
+	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->r->hop.addr));
 }
 
-static __always_inline int route_ipv6(struct __sk_buff *skb, struct route_packet *pkt)
+static __always_inline int route_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
+	else
+		why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 	if (why)
-		return fr_up(skb, PROG_ROUTE + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: r: routes: ["ip.dst"] */
 	struct key_routes key __attribute__((aligned(8))) = {};
-
-	fr_put_v6(key.dst, ipv6->dst, 0);
+	if (v6) {
+		fr_put_v6(key.dst, ipv6->dst, 0);
+	} else {
+		fr_put_v4(key.dst, ld32(ipv4->dst));
+	}
 	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_ROUTE + reason_no_routes,
-				 PROG_ROUTE + reason_changing);
-
-	/* do: [{send: via: "r.hop"}] */
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, PROG_ROUTE + reason_hop_limit);
+		return fr_missed(skb, found, pkt->prog + reason_no_routes,
+				 pkt->prog + reason_changing);
+	if (v6) {
+		/* do: [{send: via: "r.hop"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, pkt->prog + reason_hop_limit);
+	} else {
+		/* do: [{send: via: "r.hop"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, pkt->prog + reason_hop_limit);
+	}
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_ROUTE + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_ROUTE + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + 40 :
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + (v6 ? 40 : 20) :
 			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->r->hop.hop, PROG_ROUTE + reason_too_big);
-	return route_ipv6_send(skb, pkt);
+		return fr_unfit(skb, &pkt->r->hop.hop, pkt->prog + reason_too_big);
+	return route_ip_send(skb, pkt, v6);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)
 {
-	struct route_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_ROUTE;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -785,9 +727,9 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return route_ipv4(skb, &pkt);
+		return route_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return route_ipv6(skb, &pkt);
+		return route_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_ROUTE + reason_not_ip);
 }
 
@@ -796,13 +738,6 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
-
-/* What is known of a packet. */
-struct spread_packet {
-	void *data;
-	void *data_end;
-	__u64 ip_end;
-};
 
 static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 ip_end, const __u32 at, __u64 *end)
@@ -825,30 +760,24 @@ static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-/* What is the same for all receivers. */
-struct spread_same1 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u64 ip_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct spread_fan1 {
-	struct __sk_buff *skb;
-	struct list_listeners *list;
-	void *front;
-};
-
-static __always_inline long spread_copy1(struct __sk_buff *skb, void *front,
-					 struct receiver_listeners *r, struct spread_same1 *same)
+static __always_inline long spread_copy(struct __sk_buff *skb, void *front,
+					struct receiver_listeners *r, struct same *same,
+					const __u32 prog, const int v6)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
+	__u64 udp_new_pseudo;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	if (v6) {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+			fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+			fr_add64(ld64(r->remote.addr + 8));
+	} else {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	}
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -856,279 +785,167 @@ static __always_inline long spread_copy1(struct __sk_buff *skb, void *front,
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
 						 bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
+	__be16 ip_checksum = 0;
+	if (!v6) {
+		if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
+		/* ip.checksum */
+		ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					  fr_v4(r->remote.addr));
+	}
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
-
+	if (unlikely(data + (v6 ? 62 : 42) > (void *)(long)skb->data_end))
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + (v6 ? 54 : 34);
 
 	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	if (v6) {
+		st32(new_ipv6->version_to_flow_label,
+		     bpf_htonl(0x60000000ULL |
+			       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+		st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+		st64(new_ipv6->src, ld64(r->local.addr));
+		st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+		st64(new_ipv6->dst, ld64(r->remote.addr));
+		st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	} else {
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+		st32(new_ipv4->src, fr_v4(r->local.addr));
+		st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 24);
+		fr_complete(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 48 : 24);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
-static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
+static __always_inline long spread_turn(__u32 i, struct fan *fan, const int second)
 {
+	__u32 prog = PROG_SPREAD;
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct spread_same1 *same = front + FR_NEEDS_FRONT;
+	struct same *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
+	struct hdr_udp *saved_udp = front + 54;
 
 	if (!r)
 		return 1;
-
-	/* each: [{send: {from: "r.local", to: "r.remote"}}] */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_address_family_2);
+	if (second) {
+		/* each: [{send: {from: "r.local", to: "r.remote"}}] */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family_2);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum_2);
+	} else {
+		/* each: [{send: {from: "r.local", to: "r.remote"}}] */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family_2);
+	}
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_SPREAD + reason_no_route_2));
+				  fr_indirect(&r->hop_remote, prog + reason_no_route_2));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_too_big_2);
-	return spread_copy1(skb, front, r, same);
+		return fr_decline(r->receiver, skb->len, prog + reason_too_big_2);
+	return spread_copy(skb, front, r, same, prog, second);
 }
 
-static __always_inline int spread_fan1(struct __sk_buff *skb, struct spread_packet *pkt)
+static __noinline long spread_turn2(__u32 i, struct fan *fan)
+{
+	return spread_turn(i, fan, 1);
+}
+
+static __noinline long spread_turn1(__u32 i, struct fan *fan)
+{
+	return spread_turn(i, fan, 0);
+}
+
+static __always_inline int spread_fan(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: { */
-	struct group_listeners key __attribute__((aligned(8))) = {};
-	struct list_listeners *list;
-
-	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
-	list = list_of_listeners(&key);
-	if (!list)
-		return fr_up(skb, PROG_SPREAD + reason_no_listeners);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 42);
-	if (!front)
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
-	struct spread_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->ip_end = pkt->ip_end;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, 18, 24);
-
-	same->copies0 = 0;
-	struct spread_fan1 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, spread_turn1, &fan, 0);
-
-	if (bpf_skb_store_bytes(skb, 0, front, 42, 0))
-		return fr_drop(len, PROG_SPREAD + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 24);
-
-	fr_count_copies(PROG_SPREAD + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_SPREAD + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int spread_ipv4(struct __sk_buff *skb, struct spread_packet *pkt)
-{
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_SPREAD + why);
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_SPREAD + reason_partial_checksum);
-	return spread_fan1(skb, pkt);
-}
-
-/* What is the same for all receivers. */
-struct spread_same2 {
-	__u32 kind0;
-	__u64 rest0;
-	__u64 ip_end;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct spread_fan2 {
-	struct __sk_buff *skb;
-	struct list_listeners *list;
-	void *front;
-};
-
-static __always_inline long spread_copy2(struct __sk_buff *skb, void *front,
-					 struct receiver_listeners *r, struct spread_same2 *same)
-{
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 62 > (void *)(long)skb->data_end))
-		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 48);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
-		return fr_refuse(r->receiver, skb->len, PROG_SPREAD + reason_refused_by_device);
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	return 0;
-}
-
-static __noinline long spread_turn2(__u32 i, struct spread_fan2 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct spread_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
-	struct hdr_udp *saved_udp = front + 54;
-
-	if (!r)
-		return 1;
-
-	/* each: [{send: {from: "r.local", to: "r.remote"}}] */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_address_family_2);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_udp_checksum_2);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_SPREAD + reason_no_route_2));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_SPREAD + reason_too_big_2);
-	return spread_copy2(skb, front, r, same);
-}
-
-static __always_inline int spread_fan2(struct __sk_buff *skb, struct spread_packet *pkt)
-{
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
 	struct group_listeners key __attribute__((aligned(8))) = {};
 	struct list_listeners *list;
-
-	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 0);
+	if (v6) {
+		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 0);
+	} else {
+		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
+	}
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, PROG_SPREAD + reason_no_listeners);
+		return fr_up(skb, pkt->prog + reason_no_listeners);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 62);
+	void *front = fr_save_front(skb, v6 ? 62 : 42);
 	if (!front)
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
-	struct spread_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 54;
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
-				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
-					  fr_add64(ld64(saved_ipv6->src + 8)) +
-					  fr_add64(ld64(saved_ipv6->dst)) +
-					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
+	struct hdr_udp *saved_udp = front + (v6 ? 54 : 34);
+	if (v6) {
+		/* udp.checksum, without what depends on the receiver */
+		same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+					  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+						  fr_add64(ld64(saved_ipv6->src + 8)) +
+						  fr_add64(ld64(saved_ipv6->dst)) +
+						  fr_add64(ld64(saved_ipv6->dst + 8)) +
+						  ld16(&saved_udp->length) +
+						  bpf_htons(IPPROTO_UDP)));
+	} else {
+		/* udp.checksum, without what depends on the receiver */
+		same->kind0 = ld16(&saved_udp->checksum) ?
+			fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+				    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+					    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+					    FR_SUM_ABSENT;
+	}
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_SPREAD + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
-		 fr_sum_of(ld16(&saved_udp->checksum)) -
-		 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
-		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
-		  fr_add64(ld64(saved_ipv6->dst + 8)));
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	if (v6) {
+		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+			((__u64)fr_add64(ld64(saved_ipv6->src)) +
+			 fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+			 fr_add64(ld64(saved_ipv6->dst + 8))) :
+			 fr_sum_of(ld16(&saved_udp->checksum)) -
+			 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
+			  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+			  fr_add64(ld64(saved_ipv6->dst + 8)));
+	} else {
+		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+			((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+			fr_sum_of(ld16(&saved_udp->checksum)) -
+			((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) +
+			 ld32(saved_ipv4->dst));
+
+		/* ip.checksum, without what depends on the receiver */
+		same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+			((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) +
+			 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
+			 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+	}
 	same->ip_end = pkt->ip_end;
 
 	/*
@@ -1137,47 +954,58 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, struct spread_pack
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
+		same->csum = fr_complete_without(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 48 : 24);
 
 	same->copies0 = 0;
-	struct spread_fan2 fan = {
+	struct fan fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, spread_turn2, &fan, 0);
+	if (v6)
+		bpf_loop(list->count, spread_turn2, &fan, 0);
+	else
+		bpf_loop(list->count, spread_turn1, &fan, 0);
 
-	if (bpf_skb_store_bytes(skb, 0, front, 62, 0))
-		return fr_drop(len, PROG_SPREAD + reason_fault);
+	if (bpf_skb_store_bytes(skb, 0, front, v6 ? 62 : 42, 0))
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 48);
+		fr_complete(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 48 : 24);
 
-	fr_count_copies(PROG_SPREAD + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_SPREAD + reason_pass, len);
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int spread_ipv6(struct __sk_buff *skb, struct spread_packet *pkt)
+static __always_inline int spread_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_SPREAD + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      (partial >> 16) >= (v6 ? 62 : 42)) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_SPREAD + reason_partial_checksum);
-	return spread_fan2(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	return spread_fan(skb, pkt, v6);
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
-	struct spread_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
+	struct packet pkt;
+
+	pkt.prog = PROG_SPREAD;
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
@@ -1186,7 +1014,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	struct hdr_eth *eth = pkt.data;
 
 	/* spread: { */
-	if (!fr_lease_valid(lease, now))
+	if (!fr_lease_valid(pkt.lease, now))
 		return fr_up(skb, PROG_SPREAD + reason_inactive);
 
 	/* hook: "tc/ingress" */
@@ -1196,8 +1024,8 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return spread_ipv4(skb, &pkt);
+		return spread_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return spread_ipv6(skb, &pkt);
+		return spread_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_SPREAD + reason_not_ip);
 }

@@ -294,7 +294,7 @@ static __always_inline __u64 copy_networks(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(32, 0);
+	all |= fr_copy32(to + 0, from + 0);
 	return all;
 }
 
@@ -332,22 +332,29 @@ enum {
 	PROG_LEAVE_FOU = 264,
 };
 
-/*
- * prog_leave_vxlan: tc/ingress
- *	eth ipv4 udp vxlan eth ipv4_any
- *	eth ipv4 udp vxlan eth ipv6
- *	eth ipv6 udp vxlan eth ipv4_any
- *	eth ipv6 udp vxlan eth ipv6
- */
-
 /* What is known of a packet. */
-struct leave_vxlan_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
+	__u32 prog;
 	__u64 udp_end;
 	__u64 inner_options_end;
 	__u64 payload_len;
+	__u64 geneve_options_end;
+	void *at_geneve_options_end;
+	__u64 inner_end;
+	struct val_networks *n;
+	__u64 payload_len_2;
+	struct val_vxlan4 *r;
+	struct val_geneve4 *r_2;
+	struct val_ipip4 *r_3;
+	struct val_ipip6 *r_4;
+	struct val_vxlan6 *r_5;
+	struct val_fou4 *r_6;
+	struct val_vxlan6 *r_7;
+	struct val_fou4 *r_8;
+	__u64 outer_end;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -365,6 +372,45 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end, __u64 outer_end,
+					  const int second)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if (second) {
+		if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > outer_end)
+			return reason_truncated;
+	} else {
+		if ((void *)(ipv6 + 1) > data_end)
+			return reason_truncated;
+	}
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 outer_end_2 = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (second) {
+		if (outer_end_2 > outer_end)
+			return reason_ipv6_payload_length;
+	} else {
+		if (outer_end_2 > skb->len)
+			return reason_ipv6_payload_length;
+		if (!fr_unicast(ipv6->src))
+			return reason_martian_source;
+		if (!fr_unicast(ipv6->dst)) { /* not a host's */
+			if (fr_multicast(ipv6->dst))
+				return reason_multicast;
+			return reason_martian_destination;
+		}
+		if (be8(&ipv6->next_header) != IPPROTO_UDP)
+			return reason_not_udp;
+	}
+
+	*end = outer_end_2;
 	return 0;
 }
 
@@ -404,6 +450,349 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
+static __always_inline __u32 check_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4_any *ipv4_any = data + at;
+
+	if ((void *)(ipv4_any + 1) > data_end || at + sizeof(*ipv4_any) > udp_end)
+		return reason_truncated;
+	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
+		return reason_ipv4_any_version;
+	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
+		return reason_ipv4_any_ihl;
+	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
+	if (inner_options_size > 40)
+		return reason_ipv4_any_options;
+	__u64 inner_options_end = fr_forget(skb, at + sizeof(*ipv4_any) + inner_options_size);
+
+	*end = inner_options_end;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6_3(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (inner_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+
+	*end = inner_end;
+	return 0;
+}
+
+static __always_inline int leave_ip_ipv4_send(struct __sk_buff *skb, struct packet *pkt,
+					      const int to_v6)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data +
+		(pkt->prog == PROG_LEAVE_FOU ? (to_v6 ? 62 : 42) : to_v6 ? 54 : 34);
+	__u32 len = skb->len;
+	const __u32 headers_len = pkt->prog == PROG_LEAVE_FOU ? (to_v6 ? 62 : 42) : to_v6 ? 54 :
+		34, new_headers_len = 14;
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be32 eth_src = ld32(eth->src);
+	__be16 eth_src_2 = ld16(eth->src + 4);
+	__be16 ipv4_any_version_to_ecn;
+
+	if (to_v6)
+		ipv4_any_version_to_ecn =
+			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+				  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
+				   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
+				   (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+				    (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
+				   be8(&ipv4_any->dscp_ecn) & 3));
+	else
+		ipv4_any_version_to_ecn = bpf_htons(0x4000ULL |
+						    ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+						    ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+						    ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
+						     (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
+						     ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
+						      (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
+						     be8(&ipv4_any->dscp_ecn) & 3));
+
+	/* inner.checksum */
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
+
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len +
+			    (pkt->inner_options_end -
+			     (pkt->prog == PROG_LEAVE_FOU ? (to_v6 ? 62 : 42) : to_v6 ? 54 : 34)),
+			    to_v6 ? FR_TO_IPV4 : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st32(new_eth->src, eth_src);
+	st16(new_eth->src + 4, eth_src_2);
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
+	st16(&new_ipv4_any->checksum, inner_checksum);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
+	if (pkt->prog == PROG_LEAVE_FOU) {
+		/*
+		 * What a device has verified may have been the checksum of a header that has gone.
+		 */
+		bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+	}
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int leave_ip_ipv4_any(struct __sk_buff *skb, struct packet *pkt,
+					     const int v6)
+{
+	void *at_inner_options_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_ipv4_any *ipv4_any = pkt->data +
+		(pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 : 34);
+	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, pkt->outer_end,
+				   pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 :
+				   34, &pkt->inner_options_end);
+
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (pkt->inner_options_end > pkt->outer_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end -
+	    (pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 : 34))
+		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
+	__u64 inner_end = (pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62ULL : 42ULL) : v6 ? 54ULL :
+			   34ULL) + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end -
+	    (pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 : 34) ||
+	    inner_end > pkt->outer_end)
+		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 :
+				34, pkt->inner_options_end -
+				(pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 : 34))))
+		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
+	if (pkt->prog == PROG_LEAVE_FOU) {
+		/* when: "udp.dst_port == 5555" */
+		if (be16(&udp->dst_port) != 0x15b3)
+			return fr_up(skb, pkt->prog + reason_no_match);
+	}
+	if (v6) {
+		/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+		if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+		    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
+			return fr_drop(skb->len, pkt->prog + reason_ecn);
+	} else {
+		/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+		if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
+			return fr_drop(skb->len, pkt->prog + reason_ecn);
+	}
+
+	/* {do: [{set: "inner.ecn": combined}, {pop: "outer"}, "pass"]}, */
+	/* {do: [{set: "inner.ecn": combined}, {pop: "udp"}, {pop: "outer"}, "pass"]}, */
+	if (skb->gso_size != 0)
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+	if (pkt->prog == PROG_LEAVE_FOU) {
+		if (v6) {
+			if (be16(&udp->checksum) == 0 ||
+			    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+				       ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+				       ld32(ipv6->dst) + ld32(ipv6->dst + 4) + ld32(ipv6->dst + 8) +
+				       ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
+				       bpf_htons(be16(&udp->length)) +
+				       fr_sum_whole(skb, 54, pkt->outer_end - 54, fr_partial(skb))))
+				return fr_up(skb, pkt->prog + reason_udp_checksum);
+		} else {
+			if (!(be16(&udp->checksum) == 0 ||
+			      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
+					fr_sum_whole(skb, 34, pkt->outer_end - 34,
+						     fr_partial(skb)))))
+				return fr_up(skb, pkt->prog + reason_udp_checksum);
+		}
+	}
+	pkt->payload_len = inner_end - pkt->inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	return leave_ip_ipv4_send(skb, pkt, v6);
+}
+
+static __always_inline int leave_ip_ipv6_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+						   const int v6)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->data +
+		(pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 : 34);
+	__u32 len = skb->len;
+	const __u32 headers_len = pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 :
+		34, new_headers_len = 14;
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be32 eth_src = ld32(eth->src);
+	__be16 eth_src_2 = ld16(eth->src + 4);
+	__be32 ipv6_version_to_flow_label;
+
+	if (v6)
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x60000000ULL |
+				  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
+				  ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ?
+				    0ULL : ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ?
+				    3ULL : (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) ==
+					    1 && ((be8(ipv6_2->version_to_flow_label + 1) >> 4) &
+						  3) == 2) ? 1ULL :
+				    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
+				  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
+				    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
+	else
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x60000000ULL |
+				  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
+				  ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ?
+				    0ULL : (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
+				    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
+				     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
+				    1ULL : (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) <<
+				   20) | (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
+					   be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, v6 ? 0 :
+			    FR_TO_IPV6, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st32(new_eth->src, eth_src);
+	st16(new_eth->src + 4, eth_src_2);
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	fr_complete_end(skb, csum, ETH_HLEN, 4);
+	if (pkt->prog == PROG_LEAVE_FOU) {
+		/*
+		 * What a device has verified may have been the checksum of a header that has gone.
+		 */
+		bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+	}
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int leave_ip_ipv6_2(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_ipv6 *ipv6_2 = pkt->data +
+		(pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 : 34);
+	__u64 inner_end;
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end,
+				 pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 :
+				 34, &inner_end, pkt->outer_end, 1);
+
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+	if (pkt->prog == PROG_LEAVE_FOU) {
+		/* when: "udp.dst_port == 5555" */
+		if (be16(&udp->dst_port) != 0x15b3)
+			return fr_up(skb, pkt->prog + reason_no_match);
+	}
+	if (v6) {
+		/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+		if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+		    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
+			return fr_drop(skb->len, pkt->prog + reason_ecn);
+	} else {
+		/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+		if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
+		    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
+			return fr_drop(skb->len, pkt->prog + reason_ecn);
+	}
+
+	/* {do: [{set: "inner.ecn": combined}, {pop: "outer"}, "pass"]}, */
+	/* {do: [{set: "inner.ecn": combined}, {pop: "udp"}, {pop: "outer"}, "pass"]}, */
+	if (skb->gso_size != 0)
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+	if (pkt->prog == PROG_LEAVE_FOU) {
+		if (v6) {
+			if (be16(&udp->checksum) == 0 ||
+			    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+				       ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+				       ld32(ipv6->dst) + ld32(ipv6->dst + 4) + ld32(ipv6->dst + 8) +
+				       ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
+				       bpf_htons(be16(&udp->length)) +
+				       fr_sum_whole(skb, 54, pkt->outer_end - 54, fr_partial(skb))))
+				return fr_up(skb, pkt->prog + reason_udp_checksum);
+		} else {
+			if (!(be16(&udp->checksum) == 0 ||
+			      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
+					fr_sum_whole(skb, 34, pkt->outer_end - 34,
+						     fr_partial(skb)))))
+				return fr_up(skb, pkt->prog + reason_udp_checksum);
+		}
+	}
+	pkt->payload_len = inner_end -
+		(pkt->prog == PROG_LEAVE_FOU ? (v6 ? 102 : 82) : v6 ? 94 : 74);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= (pkt->prog == PROG_LEAVE_FOU ? (v6 ? 102 : 82) : v6 ? 94 : 74) &&
+	       (partial & 0xffff) < (pkt->prog == PROG_LEAVE_FOU ? (v6 ? 102ULL : 82ULL) :
+				     v6 ? 94ULL : 74ULL) + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	return leave_ip_ipv6_send_ipv6(skb, pkt, v6);
+}
+
+/*
+ * prog_leave_vxlan: tc/ingress
+ *	eth ipv4 udp vxlan eth ipv4_any
+ *	eth ipv4 udp vxlan eth ipv6
+ *	eth ipv6 udp vxlan eth ipv4_any
+ *	eth ipv6 udp vxlan eth ipv6
+ */
+
 static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
 				       __u64 outer_end, const __u32 at, __u64 *end)
 {
@@ -441,42 +830,35 @@ static __always_inline __u32 check_vxlan(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-static __always_inline __u32 check_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 udp_end, const __u32 at, __u64 *end)
+static __always_inline int leave_vxlan_ip_ipv4_send(struct __sk_buff *skb, struct packet *pkt,
+						    struct fr_hop *hop, struct bpf_fib_lookup *fib,
+						    const int to_v6)
 {
-	struct hdr_ipv4_any *ipv4_any = data + at;
-
-	if ((void *)(ipv4_any + 1) > data_end || at + sizeof(*ipv4_any) > udp_end)
-		return reason_truncated;
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return reason_ipv4_any_version;
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return reason_ipv4_any_ihl;
-	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
-	if (inner_options_size > 40)
-		return reason_ipv4_any_options;
-	__u64 inner_options_end = fr_forget(skb, at + sizeof(*ipv4_any) + inner_options_size);
-
-	*end = inner_options_end;
-	return 0;
-}
-
-static __always_inline int
-leave_vxlan_ipv4_ipv4_any_send(struct __sk_buff *skb, struct leave_vxlan_packet *pkt,
-			       struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 64;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + (to_v6 ? 84 : 64);
 	__u32 len = skb->len;
-	const __u32 headers_len = 64, new_headers_len = 14;
-	__be16 ipv4_any_version_to_ecn = bpf_htons(0x4000ULL |
-						   ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-						   ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-						   ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
-						    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
-						    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
-						     (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-						    be8(&ipv4_any->dscp_ecn) & 3));
+	const __u32 headers_len = to_v6 ? 84 : 64, new_headers_len = 14;
+	__be16 ipv4_any_version_to_ecn;
+
+	if (to_v6)
+		ipv4_any_version_to_ecn =
+			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+				  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
+				   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
+				   (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+				    (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
+				   be8(&ipv4_any->dscp_ecn) & 3));
+	else
+		ipv4_any_version_to_ecn = bpf_htons(0x4000ULL |
+						    ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+						    ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+						    ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
+						     (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
+						     ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
+						      (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
+						     be8(&ipv4_any->dscp_ecn) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -488,11 +870,12 @@ leave_vxlan_ipv4_ipv4_any_send(struct __sk_buff *skb, struct leave_vxlan_packet 
 	int direct = hop->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 64), 0, &pkt->data);
+			    pkt->payload_len + (pkt->inner_options_end - (to_v6 ? 84 : 64)),
+			    to_v6 ? FR_TO_IPV4 : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LEAVE_VXLAN + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_LEAVE_VXLAN + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 	struct hdr_eth *new_eth = pkt->data;
@@ -509,43 +892,46 @@ leave_vxlan_ipv4_ipv4_any_send(struct __sk_buff *skb, struct leave_vxlan_packet 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(PROG_LEAVE_VXLAN + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(hop->ifindex, 0);
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int leave_vxlan_ipv4_ipv4_any(struct __sk_buff *skb,
-						     struct leave_vxlan_packet *pkt)
+static __always_inline int leave_vxlan_ip_ipv4_any(struct __sk_buff *skb, struct packet *pkt,
+						   const int v6)
 {
 	void *at_inner_options_end;
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 64;
-	struct hdr_vxlan *vxlan = pkt->data + 42;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, pkt->udp_end, 64,
-				   &pkt->inner_options_end);
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_vxlan *vxlan = pkt->data + (v6 ? 62 : 42);
+	struct hdr_ipv4_any *ipv4_any = pkt->data + (v6 ? 84 : 64);
+	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 84 :
+				   64, &pkt->inner_options_end);
 
 	if (why)
-		return fr_up(skb, PROG_LEAVE_VXLAN + why);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+		return fr_up(skb, pkt->prog + why);
+	at_inner_options_end = fr_pin(pkt->data +
+				      fr_bound(pkt->inner_options_end, v6 ? 0xff : 0x7f));
 	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->inner_options_end > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 64)
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_ipv4_any_ihl);
-	__u64 inner_end = 64ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 64 || inner_end > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 64, pkt->inner_options_end - 64)))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_ipv4_any_checksum);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - (v6 ? 84 : 64))
+		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
+	__u64 inner_end = (v6 ? 84ULL : 64ULL) + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - (v6 ? 84 : 64) ||
+	    inner_end > pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, v6 ? 84 : 64, pkt->inner_options_end - (v6 ? 84 : 64))))
+		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
 
 	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
@@ -554,49 +940,66 @@ static __always_inline int leave_vxlan_ipv4_ipv4_any(struct __sk_buff *skb,
 	key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 	enum fr_found found = find_networks(&key, pkt->lease, 0, &n);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_LEAVE_VXLAN + reason_no_networks,
-				 PROG_LEAVE_VXLAN + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_networks,
+				 pkt->prog + reason_changing);
+	if (v6) {
+		/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
+		if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+		    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
+			return fr_drop(skb->len, pkt->prog + reason_ecn);
 
-	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, PROG_LEAVE_VXLAN + reason_ecn);
+		/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true... */
+		if (be16(&udp->checksum) == 0 ||
+		    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+			       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+			       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
+			       bpf_htons(be16(&udp->length)) +
+			       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	} else {
+		/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
+		if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
+			return fr_drop(skb->len, pkt->prog + reason_ecn);
 
-	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_udp_checksum);
+		/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true... */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	}
 
 	/* {send: via: "route"}, */
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_hop_limit);
+		return fr_up(skb, pkt->prog + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_martian_source);
+		return fr_up(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_martian_destination);
+		return fr_up(skb, pkt->prog + reason_martian_destination);
 	pkt->payload_len = inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->inner_options_end &&
 	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET;
 	fib->src[0] = ld32(ipv4_any->src);
 	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len - 64), hop))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_too_big);
+	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len - (v6 ? 84 : 64)), hop))
+		return fr_up(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(hop, PROG_LEAVE_VXLAN + reason_not_forwarded,
-					 PROG_LEAVE_VXLAN + reason_unreachable));
+			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					 pkt->prog + reason_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
-	return leave_vxlan_ipv4_ipv4_any_send(skb, pkt, hop, fib);
+	if (v6)
+		return leave_vxlan_ip_ipv4_send(skb, pkt, hop, fib, 1);
+	return leave_vxlan_ip_ipv4_send(skb, pkt, hop, fib, 0);
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -620,385 +1023,91 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int
-leave_vxlan_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, struct leave_vxlan_packet *pkt,
-				struct fr_hop *hop, struct bpf_fib_lookup *fib)
+static __always_inline int leave_vxlan_ip_ipv6_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+							 struct fr_hop *hop,
+							 struct bpf_fib_lookup *fib, const int v6)
 {
-	struct hdr_ipv6 *ipv6 = pkt->data + 64;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 64, new_headers_len = 14;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
-			    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
-			    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV6,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LEAVE_VXLAN + reason_fault);
-	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_LEAVE_VXLAN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, ETH_HLEN, 8);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_LEAVE_VXLAN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int leave_vxlan_ipv4_ipv6(struct __sk_buff *skb,
-						 struct leave_vxlan_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_vxlan *vxlan = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 64;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u64 inner_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, pkt->udp_end, 64, &inner_end);
-
-	if (why)
-		return fr_up(skb, PROG_LEAVE_VXLAN + why);
-
-	/* lookup: n: networks: ["?(header).vni"] */
-	struct val_networks *n;
-	struct key_networks key __attribute__((aligned(8))) = {};
-
-	key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
-	enum fr_found found = find_networks(&key, pkt->lease, 0, &n);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_LEAVE_VXLAN + reason_no_networks,
-				 PROG_LEAVE_VXLAN + reason_changing);
-
-	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, PROG_LEAVE_VXLAN + reason_ecn);
-
-	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_udp_checksum);
-
-	/* {send: via: "route"}, */
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_hop_limit);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_martian_source);
-	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_multicast);
-	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_martian_destination);
-	pkt->payload_len = inner_end - 104;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 104 && (partial & 0xffff) < 104ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET6;
-	fib->src[0] = ld32(ipv6->src);
-	fib->src[1] = ld32(ipv6->src + 4);
-	fib->src[2] = ld32(ipv6->src + 8);
-	fib->src[3] = ld32(ipv6->src + 12);
-	fib->dst[0] = ld32(ipv6->dst);
-	fib->dst[1] = ld32(ipv6->dst + 4);
-	fib->dst[2] = ld32(ipv6->dst + 8);
-	fib->dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_LEAVE_VXLAN + reason_not_forwarded,
-					 PROG_LEAVE_VXLAN + reason_unreachable));
-
-	/* {count: "n.packets"}, */
-	fr_shared_add(n->packets, 1);
-	return leave_vxlan_ipv4_ipv6_send_ipv6(skb, pkt, hop, fib);
-}
-
-static __always_inline int leave_vxlan_ipv4(struct __sk_buff *skb, struct leave_vxlan_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data + 50;
-	__u64 outer_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_LEAVE_VXLAN + why);
-
-	/* vxlan: { */
-	why = check_vxlan(skb, pkt->data, pkt->data_end, pkt->udp_end, 42);
-	if (why)
-		return fr_up(skb, PROG_LEAVE_VXLAN + why);
-	if ((void *)(eth + 1) > pkt->data_end || 64ULL > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_truncated);
-
-	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be16(&eth->type) == ETH_P_IP)
-		return leave_vxlan_ipv4_ipv4_any(skb, pkt);
-	if (be16(&eth->type) == ETH_P_IPV6)
-		return leave_vxlan_ipv4_ipv6(skb, pkt);
-	return fr_up(skb, PROG_LEAVE_VXLAN + reason_not_inner);
-}
-
-static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 outer_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (outer_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = outer_end;
-	return 0;
-}
-
-static __always_inline int leave_vxlan_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
-	struct leave_vxlan_packet *pkt, struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 84;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 84, new_headers_len = 14;
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
-			   (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-			   be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
-					    ipv4_any_ttl_protocol);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 84), FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LEAVE_VXLAN + reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_LEAVE_VXLAN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_LEAVE_VXLAN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int leave_vxlan_ipv6_ipv4_any(struct __sk_buff *skb,
-						     struct leave_vxlan_packet *pkt)
-{
-	void *at_inner_options_end;
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 84;
-	struct hdr_vxlan *vxlan = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, pkt->udp_end, 84,
-				   &pkt->inner_options_end);
-
-	if (why)
-		return fr_up(skb, PROG_LEAVE_VXLAN + why);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0xff));
-	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_truncated);
-	if (pkt->inner_options_end > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 84)
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_ipv4_any_ihl);
-	__u64 inner_end = 84ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 84 || inner_end > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 84, pkt->inner_options_end - 84)))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_ipv4_any_checksum);
-
-	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_gso_packet);
-
-	/* lookup: n: networks: ["?(header).vni"] */
-	struct val_networks *n;
-	struct key_networks key __attribute__((aligned(8))) = {};
-
-	key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
-	enum fr_found found = find_networks(&key, pkt->lease, 0, &n);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_LEAVE_VXLAN + reason_no_networks,
-				 PROG_LEAVE_VXLAN + reason_changing);
-
-	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
-	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, PROG_LEAVE_VXLAN + reason_ecn);
-
-	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
-	if (be16(&udp->checksum) == 0 ||
-	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_udp_checksum);
-
-	/* {send: via: "route"}, */
-	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_hop_limit);
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_martian_source);
-	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_multicast);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_martian_destination);
-	pkt->payload_len = inner_end - pkt->inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET;
-	fib->src[0] = ld32(ipv4_any->src);
-	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len - 84), hop))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_LEAVE_VXLAN + reason_not_forwarded,
-					 PROG_LEAVE_VXLAN + reason_unreachable));
-
-	/* {count: "n.packets"}, */
-	fr_shared_add(n->packets, 1);
-	return leave_vxlan_ipv6_ipv4_any_send_ipv4(skb, pkt, hop, fib);
-}
-
-static __always_inline int
-leave_vxlan_ipv6_ipv6_send(struct __sk_buff *skb, struct leave_vxlan_packet *pkt,
-			   struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 84;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 84, new_headers_len = 14;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
-			    (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LEAVE_VXLAN + reason_fault);
-	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_LEAVE_VXLAN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, ETH_HLEN, 8);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_LEAVE_VXLAN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int leave_vxlan_ipv6_ipv6(struct __sk_buff *skb,
-						 struct leave_vxlan_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_vxlan *vxlan = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + (v6 ? 14 : 64);
 	struct hdr_ipv6 *ipv6_2 = pkt->data + 84;
-	struct hdr_udp *udp = pkt->data + 54;
+	__u32 len = skb->len;
+	const __u32 headers_len = v6 ? 84 : 64, new_headers_len = 14;
+	__be32 ipv6_version_to_flow_label;
+	__be16 ipv6_next_header_hop_limit;
+
+	if (v6) {
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x60000000ULL |
+				  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
+				  ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ?
+				    0ULL : ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ?
+				    3ULL : (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) ==
+					    1 && ((be8(ipv6_2->version_to_flow_label + 1) >> 4) &
+						  3) == 2) ? 1ULL :
+				    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
+				  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
+				    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
+		ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6_2->next_header) << 8) |
+						       (be8(&ipv6_2->hop_limit) - 1));
+	} else {
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x60000000ULL |
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
+				    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
+				    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
+				     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
+				    1ULL : (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+				  (((be16(ipv6->version_to_flow_label + 1) << 8) |
+				    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+		ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						       (be8(&ipv6->hop_limit) - 1));
+	}
+	int direct = hop->state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, v6 ? 0 :
+			    FR_TO_IPV6, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	if (direct)
+		fr_link(pkt->data, hop);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	fr_complete_end(skb, csum, ETH_HLEN, 8);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
+	fr_count(pkt->prog + reason_sent, len);
+	if (direct)
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
+}
+
+static __always_inline int leave_vxlan_ip_ipv6(struct __sk_buff *skb, struct packet *pkt,
+					       const int v6)
+{
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_vxlan *vxlan = pkt->data + (v6 ? 62 : 42);
+	struct hdr_ipv6 *ipv6_2 = pkt->data + (v6 ? 84 : 64);
 	__u64 inner_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, pkt->udp_end, 84, &inner_end);
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 84 :
+			       64, &inner_end);
 
 	if (why)
-		return fr_up(skb, PROG_LEAVE_VXLAN + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
@@ -1007,37 +1116,51 @@ static __always_inline int leave_vxlan_ipv6_ipv6(struct __sk_buff *skb,
 	key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 	enum fr_found found = find_networks(&key, pkt->lease, 0, &n);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_LEAVE_VXLAN + reason_no_networks,
-				 PROG_LEAVE_VXLAN + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_networks,
+				 pkt->prog + reason_changing);
+	if (v6) {
+		/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
+		if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+		    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
+			return fr_drop(skb->len, pkt->prog + reason_ecn);
 
-	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
-	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, PROG_LEAVE_VXLAN + reason_ecn);
+		/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true... */
+		if (be16(&udp->checksum) == 0 ||
+		    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+			       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+			       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
+			       bpf_htons(be16(&udp->length)) +
+			       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	} else {
+		/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
+		if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
+		    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
+			return fr_drop(skb->len, pkt->prog + reason_ecn);
 
-	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
-	if (be16(&udp->checksum) == 0 ||
-	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_udp_checksum);
+		/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true... */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	}
 
 	/* {send: via: "route"}, */
 	if (be8(&ipv6_2->hop_limit) <= 1)
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_hop_limit);
+		return fr_up(skb, pkt->prog + reason_hop_limit);
 	if (!fr_unicast(ipv6_2->src))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_martian_source);
+		return fr_up(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast(ipv6_2->dst))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast(ipv6_2->dst))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_martian_destination);
-	pkt->payload_len = inner_end - 124;
+		return fr_up(skb, pkt->prog + reason_martian_destination);
+	pkt->payload_len = inner_end - (v6 ? 124 : 104);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 124 && (partial & 0xffff) < 124ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_partial_checksum);
+	      ((partial >> 16) >= (v6 ? 124 : 104) &&
+	       (partial & 0xffff) < (v6 ? 124ULL : 104ULL) + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET6;
 	fib->src[0] = ld32(ipv6_2->src);
@@ -1049,46 +1172,54 @@ static __always_inline int leave_vxlan_ipv6_ipv6(struct __sk_buff *skb,
 	fib->dst[2] = ld32(ipv6_2->dst + 8);
 	fib->dst[3] = ld32(ipv6_2->dst + 12);
 	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_too_big);
+		return fr_up(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(hop, PROG_LEAVE_VXLAN + reason_not_forwarded,
-					 PROG_LEAVE_VXLAN + reason_unreachable));
+			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					 pkt->prog + reason_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
-	return leave_vxlan_ipv6_ipv6_send(skb, pkt, hop, fib);
+	if (v6)
+		return leave_vxlan_ip_ipv6_send_ipv6(skb, pkt, hop, fib, 1);
+	return leave_vxlan_ip_ipv6_send_ipv6(skb, pkt, hop, fib, 0);
 }
 
-static __always_inline int leave_vxlan_ipv6(struct __sk_buff *skb, struct leave_vxlan_packet *pkt)
+static __always_inline int leave_vxlan_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_eth *eth = pkt->data + 70;
+	struct hdr_eth *eth = pkt->data + (v6 ? 70 : 50);
 	__u64 outer_end;
-	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &outer_end, 0, 0) ?:
+			check_udp(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, PROG_LEAVE_VXLAN + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* vxlan: { */
-	why = check_vxlan(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
+	why = check_vxlan(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 : 42);
 	if (why)
-		return fr_up(skb, PROG_LEAVE_VXLAN + why);
-	if ((void *)(eth + 1) > pkt->data_end || 84ULL > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_truncated);
+		return fr_up(skb, pkt->prog + why);
+	if ((void *)(eth + 1) > pkt->data_end || (v6 ? 84ULL : 64ULL) > pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return leave_vxlan_ipv6_ipv4_any(skb, pkt);
+		return leave_vxlan_ip_ipv4_any(skb, pkt, v6);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return leave_vxlan_ipv6_ipv6(skb, pkt);
-	return fr_up(skb, PROG_LEAVE_VXLAN + reason_not_inner);
+		return leave_vxlan_ip_ipv6(skb, pkt, v6);
+	return fr_up(skb, pkt->prog + reason_not_inner);
 }
 
 SEC("tc") int prog_leave_vxlan(struct __sk_buff *skb)
 {
-	struct leave_vxlan_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_LEAVE_VXLAN;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -1108,9 +1239,9 @@ SEC("tc") int prog_leave_vxlan(struct __sk_buff *skb)
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return leave_vxlan_ipv4(skb, &pkt);
+		return leave_vxlan_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return leave_vxlan_ipv6(skb, &pkt);
+		return leave_vxlan_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_LEAVE_VXLAN + reason_not_outer);
 }
 
@@ -1121,20 +1252,6 @@ SEC("tc") int prog_leave_vxlan(struct __sk_buff *skb)
  *	eth ipv6 udp geneve eth ipv4_any
  *	eth ipv6 udp geneve eth ipv6
  */
-
-/* What is known of a packet. */
-struct leave_geneve_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 udp_end;
-	__u64 geneve_options_end;
-	void *at_geneve_options_end;
-	__u64 inner_options_end;
-	__u64 inner_end;
-	__u64 payload_len;
-	struct val_networks *n;
-};
 
 static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 outer_end, const __u32 at, __u64 *end)
@@ -1185,415 +1302,115 @@ static __always_inline __u32 check_geneve(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline int
-leave_geneve_ipv4_ipv4_any_send(struct __sk_buff *skb, struct leave_geneve_packet *pkt,
-				struct fr_hop *hop, struct bpf_fib_lookup *fib)
+static __always_inline int leave_geneve_ip_ip_send(struct __sk_buff *skb, struct packet *pkt,
+						   struct fr_hop *hop, struct bpf_fib_lookup *fib,
+						   const int to_v6, const int to_v6_2)
 {
-	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->at_geneve_options_end + 14;
 	__u32 len = skb->len;
-	__be16 ipv4_any_version_to_ecn = bpf_htons(0x4000ULL |
-						   ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-						   ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-						   ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
-						    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
-						    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
-						     (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-						    be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
-						 be8(&ipv4_any->protocol));
+	__be16 ipv4_any_version_to_ecn = 0;
+	__be16 ipv4_any_ttl_protocol = 0;
+	__be16 inner_checksum = 0;
+	__be32 ipv6_version_to_flow_label = 0;
+	__be16 ipv6_next_header_hop_limit = 0;
 
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
-					    ipv4_any_ttl_protocol);
+	if (to_v6_2) {
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x60000000ULL |
+				  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
+				  ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ?
+				    0ULL : (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
+				    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
+				     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
+				    1ULL : (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) <<
+				   20) | (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
+					   be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
+		ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6_2->next_header) << 8) |
+						       (be8(&ipv6_2->hop_limit) - 1));
+	} else {
+		if (to_v6)
+			ipv4_any_version_to_ecn =
+				bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+					  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+					  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
+					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ?
+					   3ULL : (((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						    3) == 1 &&
+						   (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
+					   be8(&ipv4_any->dscp_ecn) & 3));
+		else
+			ipv4_any_version_to_ecn =
+				bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+					  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+					  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
+					   (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
+					   ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
+					    (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
+					   be8(&ipv4_any->dscp_ecn) & 3));
+		ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
+						  be8(&ipv4_any->protocol));
+		/* inner.checksum */
+		inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					     ((__u64)ld16(&ipv4_any->version_ihl) +
+					      ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
+					     ipv4_any_ttl_protocol);
+	}
 	int direct = hop->state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, pkt->geneve_options_end + 14, 14,
 			  pkt->payload_len +
-			  (pkt->inner_options_end - (pkt->geneve_options_end + 14)), 0);
+			  (to_v6_2 ? 40 : pkt->inner_options_end - (pkt->geneve_options_end + 14)),
+			  to_v6_2 ? FR_TO_IPV6 : to_v6 ? FR_TO_IPV4 : 0);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LEAVE_GENEVE + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_LEAVE_GENEVE + reason_fault);
+	if (unlikely(pkt->data + (to_v6_2 ? 22 : 26) > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((0 - (__s32)pkt->geneve_options_end) & 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 12);
+		if (to_v6_2) {
+			if ((-20 - (__s32)pkt->geneve_options_end) & 1)
+				csum = fr_complete_shifted(csum);
+		} else {
+			if (((to_v6 ? 20 : 0) - (__s32)pkt->geneve_options_end) & 1)
+				csum = fr_complete_shifted(csum);
+		}
+		csum = fr_complete_without(skb, csum, ETH_HLEN, to_v6_2 ? 8 : 12);
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_LEAVE_GENEVE + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int leave_geneve_ipv4_ipv4_any_martian_source(struct __sk_buff *skb,
-	struct leave_geneve_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
-
-	/* {send: via: "route"}, */
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_martian_source);
-	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_multicast);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_martian_destination);
-
-	/* {do: [ */
-	__u64 inner_new_end = 14ULL + (pkt->inner_options_end - (pkt->geneve_options_end + 14));
-	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET;
-	fib->src[0] = ld32(ipv4_any->src);
-	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib, inner_new_end + (pkt->payload_len - 14), hop))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_LEAVE_GENEVE + reason_not_forwarded,
-					 PROG_LEAVE_GENEVE + reason_unreachable));
-
-	/* {count: "n.packets"}, */
-	fr_shared_add(pkt->n->packets, 1);
-	return leave_geneve_ipv4_ipv4_any_send(skb, pkt, hop, fib);
-}
-
-static __always_inline int leave_geneve_ipv4_ipv4_any(struct __sk_buff *skb,
-						      struct leave_geneve_packet *pkt)
-{
-	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
-	struct hdr_geneve *geneve = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-
-	ipv4_any = pkt->at_geneve_options_end + 14;
-	if ((void *)(ipv4_any + 1) > pkt->data_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
-	if (pkt->geneve_options_end + 34 > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_ihl);
-	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_options);
-	pkt->inner_options_end = fr_forget(skb, pkt->geneve_options_end + 34 + inner_options_size);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x1ff));
-	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
-	if (pkt->inner_options_end > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end -
-	    (pkt->geneve_options_end + 14))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - (pkt->geneve_options_end + 14))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_total_length);
-	pkt->inner_end = pkt->geneve_options_end + 14 + be16(&ipv4_any->total_length);
-	if (pkt->inner_end > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, pkt->geneve_options_end + 14,
-				pkt->inner_options_end - (pkt->geneve_options_end + 14))))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_checksum);
-
-	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_gso_packet);
-
-	/* lookup: n: networks: ["?(header).vni"] */
-	struct key_networks key __attribute__((aligned(8))) = {};
-
-	key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
-	enum fr_found found = find_networks(&key, pkt->lease, 0, &pkt->n);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_LEAVE_GENEVE + reason_no_networks,
-				 PROG_LEAVE_GENEVE + reason_changing);
-
-	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, PROG_LEAVE_GENEVE + reason_ecn);
-
-	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_udp_checksum);
-
-	/* {send: via: "route"}, */
-	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_hop_limit);
-
-	return leave_geneve_ipv4_ipv4_any_martian_source(skb, pkt);
-}
-
-static __always_inline int
-leave_geneve_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, struct leave_geneve_packet *pkt,
-				 struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
-			    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
-			    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, FR_TO_IPV6);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LEAVE_GENEVE + reason_fault);
-
-	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_LEAVE_GENEVE + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if ((-20 - (__s32)pkt->geneve_options_end) & 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 8);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
 		fr_link(pkt->data, hop);
 
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, ETH_HLEN, 8);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_LEAVE_GENEVE + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int leave_geneve_ipv4_ipv6(struct __sk_buff *skb,
-						  struct leave_geneve_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
-	struct hdr_geneve *geneve = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-
-	ipv6 = pkt->at_geneve_options_end + 14;
-	if ((void *)(ipv6 + 1) > pkt->data_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
-	if (pkt->geneve_options_end + 54 > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_mapped_address);
-	__u64 inner_end = pkt->geneve_options_end + 54 + be16(&ipv6->payload_length);
-	if (inner_end > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv6_payload_length);
-
-	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_gso_packet);
-
-	/* lookup: n: networks: ["?(header).vni"] */
-	struct val_networks *n;
-	struct key_networks key __attribute__((aligned(8))) = {};
-
-	key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
-	enum fr_found found = find_networks(&key, pkt->lease, 0, &n);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_LEAVE_GENEVE + reason_no_networks,
-				 PROG_LEAVE_GENEVE + reason_changing);
-
-	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, PROG_LEAVE_GENEVE + reason_ecn);
-
-	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_udp_checksum);
-
-	/* {send: via: "route"}, */
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_hop_limit);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_martian_source);
-	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_multicast);
-	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_martian_destination);
-	pkt->payload_len = inner_end - (pkt->geneve_options_end + 54);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->geneve_options_end + 54 &&
-	       (partial & 0xffff) < pkt->geneve_options_end + 54 + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET6;
-	fib->src[0] = ld32(ipv6->src);
-	fib->src[1] = ld32(ipv6->src + 4);
-	fib->src[2] = ld32(ipv6->src + 8);
-	fib->src[3] = ld32(ipv6->src + 12);
-	fib->dst[0] = ld32(ipv6->dst);
-	fib->dst[1] = ld32(ipv6->dst + 4);
-	fib->dst[2] = ld32(ipv6->dst + 8);
-	fib->dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_LEAVE_GENEVE + reason_not_forwarded,
-					 PROG_LEAVE_GENEVE + reason_unreachable));
-
-	/* {count: "n.packets"}, */
-	fr_shared_add(n->packets, 1);
-	return leave_geneve_ipv4_ipv6_send_ipv6(skb, pkt, hop, fib);
-}
-
-static __always_inline int leave_geneve_ipv4(struct __sk_buff *skb, struct leave_geneve_packet *pkt)
-{
-	struct hdr_eth *eth;
-	__u64 outer_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
-		check_udp_2(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_LEAVE_GENEVE + why);
-
-	/* {name: "options", bytes: "words * 4", max: 252}, */
-	why = check_geneve(skb, pkt->data, pkt->data_end, pkt->udp_end, 42,
-			   &pkt->geneve_options_end);
-	if (why)
-		return fr_up(skb, PROG_LEAVE_GENEVE + why);
-	pkt->at_geneve_options_end = fr_pin(pkt->data + fr_bound(pkt->geneve_options_end, 0x1ff));
-	if (pkt->at_geneve_options_end > pkt->data_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
-	if (pkt->geneve_options_end > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
-	eth = pkt->at_geneve_options_end;
-	if ((void *)(eth + 1) > pkt->data_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
-	if (pkt->geneve_options_end + 14 > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
-
-	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be16(&eth->type) == ETH_P_IP)
-		return leave_geneve_ipv4_ipv4_any(skb, pkt);
-	if (be16(&eth->type) == ETH_P_IPV6)
-		return leave_geneve_ipv4_ipv6(skb, pkt);
-	return fr_up(skb, PROG_LEAVE_GENEVE + reason_not_inner);
-}
-
-static __always_inline int leave_geneve_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
-	struct leave_geneve_packet *pkt, struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
-			   (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-			   be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
-					    ipv4_any_ttl_protocol);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_move(skb, pkt->geneve_options_end + 14, 14,
-			  pkt->payload_len +
-			  (pkt->inner_options_end - (pkt->geneve_options_end + 14)), FR_TO_IPV4);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LEAVE_GENEVE + reason_fault);
-
-	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_LEAVE_GENEVE + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if ((20 - (__s32)pkt->geneve_options_end) & 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 12);
+	st16(&new_eth->type, bpf_htons(to_v6_2 ? 0x86dd : 0x800));
+	if (to_v6_2) {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	} else {
+		st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
+		st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
+		st16(&new_ipv4_any->checksum, inner_checksum);
 	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
+	fr_complete_end(skb, csum, ETH_HLEN, to_v6_2 ? 8 : 12);
 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(PROG_LEAVE_GENEVE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(hop->ifindex, 0);
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int leave_geneve_ipv6_ipv4_any_martian_source(struct __sk_buff *skb,
-	struct leave_geneve_packet *pkt)
+static __always_inline int leave_geneve_ip_ipv4_any_martian_source(struct __sk_buff *skb,
+	struct packet *pkt, const int v6)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
@@ -1601,11 +1418,11 @@ static __always_inline int leave_geneve_ipv6_ipv4_any_martian_source(struct __sk
 
 	/* {send: via: "route"}, */
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_martian_source);
+		return fr_up(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_martian_destination);
+		return fr_up(skb, pkt->prog + reason_martian_destination);
 
 	/* {do: [ */
 	__u64 inner_new_end = 14ULL + (pkt->inner_options_end - (pkt->geneve_options_end + 14));
@@ -1614,65 +1431,66 @@ static __always_inline int leave_geneve_ipv6_ipv4_any_martian_source(struct __sk
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->inner_options_end &&
 	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET;
 	fib->src[0] = ld32(ipv4_any->src);
 	fib->dst[0] = ld32(ipv4_any->dst);
 	if (fr_route(skb, fib, inner_new_end + (pkt->payload_len - 14), hop))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_too_big);
+		return fr_up(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(hop, PROG_LEAVE_GENEVE + reason_not_forwarded,
-					 PROG_LEAVE_GENEVE + reason_unreachable));
+			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					 pkt->prog + reason_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(pkt->n->packets, 1);
-	return leave_geneve_ipv6_ipv4_any_send_ipv4(skb, pkt, hop, fib);
+	return leave_geneve_ip_ip_send(skb, pkt, hop, fib, v6, 0);
 }
 
-static __always_inline int leave_geneve_ipv6_ipv4_any(struct __sk_buff *skb,
-						      struct leave_geneve_packet *pkt)
+static __always_inline int leave_geneve_ip_ipv4_any(struct __sk_buff *skb, struct packet *pkt,
+						    const int v6)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
-	struct hdr_geneve *geneve = pkt->data + 62;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_geneve *geneve = pkt->data + (v6 ? 62 : 42);
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
 
 	ipv4_any = pkt->at_geneve_options_end + 14;
 	if ((void *)(ipv4_any + 1) > pkt->data_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->geneve_options_end + 34 > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_version);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_version);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_ihl);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
 	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_options);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_options);
 	pkt->inner_options_end = fr_forget(skb, pkt->geneve_options_end + 34 + inner_options_size);
 	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x1ff));
 	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->inner_options_end > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end -
 	    (pkt->geneve_options_end + 14))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_ihl);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
 	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - (pkt->geneve_options_end + 14))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_total_length);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
 	pkt->inner_end = pkt->geneve_options_end + 14 + be16(&ipv4_any->total_length);
 	if (pkt->inner_end > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_total_length);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, pkt->geneve_options_end + 14,
 				pkt->inner_options_end - (pkt->geneve_options_end + 14))))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv4_any_checksum);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
 
 	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct key_networks key __attribute__((aligned(8))) = {};
@@ -1680,58 +1498,74 @@ static __always_inline int leave_geneve_ipv6_ipv4_any(struct __sk_buff *skb,
 	key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
 	enum fr_found found = find_networks(&key, pkt->lease, 0, &pkt->n);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_LEAVE_GENEVE + reason_no_networks,
-				 PROG_LEAVE_GENEVE + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_networks,
+				 pkt->prog + reason_changing);
+	if (v6) {
+		/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
+		if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+		    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
+			return fr_drop(skb->len, pkt->prog + reason_ecn);
 
-	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
-	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, PROG_LEAVE_GENEVE + reason_ecn);
+		/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true... */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	} else {
+		/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
+		if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
+			return fr_drop(skb->len, pkt->prog + reason_ecn);
 
-	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_udp_checksum);
+		/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true... */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	}
 
 	/* {send: via: "route"}, */
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_hop_limit);
+		return fr_up(skb, pkt->prog + reason_hop_limit);
+	if (v6) {
+		return leave_geneve_ip_ipv4_any_martian_source(skb, pkt, 1);
+	}
 
-	return leave_geneve_ipv6_ipv4_any_martian_source(skb, pkt);
+	return leave_geneve_ip_ipv4_any_martian_source(skb, pkt, 0);
 }
 
-static __always_inline int
-leave_geneve_ipv6_ipv6_send(struct __sk_buff *skb, struct leave_geneve_packet *pkt,
-			    struct fr_hop *hop, struct bpf_fib_lookup *fib)
+static __always_inline int leave_geneve_ipv6_ipv6_send(struct __sk_buff *skb, struct packet *pkt,
+						       struct fr_hop *hop,
+						       struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->at_geneve_options_end + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
-			    (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
+		bpf_htonl(0x60000000ULL |
+			  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
+			  ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
+			    (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
+			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
+			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
+			    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6_2->next_header) << 8) |
+						      (be8(&ipv6_2->hop_limit) - 1));
 	int direct = hop->state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, 0);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LEAVE_GENEVE + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	pkt->data = (void *)(long)skb->data;
 	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_LEAVE_GENEVE + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1753,38 +1587,39 @@ leave_geneve_ipv6_ipv6_send(struct __sk_buff *skb, struct leave_geneve_packet *p
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(PROG_LEAVE_GENEVE + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(hop->ifindex, 0);
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int leave_geneve_ipv6_ipv6(struct __sk_buff *skb,
-						  struct leave_geneve_packet *pkt)
+static __always_inline int leave_geneve_ip_ipv6(struct __sk_buff *skb, struct packet *pkt,
+						const int v6)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
-	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
-	struct hdr_geneve *geneve = pkt->data + 62;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_geneve *geneve = pkt->data + (v6 ? 62 : 42);
+	struct hdr_ipv6 *ipv6_2 = pkt->at_geneve_options_end + 14;
 
-	ipv6 = pkt->at_geneve_options_end + 14;
-	if ((void *)(ipv6 + 1) > pkt->data_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+	ipv6_2 = pkt->at_geneve_options_end + 14;
+	if ((void *)(ipv6_2 + 1) > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->geneve_options_end + 54 > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_mapped_address);
-	__u64 inner_end = pkt->geneve_options_end + 54 + be16(&ipv6->payload_length);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if ((be8(ipv6_2->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, pkt->prog + reason_ipv6_version);
+	if (fr_is_v4(ipv6_2->src) || fr_is_v4(ipv6_2->dst))
+		return fr_up(skb, pkt->prog + reason_mapped_address);
+	__u64 inner_end = pkt->geneve_options_end + 54 + be16(&ipv6_2->payload_length);
 	if (inner_end > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_ipv6_payload_length);
+		return fr_up(skb, pkt->prog + reason_ipv6_payload_length);
 
 	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
@@ -1793,98 +1628,119 @@ static __always_inline int leave_geneve_ipv6_ipv6(struct __sk_buff *skb,
 	key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
 	enum fr_found found = find_networks(&key, pkt->lease, 0, &n);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_LEAVE_GENEVE + reason_no_networks,
-				 PROG_LEAVE_GENEVE + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_networks,
+				 pkt->prog + reason_changing);
+	if (v6) {
+		/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
+		if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+		    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
+			return fr_drop(skb->len, pkt->prog + reason_ecn);
 
-	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
-	if (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, PROG_LEAVE_GENEVE + reason_ecn);
+		/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true... */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	} else {
+		/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
+		if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
+		    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
+			return fr_drop(skb->len, pkt->prog + reason_ecn);
 
-	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) + ld32(ipv6_2->src + 8) +
-			ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) + ld32(ipv6_2->dst + 4) +
-			ld32(ipv6_2->dst + 8) + ld32(ipv6_2->dst + 12) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_udp_checksum);
+		/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true... */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	}
 
 	/* {send: via: "route"}, */
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_hop_limit);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_martian_source);
-	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_multicast);
-	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_martian_destination);
+	if (be8(&ipv6_2->hop_limit) <= 1)
+		return fr_up(skb, pkt->prog + reason_hop_limit);
+	if (!fr_unicast(ipv6_2->src))
+		return fr_up(skb, pkt->prog + reason_martian_source);
+	if (fr_multicast(ipv6_2->dst))
+		return fr_up(skb, pkt->prog + reason_multicast);
+	if (!fr_unicast(ipv6_2->dst))
+		return fr_up(skb, pkt->prog + reason_martian_destination);
 	pkt->payload_len = inner_end - (pkt->geneve_options_end + 54);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->geneve_options_end + 54 &&
 	       (partial & 0xffff) < pkt->geneve_options_end + 54 + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET6;
-	fib->src[0] = ld32(ipv6->src);
-	fib->src[1] = ld32(ipv6->src + 4);
-	fib->src[2] = ld32(ipv6->src + 8);
-	fib->src[3] = ld32(ipv6->src + 12);
-	fib->dst[0] = ld32(ipv6->dst);
-	fib->dst[1] = ld32(ipv6->dst + 4);
-	fib->dst[2] = ld32(ipv6->dst + 8);
-	fib->dst[3] = ld32(ipv6->dst + 12);
+	fib->src[0] = ld32(ipv6_2->src);
+	fib->src[1] = ld32(ipv6_2->src + 4);
+	fib->src[2] = ld32(ipv6_2->src + 8);
+	fib->src[3] = ld32(ipv6_2->src + 12);
+	fib->dst[0] = ld32(ipv6_2->dst);
+	fib->dst[1] = ld32(ipv6_2->dst + 4);
+	fib->dst[2] = ld32(ipv6_2->dst + 8);
+	fib->dst[3] = ld32(ipv6_2->dst + 12);
 	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_too_big);
+		return fr_up(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(hop, PROG_LEAVE_GENEVE + reason_not_forwarded,
-					 PROG_LEAVE_GENEVE + reason_unreachable));
+			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					 pkt->prog + reason_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
-	return leave_geneve_ipv6_ipv6_send(skb, pkt, hop, fib);
+	if (v6)
+		return leave_geneve_ipv6_ipv6_send(skb, pkt, hop, fib);
+	return leave_geneve_ip_ip_send(skb, pkt, hop, fib, 0, 1);
 }
 
-static __always_inline int leave_geneve_ipv6(struct __sk_buff *skb, struct leave_geneve_packet *pkt)
+static __always_inline int leave_geneve_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct hdr_eth *eth;
 	__u64 outer_end;
-	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
-		check_udp_2(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &outer_end, 0, 0) ?:
+			check_udp_2(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+			check_udp_2(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, PROG_LEAVE_GENEVE + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* {name: "options", bytes: "words * 4", max: 252}, */
-	why = check_geneve(skb, pkt->data, pkt->data_end, pkt->udp_end, 62,
-			   &pkt->geneve_options_end);
+	why = check_geneve(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 :
+			   42, &pkt->geneve_options_end);
 	if (why)
-		return fr_up(skb, PROG_LEAVE_GENEVE + why);
+		return fr_up(skb, pkt->prog + why);
 	pkt->at_geneve_options_end = fr_pin(pkt->data + fr_bound(pkt->geneve_options_end, 0x1ff));
 	if (pkt->at_geneve_options_end > pkt->data_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->geneve_options_end > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	eth = pkt->at_geneve_options_end;
 	if ((void *)(eth + 1) > pkt->data_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->geneve_options_end + 14 > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return leave_geneve_ipv6_ipv4_any(skb, pkt);
+		return leave_geneve_ip_ipv4_any(skb, pkt, v6);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return leave_geneve_ipv6_ipv6(skb, pkt);
-	return fr_up(skb, PROG_LEAVE_GENEVE + reason_not_inner);
+		return leave_geneve_ip_ipv6(skb, pkt, v6);
+	return fr_up(skb, pkt->prog + reason_not_inner);
 }
 
 SEC("tc") int prog_leave_geneve(struct __sk_buff *skb)
 {
-	struct leave_geneve_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_LEAVE_GENEVE;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -1904,9 +1760,9 @@ SEC("tc") int prog_leave_geneve(struct __sk_buff *skb)
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return leave_geneve_ipv4(skb, &pkt);
+		return leave_geneve_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return leave_geneve_ipv6(skb, &pkt);
+		return leave_geneve_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_LEAVE_GENEVE + reason_not_outer);
 }
 
@@ -1915,24 +1771,6 @@ SEC("tc") int prog_leave_geneve(struct __sk_buff *skb)
  *	eth ipv4_any
  *	eth ipv6
  */
-
-/* What is known of a packet. */
-struct enter_packet {
-	void *data;
-	void *data_end;
-	__u64 inner_options_end;
-	__u64 inner_end;
-	__u64 payload_len;
-	__u64 payload_len_2;
-	struct val_vxlan4 *r;
-	struct val_geneve4 *r_2;
-	struct val_ipip4 *r_3;
-	struct val_ipip6 *r_4;
-	struct val_vxlan6 *r_5;
-	struct val_fou4 *r_6;
-	struct val_vxlan6 *r_7;
-	struct val_fou4 *r_8;
-};
 
 static __always_inline __u32 check_ipv4_any_2(struct __sk_buff *skb, void *data, void *data_end,
 					      const __u32 at, __u64 *end)
@@ -1954,7 +1792,7 @@ static __always_inline __u32 check_ipv4_any_2(struct __sk_buff *skb, void *data,
 	return 0;
 }
 
-static __always_inline int enter_ipv4_any_send(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ipv4_any_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
@@ -1982,9 +1820,9 @@ static __always_inline int enter_ipv4_any_send(struct __sk_buff *skb, struct ent
 	int err = fr_resize(skb, headers_len, new_headers_len,
 			    pkt->payload_len + (pkt->inner_options_end - 14), 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 	if (unlikely(pkt->data + 76 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_ENTER + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 62);
 	struct hdr_eth *new_eth = pkt->data;
@@ -2019,11 +1857,11 @@ static __always_inline int enter_ipv4_any_send(struct __sk_buff *skb, struct ent
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 62);
 
-	fr_count(PROG_ENTER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->r->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_send_2(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ipv4_any_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
@@ -2053,9 +1891,9 @@ static __always_inline int enter_ipv4_any_send_2(struct __sk_buff *skb, struct e
 			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP | FR_IN_ETHERNET :
 			    0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 	if (unlikely(pkt->data + 84 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_ENTER + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2099,19 +1937,18 @@ static __always_inline int enter_ipv4_any_send_2(struct __sk_buff *skb, struct e
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(PROG_ENTER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->r_2->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_send_3(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ipv4_any_send_3(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 34;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(pkt->payload_len_2 +
-					     (pkt->inner_options_end + 20 - 14));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 20 - 14));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2126,12 +1963,12 @@ static __always_inline int enter_ipv4_any_send_3(struct __sk_buff *skb, struct e
 	int direct = pkt->r_3->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len_2 + (pkt->inner_options_end - 14),
+			    pkt->payload_len + (pkt->inner_options_end - 14),
 			    skb->gso_size ? FR_IN_IPV4 : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 	if (unlikely(pkt->data + 46 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_ENTER + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 32);
 	struct hdr_eth *new_eth = pkt->data;
@@ -2152,134 +1989,82 @@ static __always_inline int enter_ipv4_any_send_3(struct __sk_buff *skb, struct e
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 32);
 
-	fr_count(PROG_ENTER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->r_3->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_send_ipv6(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ip_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+					      const int v6)
 {
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	const __u32 headers_len = 14, new_headers_len = 54;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len +
-					       (pkt->inner_options_end + 40 - 54));
-	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
-						 be8(&ipv4_any->protocol));
+	__be32 ipv6_version_to_flow_label;
+	__be16 ipv6_payload_length = 0;
+	__be16 ipv4_any_ttl_protocol = 0;
+	__be16 inner_checksum = 0;
+	__be16 ipv6_next_header_hop_limit = 0;
 
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
+	if (v6) {
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x60000000ULL |
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+		ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						       ((be8(&ipv6->hop_limit) - 1) & 255));
+	} else {
+		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						       ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
+						       ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
+		ipv6_payload_length = bpf_htons(pkt->payload_len +
+						(pkt->inner_options_end + 40 - 54));
+		ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
+						  be8(&ipv4_any->protocol));
+		/* inner.checksum */
+		inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					     ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
+	}
 	int direct = pkt->r_4->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 14),
-			    skb->gso_size ? FR_IN_IPV6 : FR_TO_IPV6, &pkt->data);
+			    pkt->payload_len + (v6 ? 40 : pkt->inner_options_end - 14),
+			    skb->gso_size ? FR_IN_IPV6 : v6 ? 0 : FR_TO_IPV6, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
-	if (unlikely(pkt->data + 66 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_ENTER + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data + (v6 ? 62 : 66) > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 52);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, v6 ? 48 : 52);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 54;
+	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 54;
 	if (direct)
 		fr_link(pkt->data, &pkt->r_4->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_ipv6->next_header, bpf_htons(0x440));
+	st16(&new_ipv6->payload_length, v6 ? bpf_htons(pkt->payload_len + 40) :
+	     ipv6_payload_length);
+	st16(&new_ipv6->next_header, bpf_htons(v6 ? 0x2940 : 0x440));
 	st64(new_ipv6->src, ldv64(set_local6));
 	st64(new_ipv6->src + 8, ldv64(set_local6 + 8));
 	st128(new_ipv6->dst, ld128(pkt->r_4->remote));
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 52);
+	if (v6) {
+		st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
+	} else {
+		st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
+		st16(&new_ipv4_any->checksum, inner_checksum);
+	}
+	fr_complete_end(skb, csum, ETH_HLEN, v6 ? 48 : 52);
 
-	fr_count(PROG_ENTER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->r_4->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_send_ipv6_2(struct __sk_buff *skb,
-						      struct enter_packet *pkt)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 84;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len_2 +
-					       (pkt->inner_options_end + 70 - 54));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv4_any->src + 3) * 31 +
-					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-	int direct = pkt->r_5->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len_2 + (pkt->inner_options_end - 14), FR_TO_IPV6,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
-	if (unlikely(pkt->data + 96 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_ENTER + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 18);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_vxlan *new_vxlan = pkt->data + 62;
-	struct hdr_eth *new_eth_2 = pkt->data + 70;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 84;
-	if (direct)
-		fr_link(pkt->data, &pkt->r_5->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st64(new_ipv6->src, ldv64(set_local6));
-	st64(new_ipv6->src + 8, ldv64(set_local6 + 8));
-	st128(new_ipv6->dst, ld128(pkt->r_5->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x12b5));
-	st16(&new_udp->length, ipv6_payload_length);
-	st16(&new_udp->checksum, bpf_htons(0));
-	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->r_5->vni << 8));
-	st32(new_eth_2->dst, ldv32(set_inner_dst));
-	st16(new_eth_2->dst + 4, ldv16(set_inner_dst + 4));
-	st32(new_eth_2->src, ldv32(set_inner_src));
-	st16(new_eth_2->src + 4, ldv16(set_inner_src + 4));
-	st16(&new_eth_2->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 18);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(PROG_ENTER + reason_sent, len);
-	return fr_send(&pkt->r_5->hop_remote, direct);
-}
-
-static __always_inline int enter_ipv4_any_send_ipv6_3(struct __sk_buff *skb,
-						      struct enter_packet *pkt)
+static __always_inline int enter_ipv4_any_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt,
+						      const int second)
 {
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
@@ -2298,21 +2083,24 @@ static __always_inline int enter_ipv4_any_send_ipv6_3(struct __sk_buff *skb,
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-
-	/* udp.checksum, without what the kernel may have left to a device */
-	if (!fr_facts)
-		return fr_up(skb, PROG_ENTER + reason_no_memory);
-	__u64 udp_pseudo = (__u64)fr_add64(ldv64(set_local6)) + fr_add64(ldv64(set_local6 + 8)) +
-		fr_add128(ld128(pkt->r_5->remote)) + ipv6_payload_length + bpf_htons(IPPROTO_UDP);
+	__u64 udp_pseudo = 0;
+	if (second) {
+		/* udp.checksum, without what the kernel may have left to a device */
+		if (!fr_facts)
+			return fr_up(skb, pkt->prog + reason_no_memory);
+		udp_pseudo = (__u64)fr_add64(ldv64(set_local6)) + fr_add64(ldv64(set_local6 + 8)) +
+			fr_add128(ld128(pkt->r_5->remote)) + ipv6_payload_length +
+			bpf_htons(IPPROTO_UDP);
+	}
 	int direct = pkt->r_5->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len,
 			    pkt->payload_len + (pkt->inner_options_end - 14), FR_TO_IPV6,
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 	if (unlikely(pkt->data + 96 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_ENTER + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2339,6 +2127,8 @@ static __always_inline int enter_ipv4_any_send_ipv6_3(struct __sk_buff *skb,
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
 	st16(&new_udp->length, ipv6_payload_length);
+	if (!second)
+		st16(&new_udp->checksum, bpf_htons(0));
 	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
 	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->r_5->vni << 8));
 	st32(new_eth_2->dst, ldv32(set_inner_dst));
@@ -2348,88 +2138,22 @@ static __always_inline int enter_ipv4_any_send_ipv6_3(struct __sk_buff *skb,
 	st16(&new_eth_2->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
-	st16(&new_udp->checksum, 0);
-	udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
-	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	if (second) {
+		st16(&new_udp->checksum, 0);
+		udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
+		st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	}
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 18);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(PROG_ENTER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->r_5->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_send_4(struct __sk_buff *skb, struct enter_packet *pkt)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 42;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(pkt->payload_len_2 +
-					     (pkt->inner_options_end + 28 - 14));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv4_any->src + 3) * 31 +
-					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(pkt->payload_len_2 + (pkt->inner_options_end + 28 - 34));
-	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-
-	/* udp.checksum, without what the kernel may have left to a device */
-	if (!fr_facts)
-		return fr_up(skb, PROG_ENTER + reason_no_memory);
-	__u64 udp_pseudo = (__u64)fr_setting_v4(set_local4) + fr_v4(pkt->r_6->remote.addr) +
-		udp_length + bpf_htons(IPPROTO_UDP);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_setting_v4(set_local4) +
-					   fr_v4(pkt->r_6->remote.addr) + 0x1180);
-	int direct = pkt->r_6->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len_2 + (pkt->inner_options_end - 14), 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
-	if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_ENTER + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 40);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->r_6->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_setting_v4(set_local4));
-	st32(new_ipv4->dst, fr_v4(pkt->r_6->remote.addr));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(pkt->r_6->remote.port));
-	st16(&new_udp->length, udp_length);
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	st16(&new_udp->checksum, 0);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
-	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-	fr_complete_end(skb, csum, ETH_HLEN, 40);
-
-	fr_count(PROG_ENTER + reason_sent, len);
-	return fr_send(&pkt->r_6->hop_remote, direct);
-}
-
-static __always_inline int enter_ipv4_any_send_5(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ipv4_any_send_4(struct __sk_buff *skb, struct packet *pkt,
+						 const int second)
 {
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
@@ -2447,6 +2171,14 @@ static __always_inline int enter_ipv4_any_send_5(struct __sk_buff *skb, struct e
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
+	__u64 udp_pseudo = 0;
+	if (!second) {
+		/* udp.checksum, without what the kernel may have left to a device */
+		if (!fr_facts)
+			return fr_up(skb, pkt->prog + reason_no_memory);
+		udp_pseudo = (__u64)fr_setting_v4(set_local4) + fr_v4(pkt->r_6->remote.addr) +
+			udp_length + bpf_htons(IPPROTO_UDP);
+	}
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
@@ -2456,11 +2188,11 @@ static __always_inline int enter_ipv4_any_send_5(struct __sk_buff *skb, struct e
 
 	int err = fr_resize(skb, headers_len, new_headers_len,
 			    pkt->payload_len + (pkt->inner_options_end - 14),
-			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP : 0, &pkt->data);
+			    second ? (skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP : 0) : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 	if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_ENTER + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 40);
 	struct hdr_eth *new_eth = pkt->data;
@@ -2480,17 +2212,24 @@ static __always_inline int enter_ipv4_any_send_5(struct __sk_buff *skb, struct e
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(pkt->r_6->remote.port));
 	st16(&new_udp->length, udp_length);
-	st16(&new_udp->checksum, bpf_htons(0));
+	if (second)
+		st16(&new_udp->checksum, bpf_htons(0));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
+	if (!second)
+		st16(&new_udp->checksum, 0);
 	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (!second) {
+		udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
+		st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	}
 	fr_complete_end(skb, csum, ETH_HLEN, 40);
 
-	fr_count(PROG_ENTER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->r_6->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv4_any_fou4(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ipv4_any_fou4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 
@@ -2503,36 +2242,36 @@ static __always_inline int enter_ipv4_any_fou4(struct __sk_buff *skb, struct ent
 		pkt->r_6 = find_fou4(&key);
 	}
 	if (!pkt->r_6)
-		return fr_up(skb, PROG_ENTER + reason_no_fou4);
+		return fr_up(skb, pkt->prog + reason_no_fou4);
 
 	/* {send: {from: "setting.local4", to: "r.remote"}}, */
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
 	      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= pkt->inner_end)))
-		return fr_up(skb, PROG_ENTER + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if ((ldv64(set_local4) == 0 &&
 	     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_6->remote.addr) ||
 	    !fr_is_v4(pkt->r_6->remote.addr))
-		return fr_up(skb, PROG_ENTER + reason_address_family);
+		return fr_up(skb, pkt->prog + reason_address_family);
 	__u64 local4[2];
 	st64((void *)local4, ldv64(set_local4));
 	st64((void *)local4 + 8, ldv64(set_local4 + 8));
 	if (!fr_unicast((void *)local4))
-		return fr_up(skb, PROG_ENTER + reason_martian_source);
+		return fr_up(skb, pkt->prog + reason_martian_source);
 	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->inner_options_end &&
 	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r_6->hop_remote,
 			      skb->gso_size ? skb->gso_size + segment_front + 14 :
 			      pkt->inner_options_end + (14ULL + pkt->payload_len))))
-		return fr_unfit(skb, &pkt->r_6->hop_remote, PROG_ENTER + reason_too_big);
-	return enter_ipv4_any_send_5(skb, pkt);
+		return fr_unfit(skb, &pkt->r_6->hop_remote, pkt->prog + reason_too_big);
+	return enter_ipv4_any_send_4(skb, pkt, 1);
 }
 
-static __always_inline int enter_ipv4_any_vxlan6(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ipv4_any_vxlan6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 
@@ -2547,30 +2286,30 @@ static __always_inline int enter_ipv4_any_vxlan6(struct __sk_buff *skb, struct e
 	if (fr_has(pkt->r_5)) {
 		/* {send: {from: "setting.local6", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_ENTER + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local6) == 0 &&
 		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_5->remote) ||
 		    fr_is_v4(pkt->r_5->remote))
-			return fr_up(skb, PROG_ENTER + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		__u64 local6[2];
 		st64((void *)local6, ldv64(set_local6));
 		st64((void *)local6 + 8, ldv64(set_local6 + 8));
 		if (!fr_unicast((void *)local6))
-			return fr_up(skb, PROG_ENTER + reason_martian_source);
+			return fr_up(skb, pkt->prog + reason_martian_source);
 		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->inner_options_end &&
 		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 
 		/* {push: {udp: {src_port: spread}, before: "inner"}}, */
 		if (pkt->payload_len + (pkt->inner_options_end + 70 - 54) > 0x4000)
-			return fr_up(skb, PROG_ENTER + reason_too_big);
+			return fr_up(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_fits(&pkt->r_5->hop_remote,
 				      pkt->inner_options_end + (56ULL + pkt->payload_len))))
-			return fr_unfit(skb, &pkt->r_5->hop_remote, PROG_ENTER + reason_too_big);
-		return enter_ipv4_any_send_ipv6_3(skb, pkt);
+			return fr_unfit(skb, &pkt->r_5->hop_remote, pkt->prog + reason_too_big);
+		return enter_ipv4_any_send_ipv6_2(skb, pkt, 1);
 	}
 
 	/* {match: "inner.dscp": 2, lookup: r: fou4: ["inner.dst"], do: [ */
@@ -2585,40 +2324,38 @@ static __always_inline int enter_ipv4_any_vxlan6(struct __sk_buff *skb, struct e
 		if (fr_has(pkt->r_6)) {
 			/* {send: {from: "setting.local4", to: "r.remote"}}, */
 			if (skb->gso_size != 0)
-				return fr_up(skb, PROG_ENTER + reason_gso_packet);
+				return fr_up(skb, pkt->prog + reason_gso_packet);
 			if ((ldv64(set_local4) == 0 &&
 			     ldv32(set_local4 + 8) == 0xffff0000ULL) !=
 			    fr_is_v4(pkt->r_6->remote.addr) || !fr_is_v4(pkt->r_6->remote.addr))
-				return fr_up(skb, PROG_ENTER + reason_address_family);
+				return fr_up(skb, pkt->prog + reason_address_family);
 			__u64 local4[2];
 			st64((void *)local4, ldv64(set_local4));
 			st64((void *)local4 + 8, ldv64(set_local4 + 8));
 			if (!fr_unicast((void *)local4))
-				return fr_up(skb, PROG_ENTER + reason_martian_source);
-			pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
+				return fr_up(skb, pkt->prog + reason_martian_source);
+			pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 ||
 			      ((partial >> 16) >= pkt->inner_options_end &&
-			       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 -
-			       1)))
-				return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+			       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
 
 			/* {push: {udp: {src_port: spread, checksum: "computed"}, before: "inn... */
-			if (pkt->payload_len_2 + (pkt->inner_options_end + 28 - 34) > 0x4000)
-				return fr_up(skb, PROG_ENTER + reason_too_big);
+			if (pkt->payload_len + (pkt->inner_options_end + 28 - 34) > 0x4000)
+				return fr_up(skb, pkt->prog + reason_too_big);
 			if (unlikely(!fr_fits(&pkt->r_6->hop_remote,
-					      pkt->inner_options_end +
-					      (14ULL + pkt->payload_len_2))))
+					      pkt->inner_options_end + (14ULL + pkt->payload_len))))
 				return fr_unfit(skb, &pkt->r_6->hop_remote,
-						PROG_ENTER + reason_too_big);
-			return enter_ipv4_any_send_4(skb, pkt);
+						pkt->prog + reason_too_big);
+			return enter_ipv4_any_send_4(skb, pkt, 0);
 		}
 	}
 
 	return enter_ipv4_any_fou4(skb, pkt);
 }
 
-static __always_inline int enter_ipv4_any_ipip6(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ipv4_any_ipip6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 
@@ -2635,27 +2372,27 @@ static __always_inline int enter_ipv4_any_ipip6(struct __sk_buff *skb, struct en
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= pkt->inner_end)))
-			return fr_up(skb, PROG_ENTER + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local6) == 0 &&
 		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_4->remote) ||
 		    fr_is_v4(pkt->r_4->remote))
-			return fr_up(skb, PROG_ENTER + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		__u64 local6[2];
 		st64((void *)local6, ldv64(set_local6));
 		st64((void *)local6 + 8, ldv64(set_local6 + 8));
 		if (!fr_unicast((void *)local6))
-			return fr_up(skb, PROG_ENTER + reason_martian_source);
+			return fr_up(skb, pkt->prog + reason_martian_source);
 		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->inner_options_end &&
 		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r_4->hop_remote,
 				      skb->gso_size ? skb->gso_size + segment_front + 26 :
 				      pkt->inner_options_end + (26ULL + pkt->payload_len))))
-			return fr_unfit(skb, &pkt->r_4->hop_remote, PROG_ENTER + reason_too_big);
-		return enter_ipv4_any_send_ipv6(skb, pkt);
+			return fr_unfit(skb, &pkt->r_4->hop_remote, pkt->prog + reason_too_big);
+		return enter_ip_send_ipv6(skb, pkt, 0);
 	}
 
 	/* {match: "inner.dscp": 1, lookup: r: vxlan6: ["inner.dst"], do: [ */
@@ -2670,36 +2407,34 @@ static __always_inline int enter_ipv4_any_ipip6(struct __sk_buff *skb, struct en
 		if (fr_has(pkt->r_5)) {
 			/* {send: {from: "setting.local6", to: "r.remote"}}, */
 			if (skb->gso_size != 0)
-				return fr_up(skb, PROG_ENTER + reason_gso_packet);
+				return fr_up(skb, pkt->prog + reason_gso_packet);
 			if ((ldv64(set_local6) == 0 &&
 			     ldv32(set_local6 + 8) == 0xffff0000ULL) !=
 			    fr_is_v4(pkt->r_5->remote) || fr_is_v4(pkt->r_5->remote))
-				return fr_up(skb, PROG_ENTER + reason_address_family);
+				return fr_up(skb, pkt->prog + reason_address_family);
 			__u64 local6[2];
 			st64((void *)local6, ldv64(set_local6));
 			st64((void *)local6 + 8, ldv64(set_local6 + 8));
 			if (!fr_unicast((void *)local6))
-				return fr_up(skb, PROG_ENTER + reason_martian_source);
-			pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
+				return fr_up(skb, pkt->prog + reason_martian_source);
+			pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 ||
 			      ((partial >> 16) >= pkt->inner_options_end &&
-			       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 -
-			       1)))
-				return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+			       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
 			if (unlikely(!fr_fits(&pkt->r_5->hop_remote,
-					      pkt->inner_options_end +
-					      (56ULL + pkt->payload_len_2))))
+					      pkt->inner_options_end + (56ULL + pkt->payload_len))))
 				return fr_unfit(skb, &pkt->r_5->hop_remote,
-						PROG_ENTER + reason_too_big);
-			return enter_ipv4_any_send_ipv6_2(skb, pkt);
+						pkt->prog + reason_too_big);
+			return enter_ipv4_any_send_ipv6_2(skb, pkt, 0);
 		}
 	}
 
 	return enter_ipv4_any_vxlan6(skb, pkt);
 }
 
-static __always_inline int enter_ipv4_any_geneve4(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ipv4_any_geneve4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 
@@ -2716,26 +2451,26 @@ static __always_inline int enter_ipv4_any_geneve4(struct __sk_buff *skb, struct 
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= pkt->inner_end)))
-			return fr_up(skb, PROG_ENTER + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local4) == 0 &&
 		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_2->remote) ||
 		    !fr_is_v4(pkt->r_2->remote))
-			return fr_up(skb, PROG_ENTER + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
 		st64((void *)local4 + 8, ldv64(set_local4 + 8));
 		if (!fr_unicast((void *)local4))
-			return fr_up(skb, PROG_ENTER + reason_martian_source);
+			return fr_up(skb, pkt->prog + reason_martian_source);
 		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->inner_options_end &&
 		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r_2->hop_remote,
 				      skb->gso_size ? skb->gso_size + segment_front + 44 :
 				      pkt->inner_options_end + (44ULL + pkt->payload_len))))
-			return fr_unfit(skb, &pkt->r_2->hop_remote, PROG_ENTER + reason_too_big);
+			return fr_unfit(skb, &pkt->r_2->hop_remote, pkt->prog + reason_too_big);
 		return enter_ipv4_any_send_2(skb, pkt);
 	}
 
@@ -2752,62 +2487,62 @@ static __always_inline int enter_ipv4_any_geneve4(struct __sk_buff *skb, struct 
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= pkt->inner_end)))
-			return fr_up(skb, PROG_ENTER + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local4) == 0 &&
 		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_3->remote) ||
 		    !fr_is_v4(pkt->r_3->remote))
-			return fr_up(skb, PROG_ENTER + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
 		st64((void *)local4 + 8, ldv64(set_local4 + 8));
 		if (!fr_unicast((void *)local4))
-			return fr_up(skb, PROG_ENTER + reason_martian_source);
-		pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
+			return fr_up(skb, pkt->prog + reason_martian_source);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
-			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r_3->hop_remote,
 				      skb->gso_size ? skb->gso_size + segment_front + 6 :
-				      pkt->inner_options_end + (6ULL + pkt->payload_len_2))))
-			return fr_unfit(skb, &pkt->r_3->hop_remote, PROG_ENTER + reason_too_big);
+				      pkt->inner_options_end + (6ULL + pkt->payload_len))))
+			return fr_unfit(skb, &pkt->r_3->hop_remote, pkt->prog + reason_too_big);
 		return enter_ipv4_any_send_3(skb, pkt);
 	}
 
 	return enter_ipv4_any_ipip6(skb, pkt);
 }
 
-static __always_inline int enter_ipv4_any(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ipv4_any(struct __sk_buff *skb, struct packet *pkt)
 {
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, 14, &pkt->inner_options_end);
 
 	if (why)
-		return fr_up(skb, PROG_ENTER + why);
+		return fr_up(skb, pkt->prog + why);
 	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
 	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_ENTER + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 14)
-		return fr_up(skb, PROG_ENTER + reason_ipv4_any_ihl);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
 	pkt->inner_end = 14ULL + be16(&ipv4_any->total_length);
 	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 14 ||
 	    pkt->inner_end > skb->len)
-		return fr_up(skb, PROG_ENTER + reason_ipv4_any_total_length);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 14, pkt->inner_options_end - 14)))
-		return fr_up(skb, PROG_ENTER + reason_ipv4_any_checksum);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, PROG_ENTER + reason_martian_source);
+		return fr_up(skb, pkt->prog + reason_martian_source);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, PROG_ENTER + reason_multicast);
-		return fr_up(skb, PROG_ENTER + reason_martian_destination);
+			return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_martian_destination);
 	}
 
 	/* when: "inner.hop_limit > 1" */
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, PROG_ENTER + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* {lookup: r: vxlan4: ["inner.dst"], do: [ */
 	{
@@ -2820,58 +2555,32 @@ static __always_inline int enter_ipv4_any(struct __sk_buff *skb, struct enter_pa
 	if (fr_has(pkt->r)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_ENTER + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local4) == 0 &&
 		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r->remote) ||
 		    !fr_is_v4(pkt->r->remote))
-			return fr_up(skb, PROG_ENTER + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
 		st64((void *)local4 + 8, ldv64(set_local4 + 8));
 		if (!fr_unicast((void *)local4))
-			return fr_up(skb, PROG_ENTER + reason_martian_source);
+			return fr_up(skb, pkt->prog + reason_martian_source);
 		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->inner_options_end &&
 		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->hop_remote,
 				      pkt->inner_options_end + (36ULL + pkt->payload_len))))
-			return fr_unfit(skb, &pkt->r->hop_remote, PROG_ENTER + reason_too_big);
+			return fr_unfit(skb, &pkt->r->hop_remote, pkt->prog + reason_too_big);
 		return enter_ipv4_any_send(skb, pkt);
 	}
 
 	return enter_ipv4_any_geneve4(skb, pkt);
 }
 
-static __always_inline __u32 check_ipv6_3(struct __sk_buff *skb, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (inner_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-
-	*end = inner_end;
-	return 0;
-}
-
-static __always_inline int enter_ipv6_send_ipv4(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
@@ -2894,9 +2603,9 @@ static __always_inline int enter_ipv6_send_ipv4(struct __sk_buff *skb, struct en
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV4,
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 	if (unlikely(pkt->data + 72 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_ENTER + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 58);
 	struct hdr_eth *new_eth = pkt->data;
@@ -2930,11 +2639,11 @@ static __always_inline int enter_ipv6_send_ipv4(struct __sk_buff *skb, struct en
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 58);
 
-	fr_count(PROG_ENTER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->r->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv6_send_ipv4_2(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ipv6_send_ipv4_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
@@ -2950,17 +2659,17 @@ static __always_inline int enter_ipv6_send_ipv4_2(struct __sk_buff *skb, struct 
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 98) +
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 98) +
 			    fr_setting_v4(set_local4) + fr_v4(pkt->r_2->remote) + 0x1180);
 	int direct = pkt->r_2->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40,
 			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP | FR_IN_ETHERNET :
 			    FR_TO_IPV4, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 	if (unlikely(pkt->data + 80 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_ENTER + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2979,14 +2688,14 @@ static __always_inline int enter_ipv6_send_ipv4_2(struct __sk_buff *skb, struct 
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 98));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 98));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_setting_v4(set_local4));
 	st32(new_ipv4->dst, fr_v4(pkt->r_2->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x17c1));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 78));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 78));
 	st32(&new_udp->checksum, bpf_htonl(0x200));
 	st16(&new_geneve_option->protocol, bpf_htons(0x6558));
 	st32(new_geneve_option->vni, bpf_htonl((__u64)pkt->r_2->vni << 8));
@@ -3003,11 +2712,11 @@ static __always_inline int enter_ipv6_send_ipv4_2(struct __sk_buff *skb, struct 
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(PROG_ENTER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->r_2->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv6_send_ipv4_3(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ipv6_send_ipv4_3(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
@@ -3027,9 +2736,9 @@ static __always_inline int enter_ipv6_send_ipv4_3(struct __sk_buff *skb, struct 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40,
 			    skb->gso_size ? FR_IN_IPV4 : FR_TO_IPV4, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 	if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_ENTER + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 28);
 	struct hdr_eth *new_eth = pkt->data;
@@ -3049,52 +2758,12 @@ static __always_inline int enter_ipv6_send_ipv4_3(struct __sk_buff *skb, struct 
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 28);
 
-	fr_count(PROG_ENTER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->r_3->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv6_send(struct __sk_buff *skb, struct enter_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 54;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      ((be8(&ipv6->hop_limit) - 1) & 255));
-	int direct = pkt->r_4->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40,
-			    skb->gso_size ? FR_IN_IPV6 : 0, &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
-	if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_ENTER + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->r_4->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 40));
-	st16(&new_ipv6->next_header, bpf_htons(0x2940));
-	st64(new_ipv6->src, ldv64(set_local6));
-	st64(new_ipv6->src + 8, ldv64(set_local6 + 8));
-	st128(new_ipv6->dst, ld128(pkt->r_4->remote));
-	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, ETH_HLEN, 48);
-
-	fr_count(PROG_ENTER + reason_sent, len);
-	return fr_send(&pkt->r_4->hop_remote, direct);
-}
-
-static __always_inline int enter_ipv6_send_2(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt,
+					     const int second)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
@@ -3107,15 +2776,27 @@ static __always_inline int enter_ipv6_send_2(struct __sk_buff *skb, struct enter
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
-	int direct = pkt->r_5->hop_remote.state == FR_HOP_DIRECT;
+	int direct;
+	__u64 udp_pseudo = 0;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
-			    &pkt->data);
+	if (second) {
+		/* udp.checksum, without what the kernel may have left to a device */
+		if (!fr_facts)
+			return fr_up(skb, pkt->prog + reason_no_memory);
+		udp_pseudo = (__u64)fr_add64(ldv64(set_local6)) + fr_add64(ldv64(set_local6 + 8)) +
+			fr_add128(ld128(pkt->r_7->remote)) + bpf_htons(pkt->payload_len_2 + 70) +
+			bpf_htons(IPPROTO_UDP);
+		direct = pkt->r_7->hop_remote.state == FR_HOP_DIRECT;
+	} else {
+		direct = pkt->r_5->hop_remote.state == FR_HOP_DIRECT;
+	}
 
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    (second ? pkt->payload_len_2 : pkt->payload_len) + 40, 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 	if (unlikely(pkt->data + 92 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_ENTER + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -3129,112 +2810,53 @@ static __always_inline int enter_ipv6_send_2(struct __sk_buff *skb, struct enter
 	struct hdr_vxlan *new_vxlan = pkt->data + 62;
 	struct hdr_eth *new_eth_2 = pkt->data + 70;
 	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 84;
-	if (direct)
-		fr_link(pkt->data, &pkt->r_5->hop_remote);
+	if (direct) {
+		if (second)
+			fr_link(pkt->data, &pkt->r_7->hop_remote);
+		else
+			fr_link(pkt->data, &pkt->r_5->hop_remote);
+	}
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 70));
+	st16(&new_ipv6->payload_length,
+	     bpf_htons((second ? pkt->payload_len_2 : pkt->payload_len) + 70));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
 	st64(new_ipv6->src, ldv64(set_local6));
 	st64(new_ipv6->src + 8, ldv64(set_local6 + 8));
-	st128(new_ipv6->dst, ld128(pkt->r_5->remote));
+	st128(new_ipv6->dst, second ? ld128(pkt->r_7->remote) : ld128(pkt->r_5->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 70));
-	st16(&new_udp->checksum, bpf_htons(0));
+	st16(&new_udp->length, bpf_htons((second ? pkt->payload_len_2 : pkt->payload_len) + 70));
+	if (!second)
+		st16(&new_udp->checksum, bpf_htons(0));
 	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->r_5->vni << 8));
+	st32(new_vxlan->vni,
+	     bpf_htonl((second ? (__u64)pkt->r_7->vni : (__u64)pkt->r_5->vni) << 8));
 	st32(new_eth_2->dst, ldv32(set_inner_dst));
 	st16(new_eth_2->dst + 4, ldv16(set_inner_dst + 4));
 	st32(new_eth_2->src, ldv32(set_inner_src));
 	st16(new_eth_2->src + 4, ldv16(set_inner_src + 4));
 	st16(&new_eth_2->type, bpf_htons(0x86dd));
 	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
+	if (second) {
+		st16(&new_udp->checksum, 0);
+		udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
+		st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	}
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 14);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(PROG_ENTER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
+	if (second)
+		return fr_send(&pkt->r_7->hop_remote, direct);
 	return fr_send(&pkt->r_5->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv6_send_3(struct __sk_buff *skb, struct enter_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 84;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv6->src + 15) * 31 +
-					 (__u64)ld8(ipv6->dst + 15)));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      ((be8(&ipv6->hop_limit) - 1) & 255));
-
-	/* udp.checksum, without what the kernel may have left to a device */
-	if (!fr_facts)
-		return fr_up(skb, PROG_ENTER + reason_no_memory);
-	__u64 udp_pseudo = (__u64)fr_add64(ldv64(set_local6)) + fr_add64(ldv64(set_local6 + 8)) +
-		fr_add128(ld128(pkt->r_7->remote)) + bpf_htons(pkt->payload_len_2 + 70) +
-		bpf_htons(IPPROTO_UDP);
-	int direct = pkt->r_7->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40, 0,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
-	if (unlikely(pkt->data + 92 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_ENTER + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 14);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_vxlan *new_vxlan = pkt->data + 62;
-	struct hdr_eth *new_eth_2 = pkt->data + 70;
-	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 84;
-	if (direct)
-		fr_link(pkt->data, &pkt->r_7->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 70));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st64(new_ipv6->src, ldv64(set_local6));
-	st64(new_ipv6->src + 8, ldv64(set_local6 + 8));
-	st128(new_ipv6->dst, ld128(pkt->r_7->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x12b5));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 70));
-	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->r_7->vni << 8));
-	st32(new_eth_2->dst, ldv32(set_inner_dst));
-	st16(new_eth_2->dst + 4, ldv16(set_inner_dst + 4));
-	st32(new_eth_2->src, ldv32(set_inner_src));
-	st16(new_eth_2->src + 4, ldv16(set_inner_src + 4));
-	st16(&new_eth_2->type, bpf_htons(0x86dd));
-	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
-	st16(&new_udp->checksum, 0);
-	udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
-	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 14);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(PROG_ENTER + reason_sent, len);
-	return fr_send(&pkt->r_7->hop_remote, direct);
-}
-
-static __always_inline int enter_ipv6_send_ipv4_4(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ipv6_send_ipv4_4(struct __sk_buff *skb, struct packet *pkt,
+						  const int second)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
@@ -3247,110 +2869,86 @@ static __always_inline int enter_ipv6_send_ipv4_4(struct __sk_buff *skb, struct 
 					 (__u64)ld8(ipv6->dst + 15)));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
+	__u64 udp_pseudo = 0;
+	__be16 ipv4_checksum;
+	int direct;
 
-	/* udp.checksum, without what the kernel may have left to a device */
-	if (!fr_facts)
-		return fr_up(skb, PROG_ENTER + reason_no_memory);
-	__u64 udp_pseudo = (__u64)fr_setting_v4(set_local4) + fr_v4(pkt->r_6->remote.addr) +
-		bpf_htons(pkt->payload_len + 48) + bpf_htons(IPPROTO_UDP);
+	if (second) {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len_2 + 68) +
+					    fr_setting_v4(set_local4) +
+					    fr_v4(pkt->r_8->remote.addr) + 0x1180);
+		direct = pkt->r_8->hop_remote.state == FR_HOP_DIRECT;
+	} else {
+		/* udp.checksum, without what the kernel may have left to a device */
+		if (!fr_facts)
+			return fr_up(skb, pkt->prog + reason_no_memory);
+		udp_pseudo = (__u64)fr_setting_v4(set_local4) + fr_v4(pkt->r_6->remote.addr) +
+			bpf_htons(pkt->payload_len + 48) + bpf_htons(IPPROTO_UDP);
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 68) +
+					    fr_setting_v4(set_local4) +
+					    fr_v4(pkt->r_6->remote.addr) + 0x1180);
+		direct = pkt->r_6->hop_remote.state == FR_HOP_DIRECT;
+	}
 
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 68) +
-			    fr_setting_v4(set_local4) + fr_v4(pkt->r_6->remote.addr) + 0x1180);
-	int direct = pkt->r_6->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV4,
-			    &pkt->data);
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    (second ? pkt->payload_len_2 : pkt->payload_len) + 40,
+			    second ? (skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP : FR_TO_IPV4) :
+			    FR_TO_IPV4, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 	if (unlikely(pkt->data + 50 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_ENTER + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 36);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->r_6->hop_remote);
+	if (direct) {
+		if (second)
+			fr_link(pkt->data, &pkt->r_8->hop_remote);
+		else
+			fr_link(pkt->data, &pkt->r_6->hop_remote);
+	}
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 68));
+	st16(&new_ipv4->total_length,
+	     bpf_htons((second ? pkt->payload_len_2 : pkt->payload_len) + 68));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_setting_v4(set_local4));
-	st32(new_ipv4->dst, fr_v4(pkt->r_6->remote.addr));
+	if (second)
+		st32(new_ipv4->dst, fr_v4(pkt->r_8->remote.addr));
+	else
+		st32(new_ipv4->dst, fr_v4(pkt->r_6->remote.addr));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(pkt->r_6->remote.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 48));
+	st16(&new_udp->dst_port, second ? bpf_htons(pkt->r_8->remote.port) :
+	     bpf_htons(pkt->r_6->remote.port));
+	st16(&new_udp->length, bpf_htons((second ? pkt->payload_len_2 : pkt->payload_len) + 48));
+	if (second)
+		st16(&new_udp->checksum, bpf_htons(0));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st16(&new_udp->checksum, 0);
+	if (!second)
+		st16(&new_udp->checksum, 0);
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
-	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	if (!second) {
+		udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
+		st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	}
 	fr_complete_end(skb, csum, ETH_HLEN, 36);
 
-	fr_count(PROG_ENTER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
+	if (second)
+		return fr_send(&pkt->r_8->hop_remote, direct);
 	return fr_send(&pkt->r_6->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv6_send_ipv4_5(struct __sk_buff *skb, struct enter_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 42;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv6->src + 15) * 31 +
-					 (__u64)ld8(ipv6->dst + 15)));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      ((be8(&ipv6->hop_limit) - 1) & 255));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 68) +
-			    fr_setting_v4(set_local4) + fr_v4(pkt->r_8->remote.addr) + 0x1180);
-	int direct = pkt->r_8->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40,
-			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP : FR_TO_IPV4, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_ENTER + reason_fault);
-	if (unlikely(pkt->data + 50 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_ENTER + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 36);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->r_8->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 68));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_setting_v4(set_local4));
-	st32(new_ipv4->dst, fr_v4(pkt->r_8->remote.addr));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(pkt->r_8->remote.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 48));
-	st16(&new_udp->checksum, bpf_htons(0));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 36);
-
-	fr_count(PROG_ENTER + reason_sent, len);
-	return fr_send(&pkt->r_8->hop_remote, direct);
-}
-
-static __always_inline int enter_ipv6_rules_2(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ipv6_rules_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 
@@ -3366,30 +2964,30 @@ static __always_inline int enter_ipv6_rules_2(struct __sk_buff *skb, struct ente
 		if (fr_has(pkt->r_6)) {
 			/* {send: {from: "setting.local4", to: "r.remote"}}, */
 			if (skb->gso_size != 0)
-				return fr_up(skb, PROG_ENTER + reason_gso_packet);
+				return fr_up(skb, pkt->prog + reason_gso_packet);
 			if ((ldv64(set_local4) == 0 &&
 			     ldv32(set_local4 + 8) == 0xffff0000ULL) !=
 			    fr_is_v4(pkt->r_6->remote.addr) || !fr_is_v4(pkt->r_6->remote.addr))
-				return fr_up(skb, PROG_ENTER + reason_address_family);
+				return fr_up(skb, pkt->prog + reason_address_family);
 			__u64 local4[2];
 			st64((void *)local4, ldv64(set_local4));
 			st64((void *)local4 + 8, ldv64(set_local4 + 8));
 			if (!fr_unicast((void *)local4))
-				return fr_up(skb, PROG_ENTER + reason_martian_source);
+				return fr_up(skb, pkt->prog + reason_martian_source);
 			pkt->payload_len = pkt->inner_end - 54;
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 ||
 			      ((partial >> 16) >= 54 &&
 			       (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-				return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
 
 			/* {push: {udp: {src_port: spread, checksum: "computed"}, before: "inn... */
 			if (pkt->payload_len + 48 > 0x4000)
-				return fr_up(skb, PROG_ENTER + reason_too_big);
+				return fr_up(skb, pkt->prog + reason_too_big);
 			if (unlikely(!fr_fits(&pkt->r_6->hop_remote, 68ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->r_6->hop_remote,
-						PROG_ENTER + reason_too_big);
-			return enter_ipv6_send_ipv4_4(skb, pkt);
+						pkt->prog + reason_too_big);
+			return enter_ipv6_send_ipv4_4(skb, pkt, 0);
 		}
 	}
 
@@ -3402,35 +3000,35 @@ static __always_inline int enter_ipv6_rules_2(struct __sk_buff *skb, struct ente
 		pkt->r_8 = find_fou4(&key);
 	}
 	if (!pkt->r_8)
-		return fr_up(skb, PROG_ENTER + reason_no_fou4);
+		return fr_up(skb, pkt->prog + reason_no_fou4);
 
 	/* {send: {from: "setting.local4", to: "r.remote"}}, */
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
 	      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= pkt->inner_end)))
-		return fr_up(skb, PROG_ENTER + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if ((ldv64(set_local4) == 0 &&
 	     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_8->remote.addr) ||
 	    !fr_is_v4(pkt->r_8->remote.addr))
-		return fr_up(skb, PROG_ENTER + reason_address_family);
+		return fr_up(skb, pkt->prog + reason_address_family);
 	__u64 local4[2];
 	st64((void *)local4, ldv64(set_local4));
 	st64((void *)local4 + 8, ldv64(set_local4 + 8));
 	if (!fr_unicast((void *)local4))
-		return fr_up(skb, PROG_ENTER + reason_martian_source);
+		return fr_up(skb, pkt->prog + reason_martian_source);
 	pkt->payload_len_2 = pkt->inner_end - 54;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r_8->hop_remote,
 			      skb->gso_size ? skb->gso_size + segment_front + 14 :
 			      68ULL + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->r_8->hop_remote, PROG_ENTER + reason_too_big);
-	return enter_ipv6_send_ipv4_5(skb, pkt);
+		return fr_unfit(skb, &pkt->r_8->hop_remote, pkt->prog + reason_too_big);
+	return enter_ipv6_send_ipv4_4(skb, pkt, 1);
 }
 
-static __always_inline int enter_ipv6_rules(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ipv6_rules(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 
@@ -3446,26 +3044,26 @@ static __always_inline int enter_ipv6_rules(struct __sk_buff *skb, struct enter_
 		if (fr_has(pkt->r_5)) {
 			/* {send: {from: "setting.local6", to: "r.remote"}}, */
 			if (skb->gso_size != 0)
-				return fr_up(skb, PROG_ENTER + reason_gso_packet);
+				return fr_up(skb, pkt->prog + reason_gso_packet);
 			if ((ldv64(set_local6) == 0 &&
 			     ldv32(set_local6 + 8) == 0xffff0000ULL) !=
 			    fr_is_v4(pkt->r_5->remote) || fr_is_v4(pkt->r_5->remote))
-				return fr_up(skb, PROG_ENTER + reason_address_family);
+				return fr_up(skb, pkt->prog + reason_address_family);
 			__u64 local6[2];
 			st64((void *)local6, ldv64(set_local6));
 			st64((void *)local6 + 8, ldv64(set_local6 + 8));
 			if (!fr_unicast((void *)local6))
-				return fr_up(skb, PROG_ENTER + reason_martian_source);
+				return fr_up(skb, pkt->prog + reason_martian_source);
 			pkt->payload_len = pkt->inner_end - 54;
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 ||
 			      ((partial >> 16) >= 54 &&
 			       (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-				return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
 			if (unlikely(!fr_fits(&pkt->r_5->hop_remote, 110ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->r_5->hop_remote,
-						PROG_ENTER + reason_too_big);
-			return enter_ipv6_send_2(skb, pkt);
+						pkt->prog + reason_too_big);
+			return enter_ipv6_send_2(skb, pkt, 0);
 		}
 	}
 
@@ -3480,35 +3078,35 @@ static __always_inline int enter_ipv6_rules(struct __sk_buff *skb, struct enter_
 	if (fr_has(pkt->r_7)) {
 		/* {send: {from: "setting.local6", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_ENTER + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local6) == 0 &&
 		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_7->remote) ||
 		    fr_is_v4(pkt->r_7->remote))
-			return fr_up(skb, PROG_ENTER + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		__u64 local6[2];
 		st64((void *)local6, ldv64(set_local6));
 		st64((void *)local6 + 8, ldv64(set_local6 + 8));
 		if (!fr_unicast((void *)local6))
-			return fr_up(skb, PROG_ENTER + reason_martian_source);
+			return fr_up(skb, pkt->prog + reason_martian_source);
 		pkt->payload_len_2 = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 &&
 		       (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
-			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 
 		/* {push: {udp: {src_port: spread}, before: "inner"}}, */
 		if (pkt->payload_len_2 + 70 > 0x4000)
-			return fr_up(skb, PROG_ENTER + reason_too_big);
+			return fr_up(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_fits(&pkt->r_7->hop_remote, 110ULL + pkt->payload_len_2)))
-			return fr_unfit(skb, &pkt->r_7->hop_remote, PROG_ENTER + reason_too_big);
-		return enter_ipv6_send_3(skb, pkt);
+			return fr_unfit(skb, &pkt->r_7->hop_remote, pkt->prog + reason_too_big);
+		return enter_ipv6_send_2(skb, pkt, 1);
 	}
 
 	return enter_ipv6_rules_2(skb, pkt);
 }
 
-static __always_inline int enter_ipv6_ipip4(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ipv6_ipip4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 
@@ -3525,25 +3123,25 @@ static __always_inline int enter_ipv6_ipip4(struct __sk_buff *skb, struct enter_
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= pkt->inner_end)))
-			return fr_up(skb, PROG_ENTER + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local4) == 0 &&
 		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_3->remote) ||
 		    !fr_is_v4(pkt->r_3->remote))
-			return fr_up(skb, PROG_ENTER + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
 		st64((void *)local4 + 8, ldv64(set_local4 + 8));
 		if (!fr_unicast((void *)local4))
-			return fr_up(skb, PROG_ENTER + reason_martian_source);
+			return fr_up(skb, pkt->prog + reason_martian_source);
 		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r_3->hop_remote,
 				      skb->gso_size ? skb->gso_size + segment_front + 6 :
 				      60ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->r_3->hop_remote, PROG_ENTER + reason_too_big);
+			return fr_unfit(skb, &pkt->r_3->hop_remote, pkt->prog + reason_too_big);
 		return enter_ipv6_send_ipv4_3(skb, pkt);
 	}
 
@@ -3560,43 +3158,42 @@ static __always_inline int enter_ipv6_ipip4(struct __sk_buff *skb, struct enter_
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= pkt->inner_end)))
-			return fr_up(skb, PROG_ENTER + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local6) == 0 &&
 		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_4->remote) ||
 		    fr_is_v4(pkt->r_4->remote))
-			return fr_up(skb, PROG_ENTER + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		__u64 local6[2];
 		st64((void *)local6, ldv64(set_local6));
 		st64((void *)local6 + 8, ldv64(set_local6 + 8));
 		if (!fr_unicast((void *)local6))
-			return fr_up(skb, PROG_ENTER + reason_martian_source);
-		pkt->payload_len_2 = pkt->inner_end - 54;
+			return fr_up(skb, pkt->prog + reason_martian_source);
+		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 &&
-		       (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
-			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r_4->hop_remote,
 				      skb->gso_size ? skb->gso_size + segment_front + 26 :
-				      80ULL + pkt->payload_len_2)))
-			return fr_unfit(skb, &pkt->r_4->hop_remote, PROG_ENTER + reason_too_big);
-		return enter_ipv6_send(skb, pkt);
+				      80ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->r_4->hop_remote, pkt->prog + reason_too_big);
+		return enter_ip_send_ipv6(skb, pkt, 1);
 	}
 
 	return enter_ipv6_rules(skb, pkt);
 }
 
-static __always_inline int enter_ipv6(struct __sk_buff *skb, struct enter_packet *pkt)
+static __always_inline int enter_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 why = check_ipv6_3(skb, pkt->data, pkt->data_end, 14, &pkt->inner_end);
 
 	if (why)
-		return fr_up(skb, PROG_ENTER + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* when: "inner.hop_limit > 1" */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, PROG_ENTER + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* {lookup: r: vxlan4: ["inner.dst"], do: [ */
 	{
@@ -3609,23 +3206,23 @@ static __always_inline int enter_ipv6(struct __sk_buff *skb, struct enter_packet
 	if (fr_has(pkt->r)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_ENTER + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local4) == 0 &&
 		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r->remote) ||
 		    !fr_is_v4(pkt->r->remote))
-			return fr_up(skb, PROG_ENTER + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
 		st64((void *)local4 + 8, ldv64(set_local4 + 8));
 		if (!fr_unicast((void *)local4))
-			return fr_up(skb, PROG_ENTER + reason_martian_source);
+			return fr_up(skb, pkt->prog + reason_martian_source);
 		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->hop_remote, 90ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->r->hop_remote, PROG_ENTER + reason_too_big);
+			return fr_unfit(skb, &pkt->r->hop_remote, pkt->prog + reason_too_big);
 		return enter_ipv6_send_ipv4(skb, pkt);
 	}
 
@@ -3642,26 +3239,25 @@ static __always_inline int enter_ipv6(struct __sk_buff *skb, struct enter_packet
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= pkt->inner_end)))
-			return fr_up(skb, PROG_ENTER + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local4) == 0 &&
 		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_2->remote) ||
 		    !fr_is_v4(pkt->r_2->remote))
-			return fr_up(skb, PROG_ENTER + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
 		st64((void *)local4 + 8, ldv64(set_local4 + 8));
 		if (!fr_unicast((void *)local4))
-			return fr_up(skb, PROG_ENTER + reason_martian_source);
-		pkt->payload_len_2 = pkt->inner_end - 54;
+			return fr_up(skb, pkt->prog + reason_martian_source);
+		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 &&
-		       (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
-			return fr_up(skb, PROG_ENTER + reason_partial_checksum);
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r_2->hop_remote,
 				      skb->gso_size ? skb->gso_size + segment_front + 44 :
-				      98ULL + pkt->payload_len_2)))
-			return fr_unfit(skb, &pkt->r_2->hop_remote, PROG_ENTER + reason_too_big);
+				      98ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->r_2->hop_remote, pkt->prog + reason_too_big);
 		return enter_ipv6_send_ipv4_2(skb, pkt);
 	}
 
@@ -3670,8 +3266,10 @@ static __always_inline int enter_ipv6(struct __sk_buff *skb, struct enter_packet
 
 SEC("tc") int prog_enter(struct __sk_buff *skb)
 {
-	struct enter_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
+	struct packet pkt;
+
+	pkt.prog = PROG_ENTER;
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 74);
@@ -3680,7 +3278,7 @@ SEC("tc") int prog_enter(struct __sk_buff *skb)
 	struct hdr_eth *eth = pkt.data;
 
 	/* enter: { */
-	if (!fr_lease_valid(lease, now))
+	if (!fr_lease_valid(pkt.lease, now))
 		return fr_up(skb, PROG_ENTER + reason_inactive);
 
 	/* hook: "tc/ingress" */
@@ -3703,15 +3301,6 @@ SEC("tc") int prog_enter(struct __sk_buff *skb)
  *	eth ipv6 ipv4_any
  *	eth ipv6 ipv6
  */
-
-/* What is known of a packet. */
-struct leave_ip_packet {
-	void *data;
-	void *data_end;
-	__u64 outer_end;
-	__u64 inner_options_end;
-	__u64 payload_len;
-};
 
 static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
@@ -3747,387 +3336,44 @@ static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline int leave_ip_ipv4_ipv4_any_send(struct __sk_buff *skb,
-						       struct leave_ip_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 34, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be16 ipv4_any_version_to_ecn = bpf_htons(0x4000ULL |
-						   ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-						   ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-						   ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
-						    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
-						    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
-						     (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-						    be8(&ipv4_any->dscp_ecn) & 3));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 34), 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LEAVE_IP + reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_LEAVE_IP + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	fr_count(PROG_LEAVE_IP + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int leave_ip_ipv4_ipv4_any(struct __sk_buff *skb,
-						  struct leave_ip_packet *pkt)
-{
-	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, pkt->outer_end, 34,
-				   &pkt->inner_options_end);
-
-	if (why)
-		return fr_up(skb, PROG_LEAVE_IP + why);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
-	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_LEAVE_IP + reason_truncated);
-	if (pkt->inner_options_end > pkt->outer_end)
-		return fr_up(skb, PROG_LEAVE_IP + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 34)
-		return fr_up(skb, PROG_LEAVE_IP + reason_ipv4_any_ihl);
-	__u64 inner_end = 34ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 34 ||
-	    inner_end > pkt->outer_end)
-		return fr_up(skb, PROG_LEAVE_IP + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 34, pkt->inner_options_end - 34)))
-		return fr_up(skb, PROG_LEAVE_IP + reason_ipv4_any_checksum);
-
-	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, PROG_LEAVE_IP + reason_ecn);
-
-	/* {do: [{set: "inner.ecn": combined}, {pop: "outer"}, "pass"]}, */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_LEAVE_IP + reason_gso_packet);
-	pkt->payload_len = inner_end - pkt->inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_LEAVE_IP + reason_partial_checksum);
-	return leave_ip_ipv4_ipv4_any_send(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6_4(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 outer_end, const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > outer_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (inner_end > outer_end)
-		return reason_ipv6_payload_length;
-
-	*end = inner_end;
-	return 0;
-}
-
-static __always_inline int leave_ip_ipv4_ipv6_send_ipv6(struct __sk_buff *skb,
-							struct leave_ip_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 34, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
-			    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
-			    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV6,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LEAVE_IP + reason_fault);
-	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_LEAVE_IP + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, ETH_HLEN, 4);
-
-	fr_count(PROG_LEAVE_IP + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int leave_ip_ipv4_ipv6(struct __sk_buff *skb, struct leave_ip_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 34;
-	__u64 inner_end;
-	__u32 why = check_ipv6_4(skb, pkt->data, pkt->data_end, pkt->outer_end, 34, &inner_end);
-
-	if (why)
-		return fr_up(skb, PROG_LEAVE_IP + why);
-
-	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, PROG_LEAVE_IP + reason_ecn);
-
-	/* {do: [{set: "inner.ecn": combined}, {pop: "outer"}, "pass"]}, */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_LEAVE_IP + reason_gso_packet);
-	pkt->payload_len = inner_end - 74;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_LEAVE_IP + reason_partial_checksum);
-	return leave_ip_ipv4_ipv6_send_ipv6(skb, pkt);
-}
-
-static __always_inline int leave_ip_ipv4(struct __sk_buff *skb, struct leave_ip_packet *pkt)
+static __always_inline int leave_ip_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &pkt->outer_end);
 
 	if (why)
-		return fr_up(skb, PROG_LEAVE_IP + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be8(&ipv4->protocol) == IPPROTO_IPIP)
-		return leave_ip_ipv4_ipv4_any(skb, pkt);
+		return leave_ip_ipv4_any(skb, pkt, 0);
 	if (be8(&ipv4->protocol) == IPPROTO_IPV6)
-		return leave_ip_ipv4_ipv6(skb, pkt);
-	return fr_up(skb, PROG_LEAVE_IP + reason_not_inner);
+		return leave_ip_ipv6_2(skb, pkt, 0);
+	return fr_up(skb, pkt->prog + reason_not_inner);
 }
 
-static __always_inline int leave_ip_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
-							    struct leave_ip_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 54, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
-			   (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-			   be8(&ipv4_any->dscp_ecn) & 3));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 54), FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LEAVE_IP + reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_LEAVE_IP + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	fr_count(PROG_LEAVE_IP + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int leave_ip_ipv6_ipv4_any(struct __sk_buff *skb,
-						  struct leave_ip_packet *pkt)
-{
-	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, pkt->outer_end, 54,
-				   &pkt->inner_options_end);
-
-	if (why)
-		return fr_up(skb, PROG_LEAVE_IP + why);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
-	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_LEAVE_IP + reason_truncated);
-	if (pkt->inner_options_end > pkt->outer_end)
-		return fr_up(skb, PROG_LEAVE_IP + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 54)
-		return fr_up(skb, PROG_LEAVE_IP + reason_ipv4_any_ihl);
-	__u64 inner_end = 54ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 54 ||
-	    inner_end > pkt->outer_end)
-		return fr_up(skb, PROG_LEAVE_IP + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 54, pkt->inner_options_end - 54)))
-		return fr_up(skb, PROG_LEAVE_IP + reason_ipv4_any_checksum);
-
-	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, PROG_LEAVE_IP + reason_ecn);
-
-	/* {do: [{set: "inner.ecn": combined}, {pop: "outer"}, "pass"]}, */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_LEAVE_IP + reason_gso_packet);
-	pkt->payload_len = inner_end - pkt->inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_LEAVE_IP + reason_partial_checksum);
-	return leave_ip_ipv6_ipv4_any_send_ipv4(skb, pkt);
-}
-
-static __always_inline int leave_ip_ipv6_ipv6_send(struct __sk_buff *skb,
-						   struct leave_ip_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 54;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 54, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
-			    (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LEAVE_IP + reason_fault);
-	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_LEAVE_IP + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, ETH_HLEN, 4);
-
-	fr_count(PROG_LEAVE_IP + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int leave_ip_ipv6_ipv6(struct __sk_buff *skb, struct leave_ip_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 54;
-	__u64 inner_end;
-	__u32 why = check_ipv6_4(skb, pkt->data, pkt->data_end, pkt->outer_end, 54, &inner_end);
-
-	if (why)
-		return fr_up(skb, PROG_LEAVE_IP + why);
-
-	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, PROG_LEAVE_IP + reason_ecn);
-
-	/* {do: [{set: "inner.ecn": combined}, {pop: "outer"}, "pass"]}, */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_LEAVE_IP + reason_gso_packet);
-	pkt->payload_len = inner_end - 94;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_LEAVE_IP + reason_partial_checksum);
-	return leave_ip_ipv6_ipv6_send(skb, pkt);
-}
-
-static __always_inline int leave_ip_ipv6(struct __sk_buff *skb, struct leave_ip_packet *pkt)
+static __always_inline int leave_ip_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 why = check_ipv6_3(skb, pkt->data, pkt->data_end, 14, &pkt->outer_end);
 
 	if (why)
-		return fr_up(skb, PROG_LEAVE_IP + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be8(&ipv6->next_header) == IPPROTO_IPIP)
-		return leave_ip_ipv6_ipv4_any(skb, pkt);
+		return leave_ip_ipv4_any(skb, pkt, 1);
 	if (be8(&ipv6->next_header) == IPPROTO_IPV6)
-		return leave_ip_ipv6_ipv6(skb, pkt);
-	return fr_up(skb, PROG_LEAVE_IP + reason_not_inner);
+		return leave_ip_ipv6_2(skb, pkt, 1);
+	return fr_up(skb, pkt->prog + reason_not_inner);
 }
 
 SEC("tc") int prog_leave_ip(struct __sk_buff *skb)
 {
-	struct leave_ip_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
+	struct packet pkt;
+
+	pkt.prog = PROG_LEAVE_IP;
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 114);
@@ -4136,7 +3382,7 @@ SEC("tc") int prog_leave_ip(struct __sk_buff *skb)
 	struct hdr_eth *eth = pkt.data;
 
 	/* leave_ip: { */
-	if (!fr_lease_valid(lease, now))
+	if (!fr_lease_valid(pkt.lease, now))
 		return fr_up(skb, PROG_LEAVE_IP + reason_inactive);
 
 	/* hook: "tc/ingress" */
@@ -4160,15 +3406,6 @@ SEC("tc") int prog_leave_ip(struct __sk_buff *skb)
  *	eth ipv6 udp ipv6
  */
 
-/* What is known of a packet. */
-struct leave_fou_packet {
-	void *data;
-	void *data_end;
-	__u64 udp_end;
-	__u64 inner_options_end;
-	__u64 payload_len;
-};
-
 static __always_inline __u32 check_udp_3(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 outer_end, const __u32 at, __u64 *end)
 {
@@ -4188,428 +3425,37 @@ static __always_inline __u32 check_udp_3(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-static __always_inline int leave_fou_ipv4_ipv4_any_send(struct __sk_buff *skb,
-							struct leave_fou_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be16 ipv4_any_version_to_ecn = bpf_htons(0x4000ULL |
-						   ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-						   ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-						   ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
-						    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
-						    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
-						     (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-						    be8(&ipv4_any->dscp_ecn) & 3));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 42), 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LEAVE_FOU + reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_LEAVE_FOU + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_LEAVE_FOU + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int leave_fou_ipv4_ipv4_any(struct __sk_buff *skb,
-						   struct leave_fou_packet *pkt)
-{
-	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, pkt->udp_end, 42,
-				   &pkt->inner_options_end);
-
-	if (why)
-		return fr_up(skb, PROG_LEAVE_FOU + why);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
-	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_LEAVE_FOU + reason_truncated);
-	if (pkt->inner_options_end > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_FOU + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 42)
-		return fr_up(skb, PROG_LEAVE_FOU + reason_ipv4_any_ihl);
-	__u64 inner_end = 42ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 42 || inner_end > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_FOU + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 42, pkt->inner_options_end - 42)))
-		return fr_up(skb, PROG_LEAVE_FOU + reason_ipv4_any_checksum);
-
-	/* when: "udp.dst_port == 5555" */
-	if (be16(&udp->dst_port) != 0x15b3)
-		return fr_up(skb, PROG_LEAVE_FOU + reason_no_match);
-
-	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, PROG_LEAVE_FOU + reason_ecn);
-
-	/* {do: [{set: "inner.ecn": combined}, {pop: "udp"}, {pop: "outer"}, "pass"]}, */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_LEAVE_FOU + reason_gso_packet);
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, PROG_LEAVE_FOU + reason_udp_checksum);
-	pkt->payload_len = inner_end - pkt->inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_LEAVE_FOU + reason_partial_checksum);
-	return leave_fou_ipv4_ipv4_any_send(skb, pkt);
-}
-
-static __always_inline int leave_fou_ipv4_ipv6_send_ipv6(struct __sk_buff *skb,
-							 struct leave_fou_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
-			    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
-			    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV6,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LEAVE_FOU + reason_fault);
-	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_LEAVE_FOU + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, ETH_HLEN, 4);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_LEAVE_FOU + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int leave_fou_ipv4_ipv6(struct __sk_buff *skb, struct leave_fou_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 42;
-	__u64 inner_end;
-	__u32 why = check_ipv6_4(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &inner_end);
-
-	if (why)
-		return fr_up(skb, PROG_LEAVE_FOU + why);
-
-	/* when: "udp.dst_port == 5555" */
-	if (be16(&udp->dst_port) != 0x15b3)
-		return fr_up(skb, PROG_LEAVE_FOU + reason_no_match);
-
-	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, PROG_LEAVE_FOU + reason_ecn);
-
-	/* {do: [{set: "inner.ecn": combined}, {pop: "udp"}, {pop: "outer"}, "pass"]}, */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_LEAVE_FOU + reason_gso_packet);
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, PROG_LEAVE_FOU + reason_udp_checksum);
-	pkt->payload_len = inner_end - 82;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 82 && (partial & 0xffff) < 82ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_LEAVE_FOU + reason_partial_checksum);
-	return leave_fou_ipv4_ipv6_send_ipv6(skb, pkt);
-}
-
-static __always_inline int leave_fou_ipv4(struct __sk_buff *skb, struct leave_fou_packet *pkt)
+static __always_inline int leave_fou_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	__u64 outer_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
-		check_udp_3(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &outer_end, 0, 0) ?:
+			check_udp_3(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->outer_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+			check_udp_3(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->outer_end);
 	if (why)
-		return fr_up(skb, PROG_LEAVE_FOU + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
-	if (pkt->data + 43 > pkt->data_end)
-		return fr_up(skb, PROG_LEAVE_FOU + reason_truncated);
-	if ((be8(pkt->data + 42) >> 4) == 4 && (be8(pkt->data + 42) & 15) >= 5)
-		return leave_fou_ipv4_ipv4_any(skb, pkt);
-	if ((be8(pkt->data + 42) >> 4) == 6)
-		return leave_fou_ipv4_ipv6(skb, pkt);
-	return fr_up(skb, PROG_LEAVE_FOU + reason_not_inner);
-}
-
-static __always_inline int leave_fou_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
-	struct leave_fou_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  ((be8(&ipv4_any->dscp_ecn) & 3) == 0 ? 0ULL :
-			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
-			   (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-			   be8(&ipv4_any->dscp_ecn) & 3));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 62), FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LEAVE_FOU + reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_LEAVE_FOU + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_LEAVE_FOU + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int leave_fou_ipv6_ipv4_any(struct __sk_buff *skb,
-						   struct leave_fou_packet *pkt)
-{
-	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, pkt->udp_end, 62,
-				   &pkt->inner_options_end);
-
-	if (why)
-		return fr_up(skb, PROG_LEAVE_FOU + why);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
-	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_LEAVE_FOU + reason_truncated);
-	if (pkt->inner_options_end > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_FOU + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 62)
-		return fr_up(skb, PROG_LEAVE_FOU + reason_ipv4_any_ihl);
-	__u64 inner_end = 62ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 62 || inner_end > pkt->udp_end)
-		return fr_up(skb, PROG_LEAVE_FOU + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 62, pkt->inner_options_end - 62)))
-		return fr_up(skb, PROG_LEAVE_FOU + reason_ipv4_any_checksum);
-
-	/* when: "udp.dst_port == 5555" */
-	if (be16(&udp->dst_port) != 0x15b3)
-		return fr_up(skb, PROG_LEAVE_FOU + reason_no_match);
-
-	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, PROG_LEAVE_FOU + reason_ecn);
-
-	/* {do: [{set: "inner.ecn": combined}, {pop: "udp"}, {pop: "outer"}, "pass"]}, */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_LEAVE_FOU + reason_gso_packet);
-	if (be16(&udp->checksum) == 0 ||
-	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
-		return fr_up(skb, PROG_LEAVE_FOU + reason_udp_checksum);
-	pkt->payload_len = inner_end - pkt->inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_LEAVE_FOU + reason_partial_checksum);
-	return leave_fou_ipv6_ipv4_any_send_ipv4(skb, pkt);
-}
-
-static __always_inline int leave_fou_ipv6_ipv6_send(struct __sk_buff *skb,
-						    struct leave_fou_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 62;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
-			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
-			    (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_LEAVE_FOU + reason_fault);
-	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_LEAVE_FOU + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, ETH_HLEN, 4);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_LEAVE_FOU + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int leave_fou_ipv6_ipv6(struct __sk_buff *skb, struct leave_fou_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 62;
-	__u64 inner_end;
-	__u32 why = check_ipv6_4(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &inner_end);
-
-	if (why)
-		return fr_up(skb, PROG_LEAVE_FOU + why);
-
-	/* when: "udp.dst_port == 5555" */
-	if (be16(&udp->dst_port) != 0x15b3)
-		return fr_up(skb, PROG_LEAVE_FOU + reason_no_match);
-
-	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, PROG_LEAVE_FOU + reason_ecn);
-
-	/* {do: [{set: "inner.ecn": combined}, {pop: "udp"}, {pop: "outer"}, "pass"]}, */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_LEAVE_FOU + reason_gso_packet);
-	if (be16(&udp->checksum) == 0 ||
-	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
-		return fr_up(skb, PROG_LEAVE_FOU + reason_udp_checksum);
-	pkt->payload_len = inner_end - 102;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_LEAVE_FOU + reason_partial_checksum);
-	return leave_fou_ipv6_ipv6_send(skb, pkt);
-}
-
-static __always_inline int leave_fou_ipv6(struct __sk_buff *skb, struct leave_fou_packet *pkt)
-{
-	__u64 outer_end;
-	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
-		check_udp_3(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_LEAVE_FOU + why);
-
-	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
-	if (pkt->data + 63 > pkt->data_end)
-		return fr_up(skb, PROG_LEAVE_FOU + reason_truncated);
-	if ((be8(pkt->data + 62) >> 4) == 4 && (be8(pkt->data + 62) & 15) >= 5)
-		return leave_fou_ipv6_ipv4_any(skb, pkt);
-	if ((be8(pkt->data + 62) >> 4) == 6)
-		return leave_fou_ipv6_ipv6(skb, pkt);
-	return fr_up(skb, PROG_LEAVE_FOU + reason_not_inner);
+	if (pkt->data + (v6 ? 63 : 43) > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if ((be8(pkt->data + (v6 ? 62 : 42)) >> 4) == 4 &&
+	    (be8(pkt->data + (v6 ? 62 : 42)) & 15) >= 5)
+		return leave_ip_ipv4_any(skb, pkt, v6);
+	if ((be8(pkt->data + (v6 ? 62 : 42)) >> 4) == 6)
+		return leave_ip_ipv6_2(skb, pkt, v6);
+	return fr_up(skb, pkt->prog + reason_not_inner);
 }
 
 SEC("tc") int prog_leave_fou(struct __sk_buff *skb)
 {
-	struct leave_fou_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
+	struct packet pkt;
+
+	pkt.prog = PROG_LEAVE_FOU;
+	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 122);
@@ -4618,7 +3464,7 @@ SEC("tc") int prog_leave_fou(struct __sk_buff *skb)
 	struct hdr_eth *eth = pkt.data;
 
 	/* leave_fou: { */
-	if (!fr_lease_valid(lease, now))
+	if (!fr_lease_valid(pkt.lease, now))
 		return fr_up(skb, PROG_LEAVE_FOU + reason_inactive);
 
 	/* hook: "tc/ingress" */
@@ -4628,8 +3474,8 @@ SEC("tc") int prog_leave_fou(struct __sk_buff *skb)
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return leave_fou_ipv4(skb, &pkt);
+		return leave_fou_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return leave_fou_ipv6(skb, &pkt);
+		return leave_fou_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_LEAVE_FOU + reason_not_outer);
 }

@@ -126,13 +126,13 @@ static __always_inline __u64 copy_flows(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY(8, 36);
-	FR_COPY_HOP(40);
-	FR_COPY(32, 60);
-	FR_COPY(32, 64);
-	FR_COPY(32, 68);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy8(to + 36, from + 36);
+	all |= fr_copy_hop(to + 40, from + 40);
+	all |= fr_copy32(to + 60, from + 60);
+	all |= fr_copy32(to + 64, from + 64);
+	all |= fr_copy32(to + 68, from + 68);
 	return all;
 }
 
@@ -157,9 +157,9 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY(32, 20);
-	FR_COPY(32, 24);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy32(to + 20, from + 20);
+	all |= fr_copy32(to + 24, from + 24);
 	return all;
 }
 
@@ -184,12 +184,12 @@ static __always_inline __u64 copy_ids(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY_HOP(36);
-	FR_COPY(32, 56);
-	FR_COPY(32, 60);
-	FR_COPY(32, 64);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy_hop(to + 36, from + 36);
+	all |= fr_copy32(to + 56, from + 56);
+	all |= fr_copy32(to + 60, from + 60);
+	all |= fr_copy32(to + 64, from + 64);
 	return all;
 }
 
@@ -221,23 +221,20 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_FORWARD = 0, PROG_TUNNELS = 47, PROG_KNOWN = 94 };
 
-/*
- * prog_forward: tc/ingress
- *	eth ipv4 udp
- *	eth ipv6 udp
- */
-
 /* What is known of a packet. */
-struct forward_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
 	__u64 now;
+	__u32 prog;
 	__u64 ip_end;
 	__u64 partial;
 	__u64 payload_len;
 	__u64 partial_2;
+	__u64 partial_3;
 	struct val_flows *f;
+	struct val_ids *t;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -313,14 +310,17 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int forward_ipv4_send(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | (((__u64)pkt->f->out & 63) << 2) |
-					       (be8(&ipv4->dscp_ecn) & 3));
+	__be16 ipv4_version_to_ecn = 0;
+
+	if (!(pkt->prog == PROG_TUNNELS))
+		ipv4_version_to_ecn = bpf_htons(0x4500ULL | (((__u64)pkt->f->out & 63) << 2) |
+						(be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
 	/* udp.checksum */
@@ -331,66 +331,111 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, struct forwa
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
+	if (!(pkt->prog == PROG_TUNNELS))
+		udp_csum.partial = udp_csum.partial ||
+			(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f->outside.addr) + fr_v4(pkt->f->peer.addr) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (pkt->prog == PROG_TUNNELS)
+		udp_new_pseudo = (__u64)fr_v4(pkt->t->local.addr) + fr_v4(pkt->t->remote.addr) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)fr_v4(pkt->f->outside.addr) + fr_v4(pkt->f->peer.addr) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->f->outside.port) + bpf_htons(pkt->f->peer.port));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld16(&ipv4->version_ihl) + ld32(&ipv4->id) +
-					  ld16(&ipv4->ttl) + old_ipv4_src + old_ipv4_dst) +
-					 ipv4_version_to_ecn + ipv4_ttl_protocol +
-					 fr_v4(pkt->f->outside.addr) + fr_v4(pkt->f->peer.addr) +
-					 64);
-	int direct = pkt->f->hop_peer.state == FR_HOP_DIRECT;
+			  (__u64)(pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->local.port) :
+				  bpf_htons(pkt->f->outside.port)) +
+			  (pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->remote.port) :
+			   bpf_htons(pkt->f->peer.port)));
+	__be16 ip_checksum;
+	int direct;
+	if (pkt->prog == PROG_TUNNELS) {
+		/* ip.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					  ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
+					   old_ipv4_src + old_ipv4_dst) + ipv4_ttl_protocol +
+					  fr_v4(pkt->t->local.addr) + fr_v4(pkt->t->remote.addr) +
+					  64);
+		direct = pkt->t->hop_remote.state == FR_HOP_DIRECT;
+	} else {
+		/* ip.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					  ((__u64)ld16(&ipv4->version_ihl) + ld32(&ipv4->id) +
+					   ld16(&ipv4->ttl) + old_ipv4_src + old_ipv4_dst) +
+					  ipv4_version_to_ecn + ipv4_ttl_protocol +
+					  fr_v4(pkt->f->outside.addr) + fr_v4(pkt->f->peer.addr) +
+					  64);
+		direct = pkt->f->hop_peer.state == FR_HOP_DIRECT;
+	}
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_FORWARD + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_FORWARD + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 28);
+	__s64 csum = fr_complete_begin(skb, pkt->prog == PROG_TUNNELS ? 18 :
+				       ETH_HLEN, pkt->prog == PROG_TUNNELS ? 24 : 28);
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, &pkt->f->hop_peer);
-
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	if (direct) {
+		if (pkt->prog == PROG_TUNNELS)
+			fr_link(pkt->data, &pkt->t->hop_remote);
+		else
+			fr_link(pkt->data, &pkt->f->hop_peer);
+	}
+	if (!(pkt->prog == PROG_TUNNELS)) {
+		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	}
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->f->outside.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->f->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->f->outside.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->f->peer.port));
+	if (pkt->prog == PROG_TUNNELS) {
+		st32(new_ipv4->src, fr_v4(pkt->t->local.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->t->remote.addr));
+	} else {
+		st32(new_ipv4->src, fr_v4(pkt->f->outside.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->f->peer.addr));
+	}
+	st16(&new_udp->src_port, pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->local.port) :
+	     bpf_htons(pkt->f->outside.port));
+	st16(&new_udp->dst_port, pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->remote.port) :
+	     bpf_htons(pkt->f->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_FORWARD + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 28);
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, pkt->prog == PROG_TUNNELS ? 18 :
+			ETH_HLEN, pkt->prog == PROG_TUNNELS ? 24 : 28);
 
-	fr_count(PROG_FORWARD + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
+	if (pkt->prog == PROG_TUNNELS) {
+		fr_use(pkt->t->slot, pkt->t->row, len, pkt->now);
+		return fr_send(&pkt->t->hop_remote, direct);
+	}
 	fr_use(pkt->f->slot, pkt->f->row, len, pkt->now);
 	return fr_send(&pkt->f->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int shared_ipv4_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_msg *msg = pkt->data + 42;
 	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 62, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      (((__u64)pkt->f->out & 63) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	const __u32 headers_len = pkt->prog == PROG_TUNNELS ? 44 :
+		42, new_headers_len = pkt->prog == PROG_TUNNELS ? 64 :
+		62, udp_checksum_at = 40, udp_new_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL |
+			  ((pkt->prog == PROG_TUNNELS ? be8(&ipv4->dscp_ecn) >> 2 :
+			    (__u64)pkt->f->out & 63) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__be16 msg_flow = 0;
+
+	if (pkt->prog == PROG_TUNNELS)
+		msg_flow = ld16(&msg->flow);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -399,97 +444,71 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, struct 
 	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f->outside.addr)) +
-		fr_add128(ld128(pkt->f->peer.addr)) + bpf_htons(pkt->payload_len + 8) +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo =
+		(__u64)fr_add128(pkt->prog == PROG_TUNNELS ? ld128(pkt->t->local.addr) :
+				 ld128(pkt->f->outside.addr)) +
+				 fr_add128(pkt->prog == PROG_TUNNELS ? ld128(pkt->t->remote.addr) :
+					   ld128(pkt->f->peer.addr)) +
+					   bpf_htons(pkt->payload_len +
+						     (pkt->prog == PROG_TUNNELS ? 10 : 8)) +
+						     bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->f->outside.port) + bpf_htons(pkt->f->peer.port) +
-			  bpf_htons(pkt->payload_len + 8));
-	int direct = pkt->f->hop_peer.state == FR_HOP_DIRECT;
+			  (__u64)(pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->local.port) :
+				  bpf_htons(pkt->f->outside.port)) +
+			  (pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->remote.port) :
+			   bpf_htons(pkt->f->peer.port)) +
+			  bpf_htons(pkt->payload_len + (pkt->prog == PROG_TUNNELS ? 10 : 8)));
+	int direct;
+	if (pkt->prog == PROG_TUNNELS)
+		direct = pkt->t->hop_remote.state == FR_HOP_DIRECT;
+	else
+		direct = pkt->f->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FORWARD + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->f->hop_peer);
+	struct hdr_msg *new_msg = pkt->data + 62;
+	if (direct) {
+		if (pkt->prog == PROG_TUNNELS)
+			fr_link(pkt->data, &pkt->t->hop_remote);
+		else
+			fr_link(pkt->data, &pkt->f->hop_peer);
+	}
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
+	st16(&new_ipv6->payload_length,
+	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_TUNNELS ? 10 : 8)));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->f->outside.addr));
-	st128(new_ipv6->dst, ld128(pkt->f->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->f->outside.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->f->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
+	st128(new_ipv6->src, pkt->prog == PROG_TUNNELS ? ld128(pkt->t->local.addr) :
+	      ld128(pkt->f->outside.addr));
+	st128(new_ipv6->dst, pkt->prog == PROG_TUNNELS ? ld128(pkt->t->remote.addr) :
+	      ld128(pkt->f->peer.addr));
+	st16(&new_udp->src_port, pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->local.port) :
+	     bpf_htons(pkt->f->outside.port));
+	st16(&new_udp->dst_port, pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->remote.port) :
+	     bpf_htons(pkt->f->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (pkt->prog == PROG_TUNNELS ? 10 : 8)));
+	if (pkt->prog == PROG_TUNNELS)
+		st16(&new_msg->flow, msg_flow);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_FORWARD + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_FORWARD + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
+	if (pkt->prog == PROG_TUNNELS) {
+		fr_use(pkt->t->slot, pkt->t->row, len, pkt->now);
+		return fr_send(&pkt->t->hop_remote, direct);
+	}
 	fr_use(pkt->f->slot, pkt->f->row, len, pkt->now);
 	return fr_send(&pkt->f->hop_peer, direct);
-}
-
-static __always_inline int forward_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_FORWARD + why);
-
-	/* lookup: f: flows: ["udp.src", "udp.dst"] */
-	struct key_flows key __attribute__((aligned(8))) = {};
-
-	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
-	fr_put_endpoint_v4(&key.inside, ld32(ipv4->dst), be16(&udp->dst_port));
-	enum fr_found found = find_flows(&key, pkt->lease, 0, &pkt->f, pkt->now);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_FORWARD + reason_no_flows,
-				 PROG_FORWARD + reason_changing);
-
-	/* do: [{set: "ip.dscp": "low(f.out, 6)"}, {send: {from: "f.outside", to: "f.peer"}}] */
-	if (fr_is_v4(pkt->f->outside.addr) != fr_is_v4(pkt->f->peer.addr))
-		return fr_up(skb, PROG_FORWARD + reason_address_family);
-	if (fr_is_v4(pkt->f->peer.addr)) { /* ipv4 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= 42))
-			return fr_up(skb, PROG_FORWARD + reason_partial_checksum);
-		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, PROG_FORWARD + reason_gso_packet);
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_FORWARD + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->f->hop_peer, skb->gso_size ? skb->gso_size + 28 :
-				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->f->hop_peer, PROG_FORWARD + reason_too_big);
-		return forward_ipv4_send(skb, pkt);
-	}
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_FORWARD + reason_gso_packet);
-	pkt->payload_len = udp_end - 42;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 42 &&
-	       (pkt->partial_2 & 0xffff) < 42ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_FORWARD + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_FORWARD + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->f->hop_peer, 48ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->f->hop_peer, PROG_FORWARD + reason_too_big);
-	return forward_ipv4_send_ipv6(skb, pkt);
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -520,14 +539,16 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int forward_ipv6_send(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((__u64)pkt->f->out & 63) << 22) |
+		bpf_htonl(0x60000000ULL |
+			  (((pkt->prog == PROG_TUNNELS ? be16(ipv6->version_to_flow_label) >> 6 :
+			     (__u64)pkt->f->out) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 
@@ -535,55 +556,89 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, struct forwa
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->f->outside.addr)) +
-		fr_add128(ld128(pkt->f->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	if (!(pkt->prog == PROG_TUNNELS))
+		udp_csum.partial = udp_csum.partial ||
+			fr_is_segmented(skb, pkt->partial_3, udp_checksum_at);
+	__u64 udp_new_pseudo =
+		(__u64)fr_add128(pkt->prog == PROG_TUNNELS ? ld128(pkt->t->local.addr) :
+				 ld128(pkt->f->outside.addr)) +
+				 fr_add128(pkt->prog == PROG_TUNNELS ? ld128(pkt->t->remote.addr) :
+					   ld128(pkt->f->peer.addr)) + old_udp_length +
+					   bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->f->outside.port) + bpf_htons(pkt->f->peer.port));
-	int direct = pkt->f->hop_peer.state == FR_HOP_DIRECT;
+			  (__u64)(pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->local.port) :
+				  bpf_htons(pkt->f->outside.port)) +
+			  (pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->remote.port) :
+			   bpf_htons(pkt->f->peer.port)));
+	int direct;
+	if (pkt->prog == PROG_TUNNELS)
+		direct = pkt->t->hop_remote.state == FR_HOP_DIRECT;
+	else
+		direct = pkt->f->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_FORWARD + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_FORWARD + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->f->hop_peer);
+	if (direct) {
+		if (pkt->prog == PROG_TUNNELS)
+			fr_link(pkt->data, &pkt->t->hop_remote);
+		else
+			fr_link(pkt->data, &pkt->f->hop_peer);
+	}
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->f->outside.addr));
-	st128(new_ipv6->dst, ld128(pkt->f->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->f->outside.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->f->peer.port));
+	st128(new_ipv6->src, pkt->prog == PROG_TUNNELS ? ld128(pkt->t->local.addr) :
+	      ld128(pkt->f->outside.addr));
+	st128(new_ipv6->dst, pkt->prog == PROG_TUNNELS ? ld128(pkt->t->remote.addr) :
+	      ld128(pkt->f->peer.addr));
+	st16(&new_udp->src_port, pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->local.port) :
+	     bpf_htons(pkt->f->outside.port));
+	st16(&new_udp->dst_port, pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->remote.port) :
+	     bpf_htons(pkt->f->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_FORWARD + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
-	fr_count(PROG_FORWARD + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
+	if (pkt->prog == PROG_TUNNELS) {
+		fr_use(pkt->t->slot, pkt->t->row, len, pkt->now);
+		return fr_send(&pkt->t->hop_remote, direct);
+	}
 	fr_use(pkt->f->slot, pkt->f->row, len, pkt->now);
 	return fr_send(&pkt->f->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int shared_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_msg *msg = pkt->data + 62;
 	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 42, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | (((__u64)pkt->f->out & 63) << 2) |
+	const __u32 headers_len = pkt->prog == PROG_TUNNELS ? 64 :
+		62, new_headers_len = pkt->prog == PROG_TUNNELS ? 44 :
+		42, udp_checksum_at = 60, udp_new_checksum_at = 40;
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+					       (((pkt->prog == PROG_TUNNELS ?
+						  be16(ipv6->version_to_flow_label) >> 6 :
+						  (__u64)pkt->f->out) & 63) << 2) |
 					       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__be16 msg_flow = 0;
+
+	if (pkt->prog == PROG_TUNNELS)
+		msg_flow = ld16(&msg->flow);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -592,52 +647,150 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, struct 
 	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f->outside.addr) + fr_v4(pkt->f->peer.addr) +
-		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (pkt->prog == PROG_TUNNELS)
+		udp_new_pseudo = (__u64)fr_v4(pkt->t->local.addr) + fr_v4(pkt->t->remote.addr) +
+			bpf_htons(pkt->payload_len + 10) + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)fr_v4(pkt->f->outside.addr) + fr_v4(pkt->f->peer.addr) +
+			bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->f->outside.port) + bpf_htons(pkt->f->peer.port) +
-			  bpf_htons(pkt->payload_len + 8));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 28) +
-			    fr_v4(pkt->f->outside.addr) + fr_v4(pkt->f->peer.addr) + 0x1180);
-	int direct = pkt->f->hop_peer.state == FR_HOP_DIRECT;
+			  (__u64)(pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->local.port) :
+				  bpf_htons(pkt->f->outside.port)) +
+			  (pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->remote.port) :
+			   bpf_htons(pkt->f->peer.port)) +
+			  bpf_htons(pkt->payload_len + (pkt->prog == PROG_TUNNELS ? 10 : 8)));
+	__be16 ipv4_checksum;
+	int direct;
+	if (pkt->prog == PROG_TUNNELS) {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 30) +
+					    fr_v4(pkt->t->local.addr) + fr_v4(pkt->t->remote.addr) +
+					    0x1180);
+		direct = pkt->t->hop_remote.state == FR_HOP_DIRECT;
+	} else {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 28) +
+					    fr_v4(pkt->f->outside.addr) + fr_v4(pkt->f->peer.addr) +
+					    0x1180);
+		direct = pkt->f->hop_peer.state == FR_HOP_DIRECT;
+	}
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FORWARD + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, &pkt->f->hop_peer);
+	struct hdr_msg *new_msg = pkt->data + 42;
+	if (direct) {
+		if (pkt->prog == PROG_TUNNELS)
+			fr_link(pkt->data, &pkt->t->hop_remote);
+		else
+			fr_link(pkt->data, &pkt->f->hop_peer);
+	}
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
+	st16(&new_ipv4->total_length,
+	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_TUNNELS ? 30 : 28)));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->f->outside.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->f->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->f->outside.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->f->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
+	if (pkt->prog == PROG_TUNNELS) {
+		st32(new_ipv4->src, fr_v4(pkt->t->local.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->t->remote.addr));
+	} else {
+		st32(new_ipv4->src, fr_v4(pkt->f->outside.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->f->peer.addr));
+	}
+	st16(&new_udp->src_port, pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->local.port) :
+	     bpf_htons(pkt->f->outside.port));
+	st16(&new_udp->dst_port, pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->remote.port) :
+	     bpf_htons(pkt->f->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (pkt->prog == PROG_TUNNELS ? 10 : 8)));
+	if (pkt->prog == PROG_TUNNELS)
+		st16(&new_msg->flow, msg_flow);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_FORWARD + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_FORWARD + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
+	if (pkt->prog == PROG_TUNNELS) {
+		fr_use(pkt->t->slot, pkt->t->row, len, pkt->now);
+		return fr_send(&pkt->t->hop_remote, direct);
+	}
 	fr_use(pkt->f->slot, pkt->f->row, len, pkt->now);
 	return fr_send(&pkt->f->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
+/*
+ * prog_forward: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
+
+static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
+
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+
+	/* lookup: f: flows: ["udp.src", "udp.dst"] */
+	struct key_flows key __attribute__((aligned(8))) = {};
+
+	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.inside, ld32(ipv4->dst), be16(&udp->dst_port));
+	enum fr_found found = find_flows(&key, pkt->lease, 0, &pkt->f, pkt->now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, pkt->prog + reason_no_flows,
+				 pkt->prog + reason_changing);
+
+	/* do: [{set: "ip.dscp": "low(f.out, 6)"}, {send: {from: "f.outside", to: "f.peer"}}] */
+	if (fr_is_v4(pkt->f->outside.addr) != fr_is_v4(pkt->f->peer.addr))
+		return fr_up(skb, pkt->prog + reason_address_family);
+	if (fr_is_v4(pkt->f->peer.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 42))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_up(skb, pkt->prog + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->f->hop_peer, skb->gso_size ? skb->gso_size + 28 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->f->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv4_send(skb, pkt);
+	}
+	if (skb->gso_size != 0)
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+	pkt->payload_len = udp_end - 42;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_2 >> 16) >= 42 &&
+	       (pkt->partial_2 & 0xffff) < 42ULL + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->f->hop_peer, 48ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->f->hop_peer, pkt->prog + reason_too_big);
+	return shared_ipv4_send_ipv6(skb, pkt);
+}
+
+static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -646,7 +799,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_pa
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_FORWARD + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: f: flows: ["udp.src", "udp.dst"] */
 	struct key_flows key __attribute__((aligned(8)));
@@ -655,48 +808,49 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_pa
 	fr_put_endpoint_v6(&key.inside, ipv6->dst, be16(&udp->dst_port), 2);
 	enum fr_found found = find_flows(&key, pkt->lease, 0, &pkt->f, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_FORWARD + reason_no_flows,
-				 PROG_FORWARD + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_flows,
+				 pkt->prog + reason_changing);
 
 	/* do: [{set: "ip.dscp": "low(f.out, 6)"}, {send: {from: "f.outside", to: "f.peer"}}] */
 	if (fr_is_v4(pkt->f->outside.addr) != fr_is_v4(pkt->f->peer.addr))
-		return fr_up(skb, PROG_FORWARD + reason_address_family);
+		return fr_up(skb, pkt->prog + reason_address_family);
 	if (!fr_is_v4(pkt->f->peer.addr)) { /* ipv6 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= 62))
-			return fr_up(skb, PROG_FORWARD + reason_partial_checksum);
+		pkt->partial_3 = fr_partial(skb);
+		if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
+		      (pkt->partial_3 >> 16) >= 62))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_FORWARD + reason_udp_checksum);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, PROG_FORWARD + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_FORWARD + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->f->hop_peer, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->f->hop_peer, PROG_FORWARD + reason_too_big);
-		return forward_ipv6_send(skb, pkt);
+			return fr_unfit(skb, &pkt->f->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv6_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_FORWARD + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = udp_end - 62;
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
 	      ((pkt->partial_2 >> 16) >= 62 &&
 	       (pkt->partial_2 & 0xffff) < 62ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_FORWARD + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_FORWARD + reason_udp_checksum);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->f->hop_peer, 28ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->f->hop_peer, PROG_FORWARD + reason_too_big);
-	return forward_ipv6_send_ipv4(skb, pkt);
+		return fr_unfit(skb, &pkt->f->hop_peer, pkt->prog + reason_too_big);
+	return shared_ipv6_send_ipv4(skb, pkt);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
-	struct forward_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_FORWARD;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
 
@@ -728,19 +882,6 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
  *	eth ipv6 udp msg
  */
 
-/* What is known of a packet. */
-struct tunnels_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 now;
-	__u64 ip_end;
-	__u64 partial;
-	__u64 payload_len;
-	__u64 partial_2;
-	struct val_ids *t;
-};
-
 static __always_inline __u32 check_msg(struct __sk_buff *skb, void *data, void *data_end,
 				       __u64 udp_end, const __u32 at)
 {
@@ -755,144 +896,26 @@ static __always_inline __u32 check_msg(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int tunnels_ipv4_send(struct __sk_buff *skb, struct tunnels_packet *pkt)
+static __always_inline int tunnels_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-
-	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->t->local.addr) + fr_v4(pkt->t->remote.addr) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->t->local.port) + bpf_htons(pkt->t->remote.port));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol +
-					 fr_v4(pkt->t->local.addr) + fr_v4(pkt->t->remote.addr) +
-					 64);
-	int direct = pkt->t->hop_remote.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_TUNNELS + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_TUNNELS + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, &pkt->t->hop_remote);
-
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->t->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->t->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->t->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->t->remote.port));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_TUNNELS + reason_fault);
-	fr_complete_end(skb, csum, 18, 24);
-
-	fr_count(PROG_TUNNELS + reason_sent, len);
-	fr_use(pkt->t->slot, pkt->t->row, len, pkt->now);
-	return fr_send(&pkt->t->hop_remote, direct);
-}
-
-static __always_inline int tunnels_ipv4_send_ipv6(struct __sk_buff *skb, struct tunnels_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_msg *msg = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 44, new_headers_len = 64, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 msg_flow = ld16(&msg->flow);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->t->local.addr)) +
-		fr_add128(ld128(pkt->t->remote.addr)) + bpf_htons(pkt->payload_len + 10) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->t->local.port) + bpf_htons(pkt->t->remote.port) +
-			  bpf_htons(pkt->payload_len + 10));
-	int direct = pkt->t->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_TUNNELS + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_msg *new_msg = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->t->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 10));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->t->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->t->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->t->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->t->remote.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 10));
-	st16(&new_msg->flow, msg_flow);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_TUNNELS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_TUNNELS + reason_sent, len);
-	fr_use(pkt->t->slot, pkt->t->row, len, pkt->now);
-	return fr_send(&pkt->t->hop_remote, direct);
-}
-
-static __always_inline int tunnels_ipv4(struct __sk_buff *skb, struct tunnels_packet *pkt)
-{
-	struct hdr_msg *msg = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_msg *msg = pkt->data + (v6 ? 62 : 42);
 	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_TUNNELS + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* headers: msg: fields: [{name: "flow", bits: 16, is: >=0x100}] */
-	why = check_msg(skb, pkt->data, pkt->data_end, udp_end, 42);
+	why = check_msg(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42);
 	if (why)
-		return fr_up(skb, PROG_TUNNELS + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: t: ids: ["msg.flow"] */
 	struct key_ids key __attribute__((aligned(8))) = {};
@@ -900,216 +923,62 @@ static __always_inline int tunnels_ipv4(struct __sk_buff *skb, struct tunnels_pa
 	key.first = be16(&msg->flow);
 	enum fr_found found = find_ids(&key, pkt->lease, 0, &pkt->t, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_TUNNELS + reason_no_ids,
-				 PROG_TUNNELS + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_ids,
+				 pkt->prog + reason_changing);
 
 	/* do: [{send: {from: "t.local", to: "t.remote"}}] */
 	if (fr_is_v4(pkt->t->local.addr) != fr_is_v4(pkt->t->remote.addr))
-		return fr_up(skb, PROG_TUNNELS + reason_address_family);
-	if (fr_is_v4(pkt->t->remote.addr)) { /* ipv4 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= 44) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_TUNNELS + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->t->hop_remote, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->t->hop_remote, PROG_TUNNELS + reason_too_big);
-		return tunnels_ipv4_send(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_address_family);
+	if (v6) {
+		if (!fr_is_v4(pkt->t->remote.addr)) { /* ipv6 stays */
+			pkt->partial_3 = fr_partial(skb);
+			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
+			      (pkt->partial_3 >> 16) >= 64))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, pkt->prog + reason_udp_checksum);
+			if (!(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->t->hop_remote, pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->t->hop_remote,
+						pkt->prog + reason_too_big);
+			return shared_ipv6_send(skb, pkt);
+		}
+	} else {
+		if (fr_is_v4(pkt->t->remote.addr)) { /* ipv4 stays */
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 44) ||
+			    !(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->t->hop_remote, pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->t->hop_remote,
+						pkt->prog + reason_too_big);
+			return shared_ipv4_send(skb, pkt);
+		}
 	}
-	pkt->payload_len = udp_end - 44;
+	pkt->payload_len = udp_end - (v6 ? 64 : 44);
 	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 44 &&
-	       (pkt->partial_2 & 0xffff) < 44ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_TUNNELS + reason_partial_checksum);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      ((pkt->partial_2 >> 16) >= (v6 ? 64 : 44) &&
+	       (pkt->partial_2 & 0xffff) < (v6 ? 64ULL : 44ULL) + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_TUNNELS + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->t->hop_remote, 50ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->t->hop_remote, PROG_TUNNELS + reason_too_big);
-	return tunnels_ipv4_send_ipv6(skb, pkt);
-}
-
-static __always_inline int tunnels_ipv6_send(struct __sk_buff *skb, struct tunnels_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld32(&udp->src_port));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->t->local.addr)) +
-		fr_add128(ld128(pkt->t->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->t->local.port) + bpf_htons(pkt->t->remote.port));
-	int direct = pkt->t->hop_remote.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_TUNNELS + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_TUNNELS + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->t->hop_remote);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->t->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->t->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->t->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->t->remote.port));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_TUNNELS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 48);
-
-	fr_count(PROG_TUNNELS + reason_sent, len);
-	fr_use(pkt->t->slot, pkt->t->row, len, pkt->now);
-	return fr_send(&pkt->t->hop_remote, direct);
-}
-
-static __always_inline int tunnels_ipv6_send_ipv4(struct __sk_buff *skb, struct tunnels_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_msg *msg = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 64, new_headers_len = 44, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 msg_flow = ld16(&msg->flow);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->t->local.addr) + fr_v4(pkt->t->remote.addr) +
-		bpf_htons(pkt->payload_len + 10) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->t->local.port) + bpf_htons(pkt->t->remote.port) +
-			  bpf_htons(pkt->payload_len + 10));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 30) +
-			    fr_v4(pkt->t->local.addr) + fr_v4(pkt->t->remote.addr) + 0x1180);
-	int direct = pkt->t->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_TUNNELS + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_msg *new_msg = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->t->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 30));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->t->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->t->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->t->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->t->remote.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 10));
-	st16(&new_msg->flow, msg_flow);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_TUNNELS + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_TUNNELS + reason_sent, len);
-	fr_use(pkt->t->slot, pkt->t->row, len, pkt->now);
-	return fr_send(&pkt->t->hop_remote, direct);
-}
-
-static __always_inline int tunnels_ipv6(struct __sk_buff *skb, struct tunnels_packet *pkt)
-{
-	struct hdr_msg *msg = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_TUNNELS + why);
-
-	/* headers: msg: fields: [{name: "flow", bits: 16, is: >=0x100}] */
-	why = check_msg(skb, pkt->data, pkt->data_end, udp_end, 62);
-	if (why)
-		return fr_up(skb, PROG_TUNNELS + why);
-
-	/* lookup: t: ids: ["msg.flow"] */
-	struct key_ids key __attribute__((aligned(8))) = {};
-
-	key.first = be16(&msg->flow);
-	enum fr_found found = find_ids(&key, pkt->lease, 0, &pkt->t, pkt->now);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_TUNNELS + reason_no_ids,
-				 PROG_TUNNELS + reason_changing);
-
-	/* do: [{send: {from: "t.local", to: "t.remote"}}] */
-	if (fr_is_v4(pkt->t->local.addr) != fr_is_v4(pkt->t->remote.addr))
-		return fr_up(skb, PROG_TUNNELS + reason_address_family);
-	if (!fr_is_v4(pkt->t->remote.addr)) { /* ipv6 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= 64))
-			return fr_up(skb, PROG_TUNNELS + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, PROG_TUNNELS + reason_udp_checksum);
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, PROG_TUNNELS + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->t->hop_remote, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->t->hop_remote, PROG_TUNNELS + reason_too_big);
-		return tunnels_ipv6_send(skb, pkt);
-	}
-	pkt->payload_len = udp_end - 64;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 64 &&
-	       (pkt->partial_2 & 0xffff) < 64ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_TUNNELS + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_TUNNELS + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->t->hop_remote, 30ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->t->hop_remote, PROG_TUNNELS + reason_too_big);
-	return tunnels_ipv6_send_ipv4(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->t->hop_remote, (v6 ? 30ULL : 50ULL) + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->t->hop_remote, pkt->prog + reason_too_big);
+	if (v6)
+		return shared_ipv6_send_ipv4(skb, pkt);
+	return shared_ipv4_send_ipv6(skb, pkt);
 }
 
 SEC("tc") int prog_tunnels(struct __sk_buff *skb)
 {
-	struct tunnels_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_TUNNELS;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
 
@@ -1129,9 +998,9 @@ SEC("tc") int prog_tunnels(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return tunnels_ipv4(skb, &pkt);
+		return tunnels_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return tunnels_ipv6(skb, &pkt);
+		return tunnels_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_TUNNELS + reason_not_ip);
 }
 
@@ -1140,14 +1009,6 @@ SEC("tc") int prog_tunnels(struct __sk_buff *skb)
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
-
-/* What is known of a packet. */
-struct known_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 now;
-};
 
 static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 ip_end, const __u32 at)
@@ -1166,69 +1027,52 @@ static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-static __always_inline int known_ipv4(struct __sk_buff *skb, struct known_packet *pkt)
+static __always_inline int known_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u64 ip_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 34);
-
-	if (why)
-		return fr_up(skb, PROG_KNOWN + why);
-
-	/* lookup: p: peers: ["udp.src"] */
-	struct val_peers *p;
-	struct key_peers key __attribute__((aligned(8))) = {};
-
-	fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
-	enum fr_found found = find_peers(&key, pkt->lease, 0, &p, pkt->now);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_KNOWN + reason_no_peers,
-				 PROG_KNOWN + reason_changing);
-
-	/* when: "udp.dst.port == p.client.port" */
-	if (be16(&udp->dst_port) != p->client.port)
-		return fr_up(skb, PROG_KNOWN + reason_no_match);
-
-	/* do: [{drop: "known"}] */
-	return fr_drop(skb->len, PROG_KNOWN + reason_known);
-}
-
-static __always_inline int known_ipv6(struct __sk_buff *skb, struct known_packet *pkt)
-{
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u64 ip_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 54);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 54);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 34);
 	if (why)
-		return fr_up(skb, PROG_KNOWN + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: p: peers: ["udp.src"] */
 	struct val_peers *p;
 	struct key_peers key __attribute__((aligned(8)));
-
-	fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	if (!v6)
+		__builtin_memset(&key, 0, sizeof(key));
+	if (v6) {
+		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+		__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	} else {
+		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+	}
 	enum fr_found found = find_peers(&key, pkt->lease, 0, &p, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_KNOWN + reason_no_peers,
-				 PROG_KNOWN + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_peers,
+				 pkt->prog + reason_changing);
 
 	/* when: "udp.dst.port == p.client.port" */
 	if (be16(&udp->dst_port) != p->client.port)
-		return fr_up(skb, PROG_KNOWN + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* do: [{drop: "known"}] */
-	return fr_drop(skb->len, PROG_KNOWN + reason_known);
+	return fr_drop(skb->len, pkt->prog + reason_known);
 }
 
 SEC("tc") int prog_known(struct __sk_buff *skb)
 {
-	struct known_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_KNOWN;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
 
@@ -1248,8 +1092,8 @@ SEC("tc") int prog_known(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return known_ipv4(skb, &pkt);
+		return known_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return known_ipv6(skb, &pkt);
+		return known_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_KNOWN + reason_not_ip);
 }

@@ -64,17 +64,17 @@ enum {
 	reason_not_ip,
 };
 
+/* What is known of a packet. */
+struct packet {
+	void *data;
+	void *data_end;
+};
+
 /*
  * prog_filter: tc/ingress
  *	eth ipv4 udp stream
  *	eth ipv6 udp stream
  */
-
-/* What is known of a packet. */
-struct filter_packet {
-	void *data;
-	void *data_end;
-};
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -91,6 +91,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -130,26 +177,7 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline int filter_ipv4_send(struct __sk_buff *skb, struct filter_packet *pkt)
+static __always_inline int filter_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -157,33 +185,46 @@ static __always_inline int filter_ipv4_send(struct __sk_buff *skb, struct filter
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int filter_ipv4(struct __sk_buff *skb, struct filter_packet *pkt)
+static __always_inline int filter_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int filter_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
-	struct hdr_stream *stream = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_stream *stream = pkt->data + (v6 ? 62 : 42);
 	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > pkt->data_end || 43ULL > udp_end)
+	if ((void *)(stream + 1) > pkt->data_end || (v6 ? 63ULL : 43ULL) > udp_end)
 		return fr_up(skb, reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
 		return fr_up(skb, reason_stream_type);
 	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(pkt->data + 43, pkt->data_end, &stream_id);
+	__u64 stream_id_size = fr_varint(pkt->data + (v6 ? 63 : 43), pkt->data_end, &stream_id);
 	if (!stream_id_size)
 		return fr_up(skb, reason_truncated);
-	__u64 stream_id_end = fr_forget(skb, 43ULL + stream_id_size);
-	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x3f));
+	__u64 stream_id_end = fr_forget(skb, (v6 ? 63ULL : 43ULL) + stream_id_size);
+	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, v6 ? 0x7f : 0x3f));
 	if (at_stream_id_end > pkt->data_end)
 		return fr_up(skb, reason_truncated);
 	if (stream_id_end > udp_end)
@@ -202,7 +243,7 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, struct filter_pack
 		stream_offset = 0;
 	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x3f));
+	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, v6 ? 0x7f : 0x3f));
 	if (at_stream_offset_end > pkt->data_end)
 		return fr_up(skb, reason_truncated);
 	if (stream_offset_end > udp_end)
@@ -240,134 +281,14 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, struct filter_pack
 
 	/* {do: [{count: "streams"}, "pass"]}, */
 	fr_named_add(0, 1);
+	if (v6)
+		return filter_ipv6_send(skb, pkt);
 	return filter_ipv4_send(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int filter_ipv6_send(struct __sk_buff *skb, struct filter_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int filter_ipv6(struct __sk_buff *skb, struct filter_packet *pkt)
-{
-	void *at_stream_id_end;
-	void *at_stream_offset_end;
-	void *at_stream_length_end;
-	struct hdr_stream *stream = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > pkt->data_end || 63ULL > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_stream_type);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(pkt->data + 63, pkt->data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_truncated);
-	__u64 stream_id_end = fr_forget(skb, 63ULL + stream_id_size);
-	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (stream_id_end > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_truncated);
-	} else {
-		stream_offset_size = 0;
-		stream_offset = 0;
-	}
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x7f));
-	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (stream_offset_end > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0"}, */
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		__u64 stream_length;
-		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, reason_truncated);
-	} else {
-		stream_length_size = 0;
-	}
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(pkt->data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (stream_length_end > udp_end)
-		return fr_up(skb, reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "stream"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
-
-	/* match: "udp.dst_port": 4433 */
-	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, reason_no_match);
-
-	/* {when: "stream.id & 3 == 2 && stream.type & 4 != 0 && stream.offset > 0x4000", do: ... */
-	if ((stream_id & 3) == 2 && !((be8(&stream->type) & 4) == 0) && stream_offset > 0x4000)
-		return fr_drop(skb->len, reason_far);
-
-	/* {do: [{count: "streams"}, "pass"]}, */
-	fr_named_add(0, 1);
-	return filter_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_filter(struct __sk_buff *skb)
 {
-	struct filter_packet pkt;
+	struct packet pkt;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -387,8 +308,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return filter_ipv4(skb, &pkt);
+		return filter_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return filter_ipv6(skb, &pkt);
+		return filter_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

@@ -129,18 +129,11 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_FLOW = 0, PROG_PEER = 45 };
 
-/*
- * prog_flow: tc/ingress
- *	eth ipv4 udp
- *	eth ipv4 tcp
- *	eth ipv6 udp
- *	eth ipv6 tcp
- */
-
 /* What is known of a packet. */
-struct flow_packet {
+struct packet {
 	void *data;
 	void *data_end;
+	__u32 prog;
 	__u64 ip_end;
 };
 
@@ -161,6 +154,14 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 		return reason_truncated;
 	return 0;
 }
+
+/*
+ * prog_flow: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv4 tcp
+ *	eth ipv6 udp
+ *	eth ipv6 tcp
+ */
 
 static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					const __u32 at, __u64 *end)
@@ -197,10 +198,11 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 }
 
 static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at)
+				       __u64 ip_end, const __u32 at, const int v6)
 {
-	struct hdr_udp *udp = data + at;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + at;
 
 	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
 		return reason_truncated;
@@ -213,42 +215,69 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 		return reason_udp_length;
 	if (l4_end - at > 0x4000)
 		return reason_too_big;
-	if (be16(&udp->checksum) == 0 ||
-	    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 34, l4_end - at, fr_partial(skb))))
-		return reason_udp_checksum;
+	if (v6) {
+		if (be16(&udp->checksum) == 0 ||
+		    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+			       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+			       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
+			       bpf_htons(be16(&udp->length)) +
+			       fr_sum_whole(skb, 54, l4_end - at, fr_partial(skb))))
+			return reason_udp_checksum;
+	} else {
+		if (be16(&udp->checksum) == 0 ||
+		    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+			       bpf_htons(be16(&udp->length)) +
+			       fr_sum_whole(skb, 34, l4_end - at, fr_partial(skb))))
+			return reason_udp_checksum;
+	}
 	return 0;
 }
 
-static __always_inline int flow_ipv4_udp_send(struct __sk_buff *skb, struct flow_packet *pkt)
+static __always_inline int flow_ipv6_udp_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(PROG_FLOW + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int flow_ipv4_udp(struct __sk_buff *skb, struct flow_packet *pkt)
+static __always_inline int flow_ipv4_udp_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int flow_ip_udp(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34);
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, v6 ? 54 : 34, v6);
 
 	if (why)
-		return fr_up(skb, PROG_FLOW + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* do: [{learn: flows: {key: ["ip.src"], value: ["l4.src_port", "l4.dst"], verified: "... */
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
 		struct val_flows val __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.from, ld32(ipv4->src));
+		if (v6) {
+			fr_put_v6(key.from, ipv6->src, 0);
+		} else {
+			fr_put_v4(key.from, ld32(ipv4->src));
+		}
 		val.port = be16(&udp->src_port);
-		fr_put_endpoint_v4(&val.to, ld32(ipv4->dst), be16(&udp->dst_port));
+		if (v6)
+			fr_put_endpoint_v6(&val.to, ipv6->dst, be16(&udp->dst_port), 2);
+		else
+			fr_put_endpoint_v4(&val.to, ld32(ipv4->dst), be16(&udp->dst_port));
 		if (bpf_map_update_elem(&tbl_flows, &key, &val, BPF_ANY))
-			return fr_up(skb, PROG_FLOW + reason_full_flows);
+			return fr_up(skb, pkt->prog + reason_full_flows);
 	}
+	if (v6)
+		return flow_ipv6_udp_send(skb, pkt);
 	return flow_ipv4_udp_send(skb, pkt);
 }
 
@@ -270,66 +299,93 @@ static __always_inline __u32 check_tcp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int flow_ipv4_tcp_send(struct __sk_buff *skb, struct flow_packet *pkt)
+static __always_inline int flow_ipv6_tcp_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(PROG_FLOW + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int flow_ipv4_tcp(struct __sk_buff *skb, struct flow_packet *pkt)
+static __always_inline int flow_ipv4_tcp_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int flow_ip_tcp(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_l4_options_end;
-	struct hdr_tcp *tcp = pkt->data + 34;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_tcp *tcp = pkt->data + (v6 ? 54 : 34);
 	__u64 l4_options_end;
-	__u32 why = check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &l4_options_end);
+	__u32 why = check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, v6 ? 54 :
+			      34, &l4_options_end);
 
 	if (why)
-		return fr_up(skb, PROG_FLOW + why);
+		return fr_up(skb, pkt->prog + why);
 	at_l4_options_end = fr_pin(pkt->data + fr_bound(l4_options_end, 0x7f));
 	if (at_l4_options_end > pkt->data_end)
-		return fr_up(skb, PROG_FLOW + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (l4_options_end > pkt->ip_end)
-		return fr_up(skb, PROG_FLOW + reason_truncated);
-	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 34)
-		return fr_up(skb, PROG_FLOW + reason_tcp_data_offset);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - (v6 ? 54 : 34))
+		return fr_up(skb, pkt->prog + reason_tcp_data_offset);
 
 	/* do: [{learn: flows: {key: ["ip.src"], value: ["l4.src_port", "l4.dst"], verified: "... */
-	if (pkt->ip_end - 34 > 0x4000)
-		return fr_up(skb, PROG_FLOW + reason_too_big);
-	if (!fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_TCP) +
-		       bpf_htons(pkt->ip_end - 34) +
-		       fr_sum_whole(skb, 34, pkt->ip_end - 34, fr_partial(skb))))
-		return fr_up(skb, PROG_FLOW + reason_tcp_checksum);
+	if (pkt->ip_end - (v6 ? 54 : 34) > 0x4000)
+		return fr_up(skb, pkt->prog + reason_too_big);
+	if (v6) {
+		if (!fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+			       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+			       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_TCP) +
+			       bpf_htons(pkt->ip_end - 54) +
+			       fr_sum_whole(skb, 54, pkt->ip_end - 54, fr_partial(skb))))
+			return fr_up(skb, pkt->prog + reason_tcp_checksum);
+	} else {
+		if (!fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_TCP) +
+			       bpf_htons(pkt->ip_end - 34) +
+			       fr_sum_whole(skb, 34, pkt->ip_end - 34, fr_partial(skb))))
+			return fr_up(skb, pkt->prog + reason_tcp_checksum);
+	}
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
 		struct val_flows val __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.from, ld32(ipv4->src));
+		if (v6) {
+			fr_put_v6(key.from, ipv6->src, 0);
+		} else {
+			fr_put_v4(key.from, ld32(ipv4->src));
+		}
 		val.port = be16(&tcp->src_port);
-		fr_put_endpoint_v4(&val.to, ld32(ipv4->dst), be16(&tcp->dst_port));
+		if (v6)
+			fr_put_endpoint_v6(&val.to, ipv6->dst, be16(&tcp->dst_port), 2);
+		else
+			fr_put_endpoint_v4(&val.to, ld32(ipv4->dst), be16(&tcp->dst_port));
 		if (bpf_map_update_elem(&tbl_flows, &key, &val, BPF_ANY))
-			return fr_up(skb, PROG_FLOW + reason_full_flows);
+			return fr_up(skb, pkt->prog + reason_full_flows);
 	}
+	if (v6)
+		return flow_ipv6_tcp_send(skb, pkt);
 	return flow_ipv4_tcp_send(skb, pkt);
 }
 
-static __always_inline int flow_ipv4(struct __sk_buff *skb, struct flow_packet *pkt)
+static __always_inline int flow_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_up(skb, PROG_FLOW + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv4->protocol) == IPPROTO_UDP)
-		return flow_ipv4_udp(skb, pkt);
+		return flow_ip_udp(skb, pkt, 0);
 	if (be8(&ipv4->protocol) == IPPROTO_TCP)
-		return flow_ipv4_tcp(skb, pkt);
-	return fr_up(skb, PROG_FLOW + reason_not_l4);
+		return flow_ip_tcp(skb, pkt, 0);
+	return fr_up(skb, pkt->prog + reason_not_l4);
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -358,131 +414,27 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 ip_end, const __u32 at)
-{
-	struct hdr_udp *udp = data + at;
-	struct hdr_ipv6 *ipv6 = data + 14;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 l4_end = at + be16(&udp->length);
-	if (!(l4_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (l4_end != ip_end)
-		return reason_udp_length;
-	if (l4_end - at > 0x4000)
-		return reason_too_big;
-	if (be16(&udp->checksum) == 0 ||
-	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 54, l4_end - at, fr_partial(skb))))
-		return reason_udp_checksum;
-	return 0;
-}
-
-static __always_inline int flow_ipv6_udp_send(struct __sk_buff *skb, struct flow_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_FLOW + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int flow_ipv6_udp(struct __sk_buff *skb, struct flow_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 why = check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 54);
-
-	if (why)
-		return fr_up(skb, PROG_FLOW + why);
-
-	/* do: [{learn: flows: {key: ["ip.src"], value: ["l4.src_port", "l4.dst"], verified: "... */
-	{
-		struct key_flows key __attribute__((aligned(8))) = {};
-		struct val_flows val __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.from, ipv6->src, 0);
-		val.port = be16(&udp->src_port);
-		fr_put_endpoint_v6(&val.to, ipv6->dst, be16(&udp->dst_port), 2);
-		if (bpf_map_update_elem(&tbl_flows, &key, &val, BPF_ANY))
-			return fr_up(skb, PROG_FLOW + reason_full_flows);
-	}
-	return flow_ipv6_udp_send(skb, pkt);
-}
-
-static __always_inline int flow_ipv6_tcp_send(struct __sk_buff *skb, struct flow_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_FLOW + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int flow_ipv6_tcp(struct __sk_buff *skb, struct flow_packet *pkt)
-{
-	void *at_l4_options_end;
-	struct hdr_tcp *tcp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u64 l4_options_end;
-	__u32 why = check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &l4_options_end);
-
-	if (why)
-		return fr_up(skb, PROG_FLOW + why);
-	at_l4_options_end = fr_pin(pkt->data + fr_bound(l4_options_end, 0x7f));
-	if (at_l4_options_end > pkt->data_end)
-		return fr_up(skb, PROG_FLOW + reason_truncated);
-	if (l4_options_end > pkt->ip_end)
-		return fr_up(skb, PROG_FLOW + reason_truncated);
-	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 54)
-		return fr_up(skb, PROG_FLOW + reason_tcp_data_offset);
-
-	/* do: [{learn: flows: {key: ["ip.src"], value: ["l4.src_port", "l4.dst"], verified: "... */
-	if (pkt->ip_end - 54 > 0x4000)
-		return fr_up(skb, PROG_FLOW + reason_too_big);
-	if (!fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_TCP) +
-		       bpf_htons(pkt->ip_end - 54) +
-		       fr_sum_whole(skb, 54, pkt->ip_end - 54, fr_partial(skb))))
-		return fr_up(skb, PROG_FLOW + reason_tcp_checksum);
-	{
-		struct key_flows key __attribute__((aligned(8))) = {};
-		struct val_flows val __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.from, ipv6->src, 0);
-		val.port = be16(&tcp->src_port);
-		fr_put_endpoint_v6(&val.to, ipv6->dst, be16(&tcp->dst_port), 2);
-		if (bpf_map_update_elem(&tbl_flows, &key, &val, BPF_ANY))
-			return fr_up(skb, PROG_FLOW + reason_full_flows);
-	}
-	return flow_ipv6_tcp_send(skb, pkt);
-}
-
-static __always_inline int flow_ipv6(struct __sk_buff *skb, struct flow_packet *pkt)
+static __always_inline int flow_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_up(skb, PROG_FLOW + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv6->next_header) == IPPROTO_UDP)
-		return flow_ipv6_udp(skb, pkt);
+		return flow_ip_udp(skb, pkt, 1);
 	if (be8(&ipv6->next_header) == IPPROTO_TCP)
-		return flow_ipv6_tcp(skb, pkt);
-	return fr_up(skb, PROG_FLOW + reason_not_l4);
+		return flow_ip_tcp(skb, pkt, 1);
+	return fr_up(skb, pkt->prog + reason_not_l4);
 }
 
 SEC("tc") int prog_flow(struct __sk_buff *skb)
 {
-	struct flow_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_FLOW;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -514,11 +466,52 @@ SEC("tc") int prog_flow(struct __sk_buff *skb)
  *	eth ipv6 udp hello
  */
 
-/* What is known of a packet. */
-struct peer_packet {
-	void *data;
-	void *data_end;
-};
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp_3(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
+	return 0;
+}
 
 static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
@@ -556,53 +549,40 @@ static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline __u32 check_udp_3(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline int peer_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline int peer_ipv4(struct __sk_buff *skb, struct peer_packet *pkt)
-{
-	struct hdr_hello *hello = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_hello *hello = pkt->data + (v6 ? 62 : 42);
 	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp_3(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp_3(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp_3(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_PEER + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* headers: hello: fields: [{name: "id", bits: 16}, {name: "number", bits: 16}, {name:... */
-	if ((void *)(hello + 1) > pkt->data_end || 48ULL > udp_end)
-		return fr_up(skb, PROG_PEER + reason_truncated);
+	if ((void *)(hello + 1) > pkt->data_end || (v6 ? 68ULL : 48ULL) > udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "hello"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_PEER + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, PROG_PEER + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* do: [{learn: peers: {key: ["hello.id"], value: ["hello.number"], verified: "hello"}... */
-	if (udp_end - 42 > 0x4000)
-		return fr_up(skb, PROG_PEER + reason_too_big);
-	if (!fr_sum_ok((__u64)fr_sum_whole(skb, 42, udp_end - 42, fr_partial(skb))))
-		return fr_up(skb, PROG_PEER + reason_hello_sum);
+	if (udp_end - (v6 ? 62 : 42) > 0x4000)
+		return fr_up(skb, pkt->prog + reason_too_big);
+	if (!fr_sum_ok((__u64)fr_sum_whole(skb, v6 ? 62 :
+					   42, udp_end - (v6 ? 62 : 42), fr_partial(skb))))
+		return fr_up(skb, pkt->prog + reason_hello_sum);
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 		struct val_peers val __attribute__((aligned(8))) = {};
@@ -610,82 +590,16 @@ static __always_inline int peer_ipv4(struct __sk_buff *skb, struct peer_packet *
 		key.id = be16(&hello->id);
 		val.number = be16(&hello->number);
 		if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))
-			return fr_up(skb, PROG_PEER + reason_full_peers);
+			return fr_up(skb, pkt->prog + reason_full_peers);
 	}
-	return fr_drop(skb->len, PROG_PEER + reason_learned);
-}
-
-static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int peer_ipv6(struct __sk_buff *skb, struct peer_packet *pkt)
-{
-	struct hdr_hello *hello = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp_3(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_PEER + why);
-
-	/* headers: hello: fields: [{name: "id", bits: 16}, {name: "number", bits: 16}, {name:... */
-	if ((void *)(hello + 1) > pkt->data_end || 68ULL > udp_end)
-		return fr_up(skb, PROG_PEER + reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "hello"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_PEER + reason_gso_packet);
-
-	/* match: "udp.dst_port": 7000 */
-	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, PROG_PEER + reason_no_match);
-
-	/* do: [{learn: peers: {key: ["hello.id"], value: ["hello.number"], verified: "hello"}... */
-	if (udp_end - 62 > 0x4000)
-		return fr_up(skb, PROG_PEER + reason_too_big);
-	if (!fr_sum_ok((__u64)fr_sum_whole(skb, 62, udp_end - 62, fr_partial(skb))))
-		return fr_up(skb, PROG_PEER + reason_hello_sum);
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-		struct val_peers val __attribute__((aligned(8))) = {};
-
-		key.id = be16(&hello->id);
-		val.number = be16(&hello->number);
-		if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))
-			return fr_up(skb, PROG_PEER + reason_full_peers);
-	}
-	return fr_drop(skb->len, PROG_PEER + reason_learned);
+	return fr_drop(skb->len, pkt->prog + reason_learned);
 }
 
 SEC("tc") int prog_peer(struct __sk_buff *skb)
 {
-	struct peer_packet pkt;
+	struct packet pkt;
+
+	pkt.prog = PROG_PEER;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -705,8 +619,8 @@ SEC("tc") int prog_peer(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "hello"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return peer_ipv4(skb, &pkt);
+		return peer_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return peer_ipv6(skb, &pkt);
+		return peer_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_PEER + reason_not_ip);
 }

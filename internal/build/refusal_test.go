@@ -92,7 +92,7 @@ func TestClangRefuses(t *testing.T) {
 		{spec: tables, old: "find_ports(&key, pkt->lease, 0, &p);",
 			new: "find_ports(&key, pkt->lease, 0, &nobody);", line: 14,
 			message: "nobody"},
-		{spec: spread, old: "return spread_copy1(", new: "return spread_copy0(", line: 28,
+		{spec: spread, old: "return spread_copy(", new: "return spread_copy0(", line: 28,
 			message: "spread_copy0"},
 	} {
 		t.Run(f.new, func(t *testing.T) {

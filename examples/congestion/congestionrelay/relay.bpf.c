@@ -149,12 +149,12 @@ static __always_inline __u64 copy_flows(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(32, 0);
-	FR_COPY(32, 4);
-	FR_COPY(64, 8);
-	FR_COPY(32, 16);
-	FR_COPY(16, 20);
-	FR_COPY(8, 22);
+	all |= fr_copy32(to + 0, from + 0);
+	all |= fr_copy32(to + 4, from + 4);
+	all |= fr_copy64(to + 8, from + 8);
+	all |= fr_copy32(to + 16, from + 16);
+	all |= fr_copy16(to + 20, from + 20);
+	all |= fr_copy8(to + 22, from + 22);
 	return all;
 }
 
@@ -180,7 +180,7 @@ enum { PROG_START = 0, PROG_CONTROL = 16, PROG_REDUCE = 32, PROG_FINISH = 48 };
  *	socket init
  */
 
-static __always_inline int start_send(void *data, void *data_end)
+static __always_inline int start_send(void *data, void *data_end, const __u32 prog)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_socket *socket = data;
@@ -199,7 +199,7 @@ static __always_inline int start_send(void *data, void *data_end)
 	__u64 said0_6 = (__u64)ld32(&socket->cwnd);
 	__u64 said0_7 = (__u64)ld32(&socket->mss);
 
-	fr_count(PROG_START + reason_pass, len);
+	fr_count(prog + reason_pass, len);
 	struct event_created *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_created),
 							   0);
 	if (event0) {
@@ -225,6 +225,7 @@ static __always_inline int start_send(void *data, void *data_end)
 
 static __always_inline int start_on(void *data, void *data_end)
 {
+	__u32 prog = PROG_START;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	struct hdr_socket *socket = data;
@@ -243,7 +244,7 @@ static __always_inline int start_on(void *data, void *data_end)
 		return fr_leave(fr_length(data, data_end), PROG_START + reason_truncated);
 
 	/* do: [{emit: created: { */
-	return start_send(data, data_end);
+	return start_send(data, data_end, prog);
 }
 
 SEC("tc") int prog_start(struct __sk_buff *skb)
@@ -257,7 +258,8 @@ SEC("tc") int prog_start(struct __sk_buff *skb)
  *	socket ack
  */
 
-static __always_inline int control_send(void *data, void *data_end, struct val_flows *f)
+static __always_inline int control_send(void *data, void *data_end, struct val_flows *f,
+					const __u32 prog, const int second)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_socket *socket = data;
@@ -268,7 +270,7 @@ static __always_inline int control_send(void *data, void *data_end, struct val_f
 	struct event_signal *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_signal),
 							  0);
 	if (!event0)
-		return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_ring_full);
+		return fr_leave(fr_length(data, data_end), prog + reason_ring_full);
 	fr_head(&event0->head, 0, 2, sizeof(*event0));
 	st16((void *)event0 + 78, 0);
 	event0->flow = (__u64)ld64(&socket->id);
@@ -286,62 +288,29 @@ static __always_inline int control_send(void *data, void *data_end, struct val_f
 	event0->took = (__u64)ld32(&ack->time);
 	event0->state = be8(&socket->state);
 	event0->limited = be8(&socket->limited);
-	__u32 ack_cwnd = f->cwnd;
+	__u32 ack_cwnd = 0;
+	if (!second)
+		ack_cwnd = f->cwnd;
 	__be16 ack_begin_over = bpf_htons(0x100ULL | be8(&ack->over));
-	__u64 ack_pacing = f->pacing;
+	__u64 ack_pacing = 0;
+	if (!second)
+		ack_pacing = f->pacing;
 
 	struct hdr_ack *new_ack = data + 112;
-
-	st32(&new_ack->cwnd, ack_cwnd);
+	if (!second) {
+		st32(&new_ack->cwnd, ack_cwnd);
+	}
 	st16(&new_ack->begin, ack_begin_over);
-	st64(&new_ack->pacing, ack_pacing);
+	if (!second)
+		st64(&new_ack->pacing, ack_pacing);
 
-	fr_count(PROG_CONTROL + reason_pass, len);
+	fr_count(prog + reason_pass, len);
 	fr_submit(&event0->head, clock);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int control_send_2(void *data, void *data_end)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_socket *socket = data;
-	struct hdr_ack *ack = data + 112;
-	__u32 len = fr_length(data, data_end);
-
-	/* let report = {emit: signal: { */
-	struct event_signal *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_signal),
-							  0);
-	if (!event0)
-		return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_ring_full);
-	fr_head(&event0->head, 0, 2, sizeof(*event0));
-	st16((void *)event0 + 78, 0);
-	event0->flow = (__u64)ld64(&socket->id);
-	event0->rate = (__u64)ld64(&socket->rate);
-	event0->round = (__u64)ld32(&socket->round);
-	event0->losses = (__u64)ld32(&socket->losses);
-	event0->cwnd = (__u64)ld32(&socket->cwnd);
-	event0->ssthresh = (__u64)ld32(&socket->ssthresh);
-	event0->in_flight = (__u64)ld32(&socket->in_flight);
-	event0->mss = (__u64)ld32(&socket->mss);
-	event0->acked = (__u64)ld32(&ack->acked);
-	event0->lost = (__u64)ld32(&ack->lost);
-	event0->rtt = (__u64)ld32(&socket->srtt);
-	event0->min_rtt = (__u64)ld32(&ack->min_rtt);
-	event0->took = (__u64)ld32(&ack->time);
-	event0->state = be8(&socket->state);
-	event0->limited = be8(&socket->limited);
-	__be16 ack_begin_over = bpf_htons(0x100ULL | be8(&ack->over));
-
-	struct hdr_ack *new_ack = data + 112;
-
-	st16(&new_ack->begin, ack_begin_over);
-
-	fr_count(PROG_CONTROL + reason_pass, len);
-	fr_submit(&event0->head, clock);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int control_send_3(void *data, void *data_end, struct val_flows *f)
+static __always_inline int control_send_3(void *data, void *data_end, struct val_flows *f,
+					  const __u32 prog)
 {
 	__u32 len = fr_length(data, data_end);
 	__u32 ack_cwnd = f->cwnd;
@@ -352,12 +321,13 @@ static __always_inline int control_send_3(void *data, void *data_end, struct val
 	st32(&new_ack->cwnd, ack_cwnd);
 	st64(&new_ack->pacing, ack_pacing);
 
-	fr_count(PROG_CONTROL + reason_pass, len);
+	fr_count(prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
 static __always_inline int control_on(void *data, void *data_end)
 {
+	__u32 prog = PROG_CONTROL;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	struct hdr_socket *socket = data;
@@ -392,19 +362,19 @@ static __always_inline int control_on(void *data, void *data_end)
 	if (be8(&ack->over) == 1 && (__u64)ld32(&ack->time) >= set_interval && fr_has(f) &&
 	    (((__u64)ld32(&socket->round) - (__u64)f->round) & 0xffffffffULL) <= 4 &&
 	    (f->firm || (f->losses == (__u64)ld32(&socket->losses) && be8(&socket->state) < 2)))
-		return control_send(data, data_end, f);
+		return control_send(data, data_end, f, prog, 0);
 
 	/* let due = "ack.over == 1 && ack.time >= setting.interval" */
 	if (be8(&ack->over) == 1 && (__u64)ld32(&ack->time) >= set_interval) {
 		/* {when: due, do: [report, {set: "ack.begin": 1}, {count: "unanswered"}]}, */
 		fr_named_add(0, 1);
-		return control_send_2(data, data_end);
+		return control_send(data, data_end, 0, prog, 1);
 	}
 
 	/* {when: answers, do: [{set: decide}]}, */
 	if (fr_has(f) && (((__u64)ld32(&socket->round) - (__u64)f->round) & 0xffffffffULL) <= 4 &&
 	    (f->firm || (f->losses == (__u64)ld32(&socket->losses) && be8(&socket->state) < 2)))
-		return control_send_3(data, data_end, f);
+		return control_send_3(data, data_end, f, prog);
 	return fr_leave(fr_length(data, data_end), PROG_CONTROL + reason_no_rule);
 }
 
@@ -419,7 +389,8 @@ SEC("tc") int prog_control(struct __sk_buff *skb)
  *	socket loss
  */
 
-static __always_inline int reduce_send(void *data, void *data_end, struct val_flows *f)
+static __always_inline int reduce_send(void *data, void *data_end, struct val_flows *f,
+				       const __u32 prog)
 {
 	struct hdr_socket *socket = data;
 	__u32 len = fr_length(data, data_end);
@@ -431,12 +402,13 @@ static __always_inline int reduce_send(void *data, void *data_end, struct val_fl
 
 	st32(&new_loss->ssthresh, loss_ssthresh);
 
-	fr_count(PROG_REDUCE + reason_pass, len);
+	fr_count(prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
 static __always_inline int reduce_on(void *data, void *data_end)
 {
+	__u32 prog = PROG_REDUCE;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	struct hdr_socket *socket = data;
@@ -473,7 +445,7 @@ static __always_inline int reduce_on(void *data, void *data_end)
 
 	/* do: [{set: "loss.ssthresh": "low(pick(?(kept) > 2, ?(kept), 2), 32)"}, {count: "los... */
 	fr_named_add(1, 1);
-	return reduce_send(data, data_end, f);
+	return reduce_send(data, data_end, f, prog);
 }
 
 SEC("tc") int prog_reduce(struct __sk_buff *skb)
@@ -487,7 +459,7 @@ SEC("tc") int prog_reduce(struct __sk_buff *skb)
  *	socket release
  */
 
-static __always_inline int finish_send(void *data, void *data_end)
+static __always_inline int finish_send(void *data, void *data_end, const __u32 prog)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_socket *socket = data;
@@ -496,7 +468,7 @@ static __always_inline int finish_send(void *data, void *data_end)
 	/* do: [{emit: freed: flow: "socket.id"}] */
 	__u64 said0 = (__u64)ld64(&socket->id);
 
-	fr_count(PROG_FINISH + reason_pass, len);
+	fr_count(prog + reason_pass, len);
 	struct event_freed *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_freed), 0);
 	if (event0) {
 		fr_head(&event0->head, 0, 3, sizeof(*event0));
@@ -510,6 +482,7 @@ static __always_inline int finish_send(void *data, void *data_end)
 
 static __always_inline int finish_on(void *data, void *data_end)
 {
+	__u32 prog = PROG_FINISH;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	struct hdr_socket *socket = data;
@@ -528,7 +501,7 @@ static __always_inline int finish_on(void *data, void *data_end)
 		return fr_leave(fr_length(data, data_end), PROG_FINISH + reason_truncated);
 
 	/* do: [{emit: freed: flow: "socket.id"}] */
-	return finish_send(data, data_end);
+	return finish_send(data, data_end, prog);
 }
 
 SEC("tc") int prog_finish(struct __sk_buff *skb)

@@ -230,7 +230,7 @@ static __always_inline __u64 copy_known(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(32, 0);
+	all |= fr_copy32(to + 0, from + 0);
 	return all;
 }
 
@@ -252,7 +252,7 @@ static __always_inline __u64 copy_seen(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
+	all |= fr_copy_endpoint(to + 0, from + 0);
 	return all;
 }
 
@@ -275,7 +275,7 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(8, 0);
+	all |= fr_copy8(to + 0, from + 0);
 	return all;
 }
 
@@ -298,7 +298,7 @@ static __always_inline __u64 copy_attempts(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(8, 0);
+	all |= fr_copy8(to + 0, from + 0);
 	return all;
 }
 
@@ -321,8 +321,8 @@ static __always_inline __u64 copy_sources(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(32, 0);
-	FR_COPY(8, 4);
+	all |= fr_copy32(to + 0, from + 0);
+	all |= fr_copy8(to + 4, from + 4);
 	return all;
 }
 
@@ -358,10 +358,10 @@ static __always_inline __u64 copy_totals(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(32, 0);
-	FR_COPY(32, 4);
-	FR_COPY(32, 8);
-	FR_COPY(32, 12);
+	all |= fr_copy32(to + 0, from + 0);
+	all |= fr_copy32(to + 4, from + 4);
+	all |= fr_copy32(to + 8, from + 8);
+	all |= fr_copy32(to + 12, from + 12);
 	return all;
 }
 
@@ -391,18 +391,13 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_LONG = 0, PROG_SHORT = 46, PROG_TINY = 92, PROG_ANSWER = 138, PROG_REPLY = 184 };
 
-/*
- * prog_long: tc/ingress
- *	eth ipv4 udp long
- *	eth ipv6 udp long
- */
-
 /* What is known of a packet. */
-struct long_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
 	__u64 now;
+	__u32 prog;
 	__u64 udp_end;
 	struct val_peers *peer;
 	struct val_totals *total;
@@ -411,6 +406,9 @@ struct long_packet {
 	struct val_networks *net;
 	struct val_sources *src_2;
 	struct val_networks *net_2;
+	void *at_answer_to_end;
+	struct val_known *conn;
+	struct val_seen *fresh;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -428,6 +426,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -467,61 +512,20 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline __u32 check_long(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 udp_end, const __u32 at)
-{
-	struct hdr_long *v_long = data + at;
-
-	if ((void *)(v_long + 1) > data_end || at + sizeof(*v_long) > udp_end)
-		return reason_truncated;
-	if ((be8(&v_long->form_to_flags) >> 7) != 1)
-		return reason_long_form;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-	return 0;
-}
-
-static __always_inline int long_ipv4_send(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_LONG + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int long_ipv4_send_2(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_LONG + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int long_ipv4_send_3(struct __sk_buff *skb, struct long_packet *pkt)
+static __always_inline int shared_ip_send_3(struct __sk_buff *skb, struct packet *pkt,
+					    const int to_v6)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_long *v_long = pkt->data + 42;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_long *v_long = 0;
+	struct hdr_short *v_short = 0;
+
+	if (pkt->prog == PROG_SHORT)
+		v_short = pkt->data + (to_v6 ? 62 : 42);
+	else
+		v_long = pkt->data + (to_v6 ? 62 : 42);
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
@@ -530,33 +534,49 @@ static __always_inline int long_ipv4_send_3(struct __sk_buff *skb, struct long_p
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_LONG + reason_over_moves);
+		return fr_drop(skb->len, pkt->prog + reason_over_moves);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_LONG + reason_over_moves);
+		return fr_drop(skb->len, pkt->prog + reason_over_moves);
 
 	/* let moved = {_id: string, learn: seen: {key: [_id], value: ["udp.src"], verified: f... */
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
-
-		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		fr_put_endpoint_v4(&val.peer, ld32(ipv4->src), be16(&udp->src_port));
+		if (pkt->prog == PROG_SHORT) {
+			key.id = be64(&v_short->id) & (__u64)set_id_mask;
+		} else {
+			key.id = be64(&v_long->id) & (__u64)set_id_mask;
+		}
+		if (to_v6)
+			fr_put_endpoint_v6(&val.peer, ipv6->src, be16(&udp->src_port), 0);
+		else
+			fr_put_endpoint_v4(&val.peer, ld32(ipv4->src), be16(&udp->src_port));
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			return fr_up(skb, PROG_LONG + reason_full_seen);
+			return fr_up(skb, pkt->prog + reason_full_seen);
 		}
 	}
-
-	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {moved, _id: long_id}, {emi... */
-	__u64 said0 = be64(&v_long->id) & (__u64)set_id_mask;
+	__u64 said0;
+	if (pkt->prog == PROG_SHORT) {
+		/* {lookup: {sender, limits}, when: proven, do: [by_moves, {moved, _id: short_... */
+		said0 = be64(&v_short->id) & (__u64)set_id_mask;
+	} else {
+		/* {lookup: {sender, limits}, when: proven, do: [by_moves, {moved, _id: long_i... */
+		said0 = be64(&v_long->id) & (__u64)set_id_mask;
+	}
 	__u64 said0_2[2];
-	st64((void *)said0_2, 0);
-	st64((void *)said0_2 + 8, ((__u64)ld32(ipv4->src) << 32) | 0xffff0000ULL);
+	if (to_v6) {
+		st64((void *)said0_2, ld64(ipv6->src));
+		st64((void *)said0_2 + 8, ld64(ipv6->src + 8));
+	} else {
+		st64((void *)said0_2, 0);
+		st64((void *)said0_2 + 8, ((__u64)ld32(ipv4->src) << 32) | 0xffff0000ULL);
+	}
 	__u64 said0_3 = be16(&udp->src_port);
 
-	fr_count(PROG_LONG + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	struct event_issued *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_issued),
 							  0);
 	if (event0) {
@@ -574,7 +594,7 @@ static __always_inline int long_ipv4_send_3(struct __sk_buff *skb, struct long_p
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv4_send_4(struct __sk_buff *skb, struct long_packet *pkt)
+static __always_inline int shared_ip_send_4(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	__u32 len = skb->len;
@@ -585,1227 +605,14 @@ static __always_inline int long_ipv4_send_4(struct __sk_buff *skb, struct long_p
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_LONG + reason_over_moves);
+		return fr_drop(skb->len, pkt->prog + reason_over_moves);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_LONG + reason_over_moves);
+		return fr_drop(skb->len, pkt->prog + reason_over_moves);
 
-	fr_count(PROG_LONG + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
-
-static __always_inline int long_ipv4_send_5(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_LONG + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int long_ipv4_send_6(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_LONG + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int long_ipv4_send_7(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_long *v_long = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-
-	/* let by_source = {admit: {credit: "src.new", cost: 1, else: drop: "over_source"}} */
-	__u32 credit0 = fr_credit(pkt->src->new, 0);
-	__u64 spent0 = 1;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_LONG + reason_over_source);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_LONG + reason_over_source);
-
-	/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_network"}} */
-	__u32 credit1 = fr_credit(pkt->net->new, 0);
-	__u64 spent1 = 1;
-	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
-	if (admitted1 == FR_REFUSED) {
-		fr_refused(credit1, 0);
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_network);
-	}
-	if (unlikely(admitted1 == FR_CONTENDED)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_network);
-	}
-
-	/* let as_regular = {admit: {credit: "total.regulars", cost: 1, else: drop: "over_tota... */
-	__u32 credit2 = fr_credit(pkt->total->regulars, 0);
-	__u64 spent2 = 1;
-	__u64 admitted2 = fr_admit_timed(credit2, spent2, 0, clock);
-	if (admitted2 == FR_REFUSED) {
-		fr_refused(credit2, 0);
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_total);
-	}
-	if (unlikely(admitted2 == FR_CONTENDED)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_total);
-	}
-
-	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
-	{
-		struct key_attempts key __attribute__((aligned(8))) = {};
-		struct val_attempts val __attribute__((aligned(8))) = {};
-
-		key.id = be64(&v_long->id);
-		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
-		val.packets = 1;
-		fr_learning(1);
-		if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY)) {
-			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			fr_refund(credit1, admitted1 - FR_ADMITTED);
-			fr_refund(credit2, admitted2 - FR_ADMITTED);
-			return fr_up(skb, PROG_LONG + reason_full_attempts);
-		}
-	}
-
-	fr_count(PROG_LONG + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int long_ipv4_send_8(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_long *v_long = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-
-	/* let by_source = {admit: {credit: "src.new", cost: 1, else: drop: "over_source"}} */
-	__u32 credit0 = fr_credit(pkt->src_2->new, 0);
-	__u64 spent0 = 1;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_LONG + reason_over_source);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_LONG + reason_over_source);
-
-	/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_network"}} */
-	__u32 credit1 = fr_credit(pkt->net_2->new, 0);
-	__u64 spent1 = 1;
-	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
-	if (admitted1 == FR_REFUSED) {
-		fr_refused(credit1, 0);
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_network);
-	}
-	if (unlikely(admitted1 == FR_CONTENDED)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_network);
-	}
-
-	/* let as_newcomer = {admit: {credit: "total.newcomers", cost: 1, else: drop: "over_ne... */
-	__u32 credit2 = fr_credit(pkt->total_2->newcomers, 0);
-	__u64 spent2 = 1;
-	__u64 admitted2 = fr_admit_timed(credit2, spent2, 0, clock);
-	if (admitted2 == FR_REFUSED) {
-		fr_refused(credit2, 0);
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_newcomers);
-	}
-	if (unlikely(admitted2 == FR_CONTENDED)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_newcomers);
-	}
-
-	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
-	{
-		struct key_attempts key __attribute__((aligned(8))) = {};
-		struct val_attempts val __attribute__((aligned(8))) = {};
-
-		key.id = be64(&v_long->id);
-		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
-		val.packets = 1;
-		fr_learning(1);
-		if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY)) {
-			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			fr_refund(credit1, admitted1 - FR_ADMITTED);
-			fr_refund(credit2, admitted2 - FR_ADMITTED);
-			return fr_up(skb, PROG_LONG + reason_full_attempts);
-		}
-	}
-
-	fr_count(PROG_LONG + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int long_ipv4_send_9(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_long *v_long = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-
-	/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_network"}} */
-	__u32 credit0 = fr_credit(pkt->net->new, 0);
-	__u64 spent0 = 1;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_LONG + reason_over_network);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_LONG + reason_over_network);
-
-	/* let as_newcomer = {admit: {credit: "total.newcomers", cost: 1, else: drop: "over_ne... */
-	__u32 credit1 = fr_credit(pkt->total->newcomers, 0);
-	__u64 spent1 = 1;
-	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
-	if (admitted1 == FR_REFUSED) {
-		fr_refused(credit1, 0);
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_newcomers);
-	}
-	if (unlikely(admitted1 == FR_CONTENDED)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_newcomers);
-	}
-
-	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
-	{
-		struct key_attempts key __attribute__((aligned(8))) = {};
-		struct val_attempts val __attribute__((aligned(8))) = {};
-
-		key.id = be64(&v_long->id);
-		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
-		val.packets = 1;
-		fr_learning(1);
-		if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY)) {
-			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			fr_refund(credit1, admitted1 - FR_ADMITTED);
-			return fr_up(skb, PROG_LONG + reason_full_attempts);
-		}
-	}
-
-	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
-	__u64 said0[2];
-	st64((void *)said0, 0);
-	st64((void *)said0 + 8, ((__u64)ld32(ipv4->src) << 32) | 0xffff0000ULL);
-
-	fr_count(PROG_LONG + reason_pass, len);
-	struct event_newcomer *event0 = bpf_ringbuf_reserve(&fr_events,
-							    sizeof(struct event_newcomer), 0);
-	if (event0) {
-		fr_head(&event0->head, 0, 1, sizeof(*event0));
-		st64((void *)event0 + 16, ld64((void *)said0));
-		st64((void *)event0 + 24, ld64((void *)said0 + 8));
-		fr_submit(&event0->head, clock);
-	} else {
-		fr_lose(1);
-	}
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int long_ipv4_totals(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-
-	/* let limits = {total: totals: ["udp.dst_port"]} */
-	{
-		struct key_totals key __attribute__((aligned(8))) = {};
-
-		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_totals(&key, pkt->lease, 136, &pkt->total);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_LONG + reason_no_totals,
-					 PROG_LONG + reason_changing);
-	}
-
-	/* let origin = {net: networks: ["ip.src"]} */
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
-
-		key.prefix.len = 128;
-		fr_put_v4(key.prefix.addr, ld32(ipv4->src));
-		pkt->net = find_networks(&key);
-	}
-	if (!pkt->net)
-		return fr_up(skb, PROG_LONG + reason_no_networks);
-
-	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
-	return long_ipv4_send_9(skb, pkt);
-}
-
-static __always_inline int long_ipv4_rules_2(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-
-	/* let known_source = {src: sources: ["ip.src"]} */
-	if (fr_has(pkt->src)) {
-		/* let origin = {net: networks: ["ip.src"]} */
-		{
-			struct key_networks key __attribute__((aligned(8))) = {};
-
-			key.prefix.len = 128;
-			fr_put_v4(key.prefix.addr, ld32(ipv4->src));
-			pkt->net = find_networks(&key);
-		}
-		if (fr_has(pkt->net)) {
-			/* let limits = {total: totals: ["udp.dst_port"]} */
-			{
-				struct key_totals key __attribute__((aligned(8))) = {};
-
-				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, pkt->lease, 96,
-					&pkt->total);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, PROG_LONG + reason_changing);
-				if (found == FR_MISSING)
-					pkt->total = NULL;
-			}
-			if (fr_has(pkt->total)) {
-				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
-				if (pkt->src->regular)
-					return long_ipv4_send_7(skb, pkt);
-			}
-		}
-	}
-	{
-		struct key_sources key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr, ld32(ipv4->src));
-		enum fr_found found = find_sources(&key, pkt->lease, 112, &pkt->src_2);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_LONG + reason_changing);
-		if (found == FR_MISSING)
-			pkt->src_2 = NULL;
-	}
-	if (fr_has(pkt->src_2)) {
-		{
-			struct key_networks key __attribute__((aligned(8))) = {};
-
-			key.prefix.len = 128;
-			fr_put_v4(key.prefix.addr, ld32(ipv4->src));
-			pkt->net_2 = find_networks(&key);
-		}
-		if (fr_has(pkt->net_2)) {
-			{
-				struct key_totals key __attribute__((aligned(8))) = {};
-
-				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, pkt->lease, 120,
-					&pkt->total_2);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, PROG_LONG + reason_changing);
-				if (found == FR_MISSING)
-					pkt->total_2 = NULL;
-			}
-			if (fr_has(pkt->total_2)) {
-				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
-				return long_ipv4_send_8(skb, pkt);
-			}
-		}
-	}
-
-	return long_ipv4_totals(skb, pkt);
-}
-
-static __always_inline int long_ipv4_attempts(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	struct hdr_long *v_long = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-
-	/* {lookup: try: attempts: attempt, when: "try.packets < setting.tries", do: [{learn: ... */
-	struct val_attempts *try;
-	{
-		struct key_attempts key __attribute__((aligned(8))) = {};
-
-		key.id = be64(&v_long->id);
-		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
-		enum fr_found found = find_attempts(&key, pkt->lease, 80, &try);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_LONG + reason_changing);
-		if (found == FR_MISSING)
-			try = NULL;
-	}
-	if (fr_has(try)) {
-		if (try->packets < set_tries) {
-			{
-				struct key_attempts key __attribute__((aligned(8))) = {};
-				struct val_attempts val __attribute__((aligned(8))) = {};
-
-				key.id = be64(&v_long->id);
-				fr_put_endpoint_v4(&key.peer, ld32(ipv4->src),
-						   be16(&udp->src_port));
-				val.packets = ((__u64)try->packets + 1) & 255;
-				fr_learning(1);
-				if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY))
-					return fr_up(skb, PROG_LONG + reason_full_attempts);
-			}
-			return long_ipv4_send_5(skb, pkt);
-		}
-	}
-
-	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
-	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
-		return fr_drop(skb->len, PROG_LONG + reason_closed);
-	if (!fr_lease_valid(pkt->lease, pkt->now))
-		return long_ipv4_send_6(skb, pkt);
-
-	/* {when: "len(udp.payload) < 1200 && !(?(early))", do: [{drop: "too_short"}]}, */
-	if (pkt->udp_end - 42 < 0x4b0 &&
-	    !((be32(&v_long->version) == 1 && ((be8(&v_long->form_to_flags) >> 4) & 3) == 1) ||
-	      (be32(&v_long->version) == 0x6b3343cf &&
-	       ((be8(&v_long->form_to_flags) >> 4) & 3) == 2)))
-		return fr_drop(skb->len, PROG_LONG + reason_too_short);
-
-	/* let known_source = {src: sources: ["ip.src"]} */
-	{
-		struct key_sources key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr, ld32(ipv4->src));
-		enum fr_found found = find_sources(&key, pkt->lease, 88, &pkt->src);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_LONG + reason_changing);
-		if (found == FR_MISSING)
-			pkt->src = NULL;
-	}
-
-	return long_ipv4_rules_2(skb, pkt);
-}
-
-static __always_inline int long_ipv4_rules(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_long *v_long = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-
-	/* let sender = {peer: peers: ["udp.src"]} */
-	if (fr_has(pkt->peer)) {
-		/* let limits = {total: totals: ["udp.dst_port"]} */
-		{
-			struct key_totals key __attribute__((aligned(8))) = {};
-
-			key.port = be16(&udp->dst_port);
-			enum fr_found found = find_totals(&key, pkt->lease, 40, &pkt->total);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, PROG_LONG + reason_changing);
-			if (found == FR_MISSING)
-				pkt->total = NULL;
-		}
-		if (fr_has(pkt->total)) {
-			/* let proven = "setting.watch && peer.short >= 3" */
-			if (set_watch && pkt->peer->m_short >= 3) {
-				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
-				return long_ipv4_send_3(skb, pkt);
-			}
-		}
-	}
-
-	/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do: [by_mov... */
-	struct val_peers *peer;
-	if (set_watch && be8(&v_long->id_length) < 8) {
-		{
-			struct key_peers key __attribute__((aligned(8))) = {};
-
-			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
-			enum fr_found found = find_peers(&key, pkt->lease, 56, &peer);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, PROG_LONG + reason_changing);
-			if (found == FR_MISSING)
-				peer = NULL;
-		}
-		if (fr_has(peer)) {
-			{
-				struct key_totals key __attribute__((aligned(8))) = {};
-
-				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, pkt->lease, 64,
-					&pkt->total_2);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, PROG_LONG + reason_changing);
-				if (found == FR_MISSING)
-					pkt->total_2 = NULL;
-			}
-			if (fr_has(pkt->total_2))
-				return long_ipv4_send_4(skb, pkt);
-		}
-	}
-
-	return long_ipv4_attempts(skb, pkt);
-}
-
-static __always_inline int long_ipv4(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_long *v_long = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u64 ip_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_LONG + why);
-
-	/* long: fields: [ */
-	why = check_long(skb, pkt->data, pkt->data_end, pkt->udp_end, 42);
-	if (why)
-		return fr_up(skb, PROG_LONG + why);
-
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
-	if (be16(&udp->dst_port) != set_port)
-		return fr_up(skb, PROG_LONG + reason_no_match);
-
-	/* {lookup: conn: known: [long_id], do: [{count: "conn.packets"}, "pass"]}, */
-	struct val_known *conn;
-	{
-		struct key_known key __attribute__((aligned(8))) = {};
-
-		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		enum fr_found found = find_known(&key, pkt->lease, 0, &conn);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_LONG + reason_changing);
-		if (found == FR_MISSING)
-			conn = NULL;
-	}
-	if (fr_has(conn)) {
-		fr_shared_add(conn->packets, 1);
-		return long_ipv4_send(skb, pkt);
-	}
-
-	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
-	struct val_seen *fresh;
-	if (set_watch) {
-		{
-			struct key_seen key __attribute__((aligned(8))) = {};
-
-			key.id = be64(&v_long->id) & (__u64)set_id_mask;
-			enum fr_found found = find_seen(&key, pkt->lease, 8, &fresh);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, PROG_LONG + reason_changing);
-			if (found == FR_MISSING)
-				fresh = NULL;
-		}
-		if (fr_has(fresh))
-			return long_ipv4_send_2(skb, pkt);
-	}
-
-	/* let sender = {peer: peers: ["udp.src"]} */
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
-		enum fr_found found = find_peers(&key, pkt->lease, 32, &pkt->peer);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_LONG + reason_changing);
-		if (found == FR_MISSING)
-			pkt->peer = NULL;
-	}
-
-	return long_ipv4_rules(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int long_ipv6_send(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_LONG + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int long_ipv6_send_2(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_LONG + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int long_ipv6_send_3(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_long *v_long = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-
-	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
-	__u32 credit0 = fr_credit(pkt->total->moves, 0);
-	__u64 spent0 = 1;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_LONG + reason_over_moves);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_LONG + reason_over_moves);
-
-	/* let moved = {_id: string, learn: seen: {key: [_id], value: ["udp.src"], verified: f... */
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-		struct val_seen val __attribute__((aligned(8))) = {};
-
-		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		fr_put_endpoint_v6(&val.peer, ipv6->src, be16(&udp->src_port), 0);
-		fr_learning(0);
-		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) {
-			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			return fr_up(skb, PROG_LONG + reason_full_seen);
-		}
-	}
-
-	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {moved, _id: long_id}, {emi... */
-	__u64 said0 = be64(&v_long->id) & (__u64)set_id_mask;
-	__u64 said0_2[2];
-	st64((void *)said0_2, ld64(ipv6->src));
-	st64((void *)said0_2 + 8, ld64(ipv6->src + 8));
-	__u64 said0_3 = be16(&udp->src_port);
-
-	fr_count(PROG_LONG + reason_pass, len);
-	struct event_issued *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_issued),
-							  0);
-	if (event0) {
-		fr_head(&event0->head, 0, 2, sizeof(*event0));
-		st16((void *)event0 + 42, 0);
-		st32((void *)event0 + 44, 0);
-		event0->id = said0;
-		st64((void *)event0 + 24, ld64((void *)said0_2));
-		st64((void *)event0 + 32, ld64((void *)said0_2 + 8));
-		event0->peer.port = said0_3;
-		fr_submit(&event0->head, clock);
-	} else {
-		fr_lose(2);
-	}
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int long_ipv6_send_4(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	__u32 len = skb->len;
-
-	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
-	__u32 credit0 = fr_credit(pkt->total_2->moves, 0);
-	__u64 spent0 = 1;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_LONG + reason_over_moves);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_LONG + reason_over_moves);
-
-	fr_count(PROG_LONG + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int long_ipv6_send_5(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_LONG + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int long_ipv6_send_6(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_LONG + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int long_ipv6_send_7(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_long *v_long = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-
-	/* let by_source = {admit: {credit: "src.new", cost: 1, else: drop: "over_source"}} */
-	__u32 credit0 = fr_credit(pkt->src->new, 0);
-	__u64 spent0 = 1;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_LONG + reason_over_source);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_LONG + reason_over_source);
-
-	/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_network"}} */
-	__u32 credit1 = fr_credit(pkt->net->new, 0);
-	__u64 spent1 = 1;
-	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
-	if (admitted1 == FR_REFUSED) {
-		fr_refused(credit1, 0);
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_network);
-	}
-	if (unlikely(admitted1 == FR_CONTENDED)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_network);
-	}
-
-	/* let as_regular = {admit: {credit: "total.regulars", cost: 1, else: drop: "over_tota... */
-	__u32 credit2 = fr_credit(pkt->total->regulars, 0);
-	__u64 spent2 = 1;
-	__u64 admitted2 = fr_admit_timed(credit2, spent2, 0, clock);
-	if (admitted2 == FR_REFUSED) {
-		fr_refused(credit2, 0);
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_total);
-	}
-	if (unlikely(admitted2 == FR_CONTENDED)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_total);
-	}
-
-	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
-	{
-		struct key_attempts key __attribute__((aligned(8))) = {};
-		struct val_attempts val __attribute__((aligned(8))) = {};
-
-		key.id = be64(&v_long->id);
-		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-		val.packets = 1;
-		fr_learning(1);
-		if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY)) {
-			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			fr_refund(credit1, admitted1 - FR_ADMITTED);
-			fr_refund(credit2, admitted2 - FR_ADMITTED);
-			return fr_up(skb, PROG_LONG + reason_full_attempts);
-		}
-	}
-
-	fr_count(PROG_LONG + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int long_ipv6_send_8(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_long *v_long = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-
-	/* let by_source = {admit: {credit: "src.new", cost: 1, else: drop: "over_source"}} */
-	__u32 credit0 = fr_credit(pkt->src_2->new, 0);
-	__u64 spent0 = 1;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_LONG + reason_over_source);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_LONG + reason_over_source);
-
-	/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_network"}} */
-	__u32 credit1 = fr_credit(pkt->net_2->new, 0);
-	__u64 spent1 = 1;
-	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
-	if (admitted1 == FR_REFUSED) {
-		fr_refused(credit1, 0);
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_network);
-	}
-	if (unlikely(admitted1 == FR_CONTENDED)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_network);
-	}
-
-	/* let as_newcomer = {admit: {credit: "total.newcomers", cost: 1, else: drop: "over_ne... */
-	__u32 credit2 = fr_credit(pkt->total_2->newcomers, 0);
-	__u64 spent2 = 1;
-	__u64 admitted2 = fr_admit_timed(credit2, spent2, 0, clock);
-	if (admitted2 == FR_REFUSED) {
-		fr_refused(credit2, 0);
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_newcomers);
-	}
-	if (unlikely(admitted2 == FR_CONTENDED)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_newcomers);
-	}
-
-	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
-	{
-		struct key_attempts key __attribute__((aligned(8))) = {};
-		struct val_attempts val __attribute__((aligned(8))) = {};
-
-		key.id = be64(&v_long->id);
-		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-		val.packets = 1;
-		fr_learning(1);
-		if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY)) {
-			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			fr_refund(credit1, admitted1 - FR_ADMITTED);
-			fr_refund(credit2, admitted2 - FR_ADMITTED);
-			return fr_up(skb, PROG_LONG + reason_full_attempts);
-		}
-	}
-
-	fr_count(PROG_LONG + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int long_ipv6_send_9(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_long *v_long = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-
-	/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_network"}} */
-	__u32 credit0 = fr_credit(pkt->net->new, 0);
-	__u64 spent0 = 1;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_LONG + reason_over_network);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_LONG + reason_over_network);
-
-	/* let as_newcomer = {admit: {credit: "total.newcomers", cost: 1, else: drop: "over_ne... */
-	__u32 credit1 = fr_credit(pkt->total->newcomers, 0);
-	__u64 spent1 = 1;
-	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
-	if (admitted1 == FR_REFUSED) {
-		fr_refused(credit1, 0);
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_newcomers);
-	}
-	if (unlikely(admitted1 == FR_CONTENDED)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_drop(skb->len, PROG_LONG + reason_over_newcomers);
-	}
-
-	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
-	{
-		struct key_attempts key __attribute__((aligned(8))) = {};
-		struct val_attempts val __attribute__((aligned(8))) = {};
-
-		key.id = be64(&v_long->id);
-		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-		val.packets = 1;
-		fr_learning(1);
-		if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY)) {
-			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			fr_refund(credit1, admitted1 - FR_ADMITTED);
-			return fr_up(skb, PROG_LONG + reason_full_attempts);
-		}
-	}
-
-	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
-	__u64 said0[2];
-	st64((void *)said0, ld64(ipv6->src));
-	st64((void *)said0 + 8, ld64(ipv6->src + 8));
-
-	fr_count(PROG_LONG + reason_pass, len);
-	struct event_newcomer *event0 = bpf_ringbuf_reserve(&fr_events,
-							    sizeof(struct event_newcomer), 0);
-	if (event0) {
-		fr_head(&event0->head, 0, 1, sizeof(*event0));
-		st64((void *)event0 + 16, ld64((void *)said0));
-		st64((void *)event0 + 24, ld64((void *)said0 + 8));
-		fr_submit(&event0->head, clock);
-	} else {
-		fr_lose(1);
-	}
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int long_ipv6_totals(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-
-	/* let limits = {total: totals: ["udp.dst_port"]} */
-	{
-		struct key_totals key __attribute__((aligned(8))) = {};
-
-		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_totals(&key, pkt->lease, 136, &pkt->total);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_LONG + reason_no_totals,
-					 PROG_LONG + reason_changing);
-	}
-
-	/* let origin = {net: networks: ["ip.src"]} */
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
-
-		key.prefix.len = 128;
-		fr_put_v6(key.prefix.addr, ipv6->src, 4);
-		pkt->net = find_networks(&key);
-	}
-	if (!pkt->net)
-		return fr_up(skb, PROG_LONG + reason_no_networks);
-
-	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
-	return long_ipv6_send_9(skb, pkt);
-}
-
-static __always_inline int long_ipv6_rules_2(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* let known_source = {src: sources: ["ip.src"]} */
-	if (fr_has(pkt->src)) {
-		/* let origin = {net: networks: ["ip.src"]} */
-		{
-			struct key_networks key __attribute__((aligned(8))) = {};
-
-			key.prefix.len = 128;
-			fr_put_v6(key.prefix.addr, ipv6->src, 4);
-			pkt->net = find_networks(&key);
-		}
-		if (fr_has(pkt->net)) {
-			/* let limits = {total: totals: ["udp.dst_port"]} */
-			{
-				struct key_totals key __attribute__((aligned(8))) = {};
-
-				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, pkt->lease, 96,
-					&pkt->total);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, PROG_LONG + reason_changing);
-				if (found == FR_MISSING)
-					pkt->total = NULL;
-			}
-			if (fr_has(pkt->total)) {
-				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
-				if (pkt->src->regular)
-					return long_ipv6_send_7(skb, pkt);
-			}
-		}
-	}
-	{
-		struct key_sources key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.addr, ipv6->src, 0);
-		enum fr_found found = find_sources(&key, pkt->lease, 112, &pkt->src_2);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_LONG + reason_changing);
-		if (found == FR_MISSING)
-			pkt->src_2 = NULL;
-	}
-	if (fr_has(pkt->src_2)) {
-		{
-			struct key_networks key __attribute__((aligned(8))) = {};
-
-			key.prefix.len = 128;
-			fr_put_v6(key.prefix.addr, ipv6->src, 4);
-			pkt->net_2 = find_networks(&key);
-		}
-		if (fr_has(pkt->net_2)) {
-			{
-				struct key_totals key __attribute__((aligned(8))) = {};
-
-				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, pkt->lease, 120,
-					&pkt->total_2);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, PROG_LONG + reason_changing);
-				if (found == FR_MISSING)
-					pkt->total_2 = NULL;
-			}
-			if (fr_has(pkt->total_2)) {
-				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
-				return long_ipv6_send_8(skb, pkt);
-			}
-		}
-	}
-
-	return long_ipv6_totals(skb, pkt);
-}
-
-static __always_inline int long_ipv6_attempts(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	struct hdr_long *v_long = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* {lookup: try: attempts: attempt, when: "try.packets < setting.tries", do: [{learn: ... */
-	struct val_attempts *try;
-	{
-		struct key_attempts key __attribute__((aligned(8))) = {};
-
-		key.id = be64(&v_long->id);
-		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-		enum fr_found found = find_attempts(&key, pkt->lease, 80, &try);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_LONG + reason_changing);
-		if (found == FR_MISSING)
-			try = NULL;
-	}
-	if (fr_has(try)) {
-		if (try->packets < set_tries) {
-			{
-				struct key_attempts key __attribute__((aligned(8))) = {};
-				struct val_attempts val __attribute__((aligned(8))) = {};
-
-				key.id = be64(&v_long->id);
-				fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-				val.packets = ((__u64)try->packets + 1) & 255;
-				fr_learning(1);
-				if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY))
-					return fr_up(skb, PROG_LONG + reason_full_attempts);
-			}
-			return long_ipv6_send_5(skb, pkt);
-		}
-	}
-
-	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
-	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
-		return fr_drop(skb->len, PROG_LONG + reason_closed);
-	if (!fr_lease_valid(pkt->lease, pkt->now))
-		return long_ipv6_send_6(skb, pkt);
-
-	/* {when: "len(udp.payload) < 1200 && !(?(early))", do: [{drop: "too_short"}]}, */
-	if (pkt->udp_end - 62 < 0x4b0 &&
-	    !((be32(&v_long->version) == 1 && ((be8(&v_long->form_to_flags) >> 4) & 3) == 1) ||
-	      (be32(&v_long->version) == 0x6b3343cf &&
-	       ((be8(&v_long->form_to_flags) >> 4) & 3) == 2)))
-		return fr_drop(skb->len, PROG_LONG + reason_too_short);
-
-	/* let known_source = {src: sources: ["ip.src"]} */
-	{
-		struct key_sources key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.addr, ipv6->src, 0);
-		enum fr_found found = find_sources(&key, pkt->lease, 88, &pkt->src);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_LONG + reason_changing);
-		if (found == FR_MISSING)
-			pkt->src = NULL;
-	}
-
-	return long_ipv6_rules_2(skb, pkt);
-}
-
-static __always_inline int long_ipv6_rules(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_long *v_long = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-
-	/* let sender = {peer: peers: ["udp.src"]} */
-	if (fr_has(pkt->peer)) {
-		/* let limits = {total: totals: ["udp.dst_port"]} */
-		{
-			struct key_totals key __attribute__((aligned(8))) = {};
-
-			key.port = be16(&udp->dst_port);
-			enum fr_found found = find_totals(&key, pkt->lease, 40, &pkt->total);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, PROG_LONG + reason_changing);
-			if (found == FR_MISSING)
-				pkt->total = NULL;
-		}
-		if (fr_has(pkt->total)) {
-			/* let proven = "setting.watch && peer.short >= 3" */
-			if (set_watch && pkt->peer->m_short >= 3) {
-				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
-				return long_ipv6_send_3(skb, pkt);
-			}
-		}
-	}
-
-	/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do: [by_mov... */
-	struct val_peers *peer;
-	if (set_watch && be8(&v_long->id_length) < 8) {
-		{
-			struct key_peers key __attribute__((aligned(8))) = {};
-
-			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-			enum fr_found found = find_peers(&key, pkt->lease, 56, &peer);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, PROG_LONG + reason_changing);
-			if (found == FR_MISSING)
-				peer = NULL;
-		}
-		if (fr_has(peer)) {
-			{
-				struct key_totals key __attribute__((aligned(8))) = {};
-
-				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, pkt->lease, 64,
-					&pkt->total_2);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, PROG_LONG + reason_changing);
-				if (found == FR_MISSING)
-					pkt->total_2 = NULL;
-			}
-			if (fr_has(pkt->total_2))
-				return long_ipv6_send_4(skb, pkt);
-		}
-	}
-
-	return long_ipv6_attempts(skb, pkt);
-}
-
-static __always_inline int long_ipv6(struct __sk_buff *skb, struct long_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_long *v_long = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u64 ip_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_LONG + why);
-
-	/* long: fields: [ */
-	why = check_long(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
-	if (why)
-		return fr_up(skb, PROG_LONG + why);
-
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
-	if (be16(&udp->dst_port) != set_port)
-		return fr_up(skb, PROG_LONG + reason_no_match);
-
-	/* {lookup: conn: known: [long_id], do: [{count: "conn.packets"}, "pass"]}, */
-	struct val_known *conn;
-	{
-		struct key_known key __attribute__((aligned(8))) = {};
-
-		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		enum fr_found found = find_known(&key, pkt->lease, 0, &conn);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_LONG + reason_changing);
-		if (found == FR_MISSING)
-			conn = NULL;
-	}
-	if (fr_has(conn)) {
-		fr_shared_add(conn->packets, 1);
-		return long_ipv6_send(skb, pkt);
-	}
-
-	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
-	struct val_seen *fresh;
-	if (set_watch) {
-		{
-			struct key_seen key __attribute__((aligned(8))) = {};
-
-			key.id = be64(&v_long->id) & (__u64)set_id_mask;
-			enum fr_found found = find_seen(&key, pkt->lease, 8, &fresh);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, PROG_LONG + reason_changing);
-			if (found == FR_MISSING)
-				fresh = NULL;
-		}
-		if (fr_has(fresh))
-			return long_ipv6_send_2(skb, pkt);
-	}
-
-	/* let sender = {peer: peers: ["udp.src"]} */
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-		enum fr_found found = find_peers(&key, pkt->lease, 32, &pkt->peer);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_LONG + reason_changing);
-		if (found == FR_MISSING)
-			pkt->peer = NULL;
-	}
-
-	return long_ipv6_rules(skb, pkt);
-}
-
-SEC("tc") int prog_long(struct __sk_buff *skb)
-{
-	struct long_packet pkt;
-
-	pkt.lease = fr_the_lease();
-	pkt.now = bpf_jiffies64();
-
-	fr_pull(skb, 76);
-	pkt.data = (void *)(long)skb->data;
-	pkt.data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = pkt.data;
-
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
-	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
-	if (why)
-		return fr_up(skb, PROG_LONG + why);
-	if (be16(&eth->type) == ETH_P_IP)
-		return long_ipv4(skb, &pkt);
-	if (be16(&eth->type) == ETH_P_IPV6)
-		return long_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_LONG + reason_not_ip);
-}
-
-/*
- * prog_short: tc/ingress
- *	eth ipv4 udp short
- *	eth ipv6 udp short
- */
-
-/* What is known of a packet. */
-struct short_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 now;
-	struct val_peers *peer;
-	struct val_totals *total;
-	struct val_totals *total_2;
-};
 
 static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 udp_end, const __u32 at)
@@ -1821,691 +628,26 @@ static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-static __always_inline int short_ipv4_send(struct __sk_buff *skb, struct short_packet *pkt)
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
 {
-	__u32 len = skb->len;
+	struct hdr_ipv6 *ipv6 = data + at;
 
-	fr_count(PROG_SHORT + reason_pass, len);
-	return TC_ACT_UNSPEC;
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
 }
-
-static __always_inline int short_ipv4_send_2(struct __sk_buff *skb, struct short_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_SHORT + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int short_ipv4_send_3(struct __sk_buff *skb, struct short_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_short *v_short = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-
-	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
-	__u32 credit0 = fr_credit(pkt->total->moves, 0);
-	__u64 spent0 = 1;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_SHORT + reason_over_moves);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_SHORT + reason_over_moves);
-
-	/* let moved = {_id: string, learn: seen: {key: [_id], value: ["udp.src"], verified: f... */
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-		struct val_seen val __attribute__((aligned(8))) = {};
-
-		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		fr_put_endpoint_v4(&val.peer, ld32(ipv4->src), be16(&udp->src_port));
-		fr_learning(0);
-		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) {
-			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			return fr_up(skb, PROG_SHORT + reason_full_seen);
-		}
-	}
-
-	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {moved, _id: short_id}, {em... */
-	__u64 said0 = be64(&v_short->id) & (__u64)set_id_mask;
-	__u64 said0_2[2];
-	st64((void *)said0_2, 0);
-	st64((void *)said0_2 + 8, ((__u64)ld32(ipv4->src) << 32) | 0xffff0000ULL);
-	__u64 said0_3 = be16(&udp->src_port);
-
-	fr_count(PROG_SHORT + reason_pass, len);
-	struct event_issued *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_issued),
-							  0);
-	if (event0) {
-		fr_head(&event0->head, 0, 2, sizeof(*event0));
-		st16((void *)event0 + 42, 0);
-		st32((void *)event0 + 44, 0);
-		event0->id = said0;
-		st64((void *)event0 + 24, ld64((void *)said0_2));
-		st64((void *)event0 + 32, ld64((void *)said0_2 + 8));
-		event0->peer.port = said0_3;
-		fr_submit(&event0->head, clock);
-	} else {
-		fr_lose(2);
-	}
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int short_ipv4_send_4(struct __sk_buff *skb, struct short_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	__u32 len = skb->len;
-
-	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
-	__u32 credit0 = fr_credit(pkt->total_2->moves, 0);
-	__u64 spent0 = 1;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_SHORT + reason_over_moves);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_SHORT + reason_over_moves);
-
-	fr_count(PROG_SHORT + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int short_ipv4_send_5(struct __sk_buff *skb, struct short_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_SHORT + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int short_ipv4_send_6(struct __sk_buff *skb, struct short_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	__u32 len = skb->len;
-
-	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
-	__u32 credit0 = fr_credit(pkt->total->strays, 0);
-	__u64 spent0 = 1;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_SHORT + reason_stray);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_SHORT + reason_stray);
-
-	fr_count(PROG_SHORT + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int short_ipv4_rules_2(struct __sk_buff *skb, struct short_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-
-	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
-	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
-		return fr_drop(skb->len, PROG_SHORT + reason_closed);
-	if (!fr_lease_valid(pkt->lease, pkt->now))
-		return short_ipv4_send_5(skb, pkt);
-
-	/* let limits = {total: totals: ["udp.dst_port"]} */
-	{
-		struct key_totals key __attribute__((aligned(8))) = {};
-
-		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_totals(&key, pkt->lease, 80, &pkt->total);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_SHORT + reason_no_totals,
-					 PROG_SHORT + reason_changing);
-	}
-
-	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
-	return short_ipv4_send_6(skb, pkt);
-}
-
-static __always_inline int short_ipv4_rules(struct __sk_buff *skb, struct short_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-
-	/* let sender = {peer: peers: ["udp.src"]} */
-	if (fr_has(pkt->peer)) {
-		/* let limits = {total: totals: ["udp.dst_port"]} */
-		{
-			struct key_totals key __attribute__((aligned(8))) = {};
-
-			key.port = be16(&udp->dst_port);
-			enum fr_found found = find_totals(&key, pkt->lease, 40, &pkt->total);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, PROG_SHORT + reason_changing);
-			if (found == FR_MISSING)
-				pkt->total = NULL;
-		}
-		if (fr_has(pkt->total)) {
-			/* let proven = "setting.watch && peer.short >= 3" */
-			if (set_watch && pkt->peer->m_short >= 3) {
-				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
-				return short_ipv4_send_3(skb, pkt);
-			}
-		}
-	}
-
-	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
-	struct val_peers *peer;
-	if (set_watch) {
-		{
-			struct key_peers key __attribute__((aligned(8))) = {};
-
-			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
-			enum fr_found found = find_peers(&key, pkt->lease, 56, &peer);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, PROG_SHORT + reason_changing);
-			if (found == FR_MISSING)
-				peer = NULL;
-		}
-		if (fr_has(peer)) {
-			{
-				struct key_totals key __attribute__((aligned(8))) = {};
-
-				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, pkt->lease, 64,
-					&pkt->total_2);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, PROG_SHORT + reason_changing);
-				if (found == FR_MISSING)
-					pkt->total_2 = NULL;
-			}
-			if (fr_has(pkt->total_2))
-				return short_ipv4_send_4(skb, pkt);
-		}
-	}
-
-	return short_ipv4_rules_2(skb, pkt);
-}
-
-static __always_inline int short_ipv4(struct __sk_buff *skb, struct short_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short *v_short = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_SHORT + why);
-
-	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
-	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42);
-	if (why)
-		return fr_up(skb, PROG_SHORT + why);
-
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
-	if (be16(&udp->dst_port) != set_port)
-		return fr_up(skb, PROG_SHORT + reason_no_match);
-
-	/* {lookup: conn: known: [short_id], do: [{count: "conn.packets"}, "pass"]}, */
-	struct val_known *conn;
-	{
-		struct key_known key __attribute__((aligned(8))) = {};
-
-		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		enum fr_found found = find_known(&key, pkt->lease, 0, &conn);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_SHORT + reason_changing);
-		if (found == FR_MISSING)
-			conn = NULL;
-	}
-	if (fr_has(conn)) {
-		fr_shared_add(conn->packets, 1);
-		return short_ipv4_send(skb, pkt);
-	}
-
-	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
-	struct val_seen *fresh;
-	if (set_watch) {
-		{
-			struct key_seen key __attribute__((aligned(8))) = {};
-
-			key.id = be64(&v_short->id) & (__u64)set_id_mask;
-			enum fr_found found = find_seen(&key, pkt->lease, 8, &fresh);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, PROG_SHORT + reason_changing);
-			if (found == FR_MISSING)
-				fresh = NULL;
-		}
-		if (fr_has(fresh))
-			return short_ipv4_send_2(skb, pkt);
-	}
-
-	/* let sender = {peer: peers: ["udp.src"]} */
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
-		enum fr_found found = find_peers(&key, pkt->lease, 32, &pkt->peer);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_SHORT + reason_changing);
-		if (found == FR_MISSING)
-			pkt->peer = NULL;
-	}
-
-	return short_ipv4_rules(skb, pkt);
-}
-
-static __always_inline int short_ipv6_send(struct __sk_buff *skb, struct short_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_SHORT + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int short_ipv6_send_2(struct __sk_buff *skb, struct short_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_SHORT + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int short_ipv6_send_3(struct __sk_buff *skb, struct short_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_short *v_short = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-
-	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
-	__u32 credit0 = fr_credit(pkt->total->moves, 0);
-	__u64 spent0 = 1;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_SHORT + reason_over_moves);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_SHORT + reason_over_moves);
-
-	/* let moved = {_id: string, learn: seen: {key: [_id], value: ["udp.src"], verified: f... */
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-		struct val_seen val __attribute__((aligned(8))) = {};
-
-		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		fr_put_endpoint_v6(&val.peer, ipv6->src, be16(&udp->src_port), 0);
-		fr_learning(0);
-		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) {
-			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			return fr_up(skb, PROG_SHORT + reason_full_seen);
-		}
-	}
-
-	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {moved, _id: short_id}, {em... */
-	__u64 said0 = be64(&v_short->id) & (__u64)set_id_mask;
-	__u64 said0_2[2];
-	st64((void *)said0_2, ld64(ipv6->src));
-	st64((void *)said0_2 + 8, ld64(ipv6->src + 8));
-	__u64 said0_3 = be16(&udp->src_port);
-
-	fr_count(PROG_SHORT + reason_pass, len);
-	struct event_issued *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_issued),
-							  0);
-	if (event0) {
-		fr_head(&event0->head, 0, 2, sizeof(*event0));
-		st16((void *)event0 + 42, 0);
-		st32((void *)event0 + 44, 0);
-		event0->id = said0;
-		st64((void *)event0 + 24, ld64((void *)said0_2));
-		st64((void *)event0 + 32, ld64((void *)said0_2 + 8));
-		event0->peer.port = said0_3;
-		fr_submit(&event0->head, clock);
-	} else {
-		fr_lose(2);
-	}
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int short_ipv6_send_4(struct __sk_buff *skb, struct short_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	__u32 len = skb->len;
-
-	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
-	__u32 credit0 = fr_credit(pkt->total_2->moves, 0);
-	__u64 spent0 = 1;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_SHORT + reason_over_moves);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_SHORT + reason_over_moves);
-
-	fr_count(PROG_SHORT + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int short_ipv6_send_5(struct __sk_buff *skb, struct short_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_SHORT + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int short_ipv6_send_6(struct __sk_buff *skb, struct short_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	__u32 len = skb->len;
-
-	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
-	__u32 credit0 = fr_credit(pkt->total->strays, 0);
-	__u64 spent0 = 1;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_drop(skb->len, PROG_SHORT + reason_stray);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, PROG_SHORT + reason_stray);
-
-	fr_count(PROG_SHORT + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int short_ipv6_rules_2(struct __sk_buff *skb, struct short_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
-	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
-		return fr_drop(skb->len, PROG_SHORT + reason_closed);
-	if (!fr_lease_valid(pkt->lease, pkt->now))
-		return short_ipv6_send_5(skb, pkt);
-
-	/* let limits = {total: totals: ["udp.dst_port"]} */
-	{
-		struct key_totals key __attribute__((aligned(8))) = {};
-
-		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_totals(&key, pkt->lease, 80, &pkt->total);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_SHORT + reason_no_totals,
-					 PROG_SHORT + reason_changing);
-	}
-
-	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
-	return short_ipv6_send_6(skb, pkt);
-}
-
-static __always_inline int short_ipv6_rules(struct __sk_buff *skb, struct short_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-
-	/* let sender = {peer: peers: ["udp.src"]} */
-	if (fr_has(pkt->peer)) {
-		/* let limits = {total: totals: ["udp.dst_port"]} */
-		{
-			struct key_totals key __attribute__((aligned(8))) = {};
-
-			key.port = be16(&udp->dst_port);
-			enum fr_found found = find_totals(&key, pkt->lease, 40, &pkt->total);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, PROG_SHORT + reason_changing);
-			if (found == FR_MISSING)
-				pkt->total = NULL;
-		}
-		if (fr_has(pkt->total)) {
-			/* let proven = "setting.watch && peer.short >= 3" */
-			if (set_watch && pkt->peer->m_short >= 3) {
-				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
-				return short_ipv6_send_3(skb, pkt);
-			}
-		}
-	}
-
-	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
-	struct val_peers *peer;
-	if (set_watch) {
-		{
-			struct key_peers key __attribute__((aligned(8))) = {};
-
-			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-			enum fr_found found = find_peers(&key, pkt->lease, 56, &peer);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, PROG_SHORT + reason_changing);
-			if (found == FR_MISSING)
-				peer = NULL;
-		}
-		if (fr_has(peer)) {
-			{
-				struct key_totals key __attribute__((aligned(8))) = {};
-
-				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, pkt->lease, 64,
-					&pkt->total_2);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, PROG_SHORT + reason_changing);
-				if (found == FR_MISSING)
-					pkt->total_2 = NULL;
-			}
-			if (fr_has(pkt->total_2))
-				return short_ipv6_send_4(skb, pkt);
-		}
-	}
-
-	return short_ipv6_rules_2(skb, pkt);
-}
-
-static __always_inline int short_ipv6(struct __sk_buff *skb, struct short_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short *v_short = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_SHORT + why);
-
-	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
-	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 62);
-	if (why)
-		return fr_up(skb, PROG_SHORT + why);
-
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
-	if (be16(&udp->dst_port) != set_port)
-		return fr_up(skb, PROG_SHORT + reason_no_match);
-
-	/* {lookup: conn: known: [short_id], do: [{count: "conn.packets"}, "pass"]}, */
-	struct val_known *conn;
-	{
-		struct key_known key __attribute__((aligned(8))) = {};
-
-		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		enum fr_found found = find_known(&key, pkt->lease, 0, &conn);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_SHORT + reason_changing);
-		if (found == FR_MISSING)
-			conn = NULL;
-	}
-	if (fr_has(conn)) {
-		fr_shared_add(conn->packets, 1);
-		return short_ipv6_send(skb, pkt);
-	}
-
-	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
-	struct val_seen *fresh;
-	if (set_watch) {
-		{
-			struct key_seen key __attribute__((aligned(8))) = {};
-
-			key.id = be64(&v_short->id) & (__u64)set_id_mask;
-			enum fr_found found = find_seen(&key, pkt->lease, 8, &fresh);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, PROG_SHORT + reason_changing);
-			if (found == FR_MISSING)
-				fresh = NULL;
-		}
-		if (fr_has(fresh))
-			return short_ipv6_send_2(skb, pkt);
-	}
-
-	/* let sender = {peer: peers: ["udp.src"]} */
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-		enum fr_found found = find_peers(&key, pkt->lease, 32, &pkt->peer);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_SHORT + reason_changing);
-		if (found == FR_MISSING)
-			pkt->peer = NULL;
-	}
-
-	return short_ipv6_rules(skb, pkt);
-}
-
-SEC("tc") int prog_short(struct __sk_buff *skb)
-{
-	struct short_packet pkt;
-
-	pkt.lease = fr_the_lease();
-	pkt.now = bpf_jiffies64();
-
-	fr_pull(skb, 71);
-	pkt.data = (void *)(long)skb->data;
-	pkt.data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = pkt.data;
-
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
-	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
-	if (why)
-		return fr_up(skb, PROG_SHORT + why);
-	if (be16(&eth->type) == ETH_P_IP)
-		return short_ipv4(skb, &pkt);
-	if (be16(&eth->type) == ETH_P_IPV6)
-		return short_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_SHORT + reason_not_ip);
-}
-
-/*
- * prog_tiny: tc/ingress
- *	eth ipv4 udp
- *	eth ipv6 udp
- */
-
-/* What is known of a packet. */
-struct tiny_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 now;
-};
-
-static __always_inline int tiny_ipv4_send(struct __sk_buff *skb, struct tiny_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_TINY + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int tiny_ipv4(struct __sk_buff *skb, struct tiny_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_TINY + why);
-
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
-	if (be16(&udp->dst_port) != set_port)
-		return fr_up(skb, PROG_TINY + reason_no_match);
-
-	/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: [{drop: ... */
-	if (udp_end - 42 < 21 && (fr_lease_valid(pkt->lease, pkt->now) || set_closed))
-		return fr_drop(skb->len, PROG_TINY + reason_too_short);
-	return tiny_ipv4_send(skb, pkt);
-}
-
-static __always_inline int tiny_ipv6_send(struct __sk_buff *skb, struct tiny_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_TINY + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int tiny_ipv6(struct __sk_buff *skb, struct tiny_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_TINY + why);
-
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
-	if (be16(&udp->dst_port) != set_port)
-		return fr_up(skb, PROG_TINY + reason_no_match);
-
-	/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: [{drop: ... */
-	if (udp_end - 62 < 21 && (fr_lease_valid(pkt->lease, pkt->now) || set_closed))
-		return fr_drop(skb->len, PROG_TINY + reason_too_short);
-	return tiny_ipv6_send(skb, pkt);
-}
-
-SEC("tc") int prog_tiny(struct __sk_buff *skb)
-{
-	struct tiny_packet pkt;
-
-	pkt.lease = fr_the_lease();
-	pkt.now = bpf_jiffies64();
-
-	fr_pull(skb, 62);
-	pkt.data = (void *)(long)skb->data;
-	pkt.data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = pkt.data;
-
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
-	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
-	if (why)
-		return fr_up(skb, PROG_TINY + why);
-	if (be16(&eth->type) == ETH_P_IP)
-		return tiny_ipv4(skb, &pkt);
-	if (be16(&eth->type) == ETH_P_IPV6)
-		return tiny_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_TINY + reason_not_ip);
-}
-
-/*
- * prog_answer: tc/egress
- *	eth ipv4 udp answer
- *	eth ipv6 udp answer
- */
-
-/* What is known of a packet. */
-struct answer_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	void *at_answer_to_end;
-	struct val_known *conn;
-	struct val_seen *fresh;
-};
 
 static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
@@ -2533,6 +675,1011 @@ static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
+/*
+ * prog_long: tc/ingress
+ *	eth ipv4 udp long
+ *	eth ipv6 udp long
+ */
+
+static __always_inline __u32 check_long(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, const __u32 at)
+{
+	struct hdr_long *v_long = data + at;
+
+	if ((void *)(v_long + 1) > data_end || at + sizeof(*v_long) > udp_end)
+		return reason_truncated;
+	if ((be8(&v_long->form_to_flags) >> 7) != 1)
+		return reason_long_form;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	return 0;
+}
+
+static __always_inline int long_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int long_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int long_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int long_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int long_ipv6_send_5(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int long_ipv4_send_5(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int long_ipv6_send_6(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int long_ipv4_send_6(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int long_ip_send_7(struct __sk_buff *skb, struct packet *pkt,
+					  const int to_v6, const int second)
+{
+	__u64 clock = bpf_ktime_get_ns();
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_long *v_long = pkt->data + (to_v6 ? 62 : 42);
+	__u32 len = skb->len;
+	__u32 credit0;
+
+	if (second) {
+		/* let by_source = {admit: {credit: "src.new", cost: 1, else: drop: "over_sour... */
+		credit0 = fr_credit(pkt->src_2->new, 0);
+	} else {
+		/* let by_source = {admit: {credit: "src.new", cost: 1, else: drop: "over_sour... */
+		credit0 = fr_credit(pkt->src->new, 0);
+	}
+	__u64 spent0 = 1;
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, 0);
+		return fr_drop(skb->len, pkt->prog + reason_over_source);
+	}
+	if (unlikely(admitted0 == FR_CONTENDED))
+		return fr_drop(skb->len, pkt->prog + reason_over_source);
+	__u32 credit1;
+	if (second) {
+		/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_net... */
+		credit1 = fr_credit(pkt->net_2->new, 0);
+	} else {
+		/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_net... */
+		credit1 = fr_credit(pkt->net->new, 0);
+	}
+	__u64 spent1 = 1;
+	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
+	if (admitted1 == FR_REFUSED) {
+		fr_refused(credit1, 0);
+		fr_refund(credit0, admitted0 - FR_ADMITTED);
+		return fr_drop(skb->len, pkt->prog + reason_over_network);
+	}
+	if (unlikely(admitted1 == FR_CONTENDED)) {
+		fr_refund(credit0, admitted0 - FR_ADMITTED);
+		return fr_drop(skb->len, pkt->prog + reason_over_network);
+	}
+	__u32 credit2;
+	if (second) {
+		/* let as_newcomer = {admit: {credit: "total.newcomers", cost: 1, else: drop: ... */
+		credit2 = fr_credit(pkt->total_2->newcomers, 0);
+	} else {
+		/* let as_regular = {admit: {credit: "total.regulars", cost: 1, else: drop: "o... */
+		credit2 = fr_credit(pkt->total->regulars, 0);
+	}
+	__u64 spent2 = 1;
+	__u64 admitted2 = fr_admit_timed(credit2, spent2, 0, clock);
+	if (admitted2 == FR_REFUSED) {
+		fr_refused(credit2, 0);
+		fr_refund(credit0, admitted0 - FR_ADMITTED);
+		fr_refund(credit1, admitted1 - FR_ADMITTED);
+		return fr_drop(skb->len,
+			       pkt->prog + (second ? reason_over_newcomers : reason_over_total));
+	}
+	if (unlikely(admitted2 == FR_CONTENDED)) {
+		fr_refund(credit0, admitted0 - FR_ADMITTED);
+		fr_refund(credit1, admitted1 - FR_ADMITTED);
+		return fr_drop(skb->len,
+			       pkt->prog + (second ? reason_over_newcomers : reason_over_total));
+	}
+
+	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
+	{
+		struct key_attempts key __attribute__((aligned(8))) = {};
+		struct val_attempts val __attribute__((aligned(8))) = {};
+
+		key.id = be64(&v_long->id);
+		if (to_v6)
+			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+		else
+			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+		val.packets = 1;
+		fr_learning(1);
+		if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY)) {
+			fr_refund(credit0, admitted0 - FR_ADMITTED);
+			fr_refund(credit1, admitted1 - FR_ADMITTED);
+			fr_refund(credit2, admitted2 - FR_ADMITTED);
+			return fr_up(skb, pkt->prog + reason_full_attempts);
+		}
+	}
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int long_ip_send_9(struct __sk_buff *skb, struct packet *pkt,
+					  const int to_v6)
+{
+	__u64 clock = bpf_ktime_get_ns();
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_long *v_long = pkt->data + (to_v6 ? 62 : 42);
+	__u32 len = skb->len;
+
+	/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_network"}} */
+	__u32 credit0 = fr_credit(pkt->net->new, 0);
+	__u64 spent0 = 1;
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, 0);
+		return fr_drop(skb->len, pkt->prog + reason_over_network);
+	}
+	if (unlikely(admitted0 == FR_CONTENDED))
+		return fr_drop(skb->len, pkt->prog + reason_over_network);
+
+	/* let as_newcomer = {admit: {credit: "total.newcomers", cost: 1, else: drop: "over_ne... */
+	__u32 credit1 = fr_credit(pkt->total->newcomers, 0);
+	__u64 spent1 = 1;
+	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
+	if (admitted1 == FR_REFUSED) {
+		fr_refused(credit1, 0);
+		fr_refund(credit0, admitted0 - FR_ADMITTED);
+		return fr_drop(skb->len, pkt->prog + reason_over_newcomers);
+	}
+	if (unlikely(admitted1 == FR_CONTENDED)) {
+		fr_refund(credit0, admitted0 - FR_ADMITTED);
+		return fr_drop(skb->len, pkt->prog + reason_over_newcomers);
+	}
+
+	/* let begun = {learn: attempts: {key: attempt, value: [1], verified: false}} */
+	{
+		struct key_attempts key __attribute__((aligned(8))) = {};
+		struct val_attempts val __attribute__((aligned(8))) = {};
+
+		key.id = be64(&v_long->id);
+		if (to_v6)
+			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+		else
+			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+		val.packets = 1;
+		fr_learning(1);
+		if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY)) {
+			fr_refund(credit0, admitted0 - FR_ADMITTED);
+			fr_refund(credit1, admitted1 - FR_ADMITTED);
+			return fr_up(skb, pkt->prog + reason_full_attempts);
+		}
+	}
+
+	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
+	__u64 said0[2];
+	if (to_v6) {
+		st64((void *)said0, ld64(ipv6->src));
+		st64((void *)said0 + 8, ld64(ipv6->src + 8));
+	} else {
+		st64((void *)said0, 0);
+		st64((void *)said0 + 8, ((__u64)ld32(ipv4->src) << 32) | 0xffff0000ULL);
+	}
+
+	fr_count(pkt->prog + reason_pass, len);
+	struct event_newcomer *event0 = bpf_ringbuf_reserve(&fr_events,
+							    sizeof(struct event_newcomer), 0);
+	if (event0) {
+		fr_head(&event0->head, 0, 1, sizeof(*event0));
+		st64((void *)event0 + 16, ld64((void *)said0));
+		st64((void *)event0 + 24, ld64((void *)said0 + 8));
+		fr_submit(&event0->head, clock);
+	} else {
+		fr_lose(1);
+	}
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int long_ip_totals(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+
+	/* let limits = {total: totals: ["udp.dst_port"]} */
+	{
+		struct key_totals key __attribute__((aligned(8))) = {};
+
+		key.port = be16(&udp->dst_port);
+		enum fr_found found = find_totals(&key, pkt->lease, 136, &pkt->total);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, pkt->prog + reason_no_totals,
+					 pkt->prog + reason_changing);
+	}
+
+	/* let origin = {net: networks: ["ip.src"]} */
+	{
+		struct key_networks key __attribute__((aligned(8))) = {};
+
+		key.prefix.len = 128;
+		if (v6)
+			fr_put_v6(key.prefix.addr, ipv6->src, 4);
+		else
+			fr_put_v4(key.prefix.addr, ld32(ipv4->src));
+		pkt->net = find_networks(&key);
+	}
+	if (!pkt->net)
+		return fr_up(skb, pkt->prog + reason_no_networks);
+
+	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
+	return long_ip_send_9(skb, pkt, v6);
+}
+
+static __always_inline int long_ip_rules_2(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+
+	/* let known_source = {src: sources: ["ip.src"]} */
+	if (fr_has(pkt->src)) {
+		/* let origin = {net: networks: ["ip.src"]} */
+		{
+			struct key_networks key __attribute__((aligned(8))) = {};
+
+			key.prefix.len = 128;
+			if (v6)
+				fr_put_v6(key.prefix.addr, ipv6->src, 4);
+			else
+				fr_put_v4(key.prefix.addr, ld32(ipv4->src));
+			pkt->net = find_networks(&key);
+		}
+		if (fr_has(pkt->net)) {
+			/* let limits = {total: totals: ["udp.dst_port"]} */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, pkt->lease, 96,
+					&pkt->total);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, pkt->prog + reason_changing);
+				if (found == FR_MISSING)
+					pkt->total = NULL;
+			}
+			if (fr_has(pkt->total)) {
+				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
+				if (pkt->src->regular)
+					return long_ip_send_7(skb, pkt, v6, 0);
+			}
+		}
+	}
+	{
+		struct key_sources key __attribute__((aligned(8))) = {};
+		if (v6) {
+			fr_put_v6(key.addr, ipv6->src, 0);
+		} else {
+			fr_put_v4(key.addr, ld32(ipv4->src));
+		}
+		enum fr_found found = find_sources(&key, pkt->lease, 112, &pkt->src_2);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, pkt->prog + reason_changing);
+		if (found == FR_MISSING)
+			pkt->src_2 = NULL;
+	}
+	if (fr_has(pkt->src_2)) {
+		{
+			struct key_networks key __attribute__((aligned(8))) = {};
+
+			key.prefix.len = 128;
+			if (v6)
+				fr_put_v6(key.prefix.addr, ipv6->src, 4);
+			else
+				fr_put_v4(key.prefix.addr, ld32(ipv4->src));
+			pkt->net_2 = find_networks(&key);
+		}
+		if (fr_has(pkt->net_2)) {
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, pkt->lease, 120,
+					&pkt->total_2);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, pkt->prog + reason_changing);
+				if (found == FR_MISSING)
+					pkt->total_2 = NULL;
+			}
+			if (fr_has(pkt->total_2)) {
+				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
+				return long_ip_send_7(skb, pkt, v6, 1);
+			}
+		}
+	}
+	if (v6) {
+		return long_ip_totals(skb, pkt, 1);
+	}
+
+	return long_ip_totals(skb, pkt, 0);
+}
+
+static __always_inline int long_ip_attempts(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_long *v_long = pkt->data + (v6 ? 62 : 42);
+
+	/* {lookup: try: attempts: attempt, when: "try.packets < setting.tries", do: [{learn: ... */
+	struct val_attempts *try;
+	{
+		struct key_attempts key __attribute__((aligned(8))) = {};
+
+		key.id = be64(&v_long->id);
+		if (v6)
+			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+		else
+			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+		enum fr_found found = find_attempts(&key, pkt->lease, 80, &try);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, pkt->prog + reason_changing);
+		if (found == FR_MISSING)
+			try = NULL;
+	}
+	if (fr_has(try)) {
+		if (try->packets < set_tries) {
+			{
+				struct key_attempts key __attribute__((aligned(8))) = {};
+				struct val_attempts val __attribute__((aligned(8))) = {};
+
+				key.id = be64(&v_long->id);
+				if (v6)
+					fr_put_endpoint_v6(&key.peer, ipv6->src,
+							   be16(&udp->src_port), 0);
+				else
+					fr_put_endpoint_v4(&key.peer, ld32(ipv4->src),
+							   be16(&udp->src_port));
+				val.packets = ((__u64)try->packets + 1) & 255;
+				fr_learning(1);
+				if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY))
+					return fr_up(skb, pkt->prog + reason_full_attempts);
+			}
+			if (v6)
+				return long_ipv6_send_5(skb, pkt);
+			return long_ipv4_send_5(skb, pkt);
+		}
+	}
+
+	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
+	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
+		return fr_drop(skb->len, pkt->prog + reason_closed);
+	if (!fr_lease_valid(pkt->lease, pkt->now)) {
+		if (v6)
+			return long_ipv6_send_6(skb, pkt);
+		return long_ipv4_send_6(skb, pkt);
+	}
+
+	/* {when: "len(udp.payload) < 1200 && !(?(early))", do: [{drop: "too_short"}]}, */
+	if (pkt->udp_end - (v6 ? 62 : 42) < 0x4b0 &&
+	    !((be32(&v_long->version) == 1 && ((be8(&v_long->form_to_flags) >> 4) & 3) == 1) ||
+	      (be32(&v_long->version) == 0x6b3343cf &&
+	       ((be8(&v_long->form_to_flags) >> 4) & 3) == 2)))
+		return fr_drop(skb->len, pkt->prog + reason_too_short);
+
+	/* let known_source = {src: sources: ["ip.src"]} */
+	{
+		struct key_sources key __attribute__((aligned(8))) = {};
+		if (v6) {
+			fr_put_v6(key.addr, ipv6->src, 0);
+		} else {
+			fr_put_v4(key.addr, ld32(ipv4->src));
+		}
+		enum fr_found found = find_sources(&key, pkt->lease, 88, &pkt->src);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, pkt->prog + reason_changing);
+		if (found == FR_MISSING)
+			pkt->src = NULL;
+	}
+
+	return long_ip_rules_2(skb, pkt, v6);
+}
+
+static __always_inline int long_ip_rules(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_long *v_long = pkt->data + (v6 ? 62 : 42);
+
+	/* let sender = {peer: peers: ["udp.src"]} */
+	if (fr_has(pkt->peer)) {
+		/* let limits = {total: totals: ["udp.dst_port"]} */
+		{
+			struct key_totals key __attribute__((aligned(8))) = {};
+
+			key.port = be16(&udp->dst_port);
+			enum fr_found found = find_totals(&key, pkt->lease, 40, &pkt->total);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, pkt->prog + reason_changing);
+			if (found == FR_MISSING)
+				pkt->total = NULL;
+		}
+		if (fr_has(pkt->total)) {
+			/* let proven = "setting.watch && peer.short >= 3" */
+			if (set_watch && pkt->peer->m_short >= 3) {
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
+				return shared_ip_send_3(skb, pkt, v6);
+			}
+		}
+	}
+
+	/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do: [by_mov... */
+	struct val_peers *peer;
+	if (set_watch && be8(&v_long->id_length) < 8) {
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+			if (v6) {
+				fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+			} else {
+				fr_put_endpoint_v4(&key.peer, ld32(ipv4->src),
+						   be16(&udp->src_port));
+			}
+			enum fr_found found = find_peers(&key, pkt->lease, 56, &peer);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, pkt->prog + reason_changing);
+			if (found == FR_MISSING)
+				peer = NULL;
+		}
+		if (fr_has(peer)) {
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, pkt->lease, 64,
+					&pkt->total_2);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, pkt->prog + reason_changing);
+				if (found == FR_MISSING)
+					pkt->total_2 = NULL;
+			}
+			if (fr_has(pkt->total_2)) {
+				if (v6)
+					return shared_ip_send_4(skb, pkt);
+				return shared_ip_send_4(skb, pkt);
+			}
+		}
+	}
+	if (v6) {
+		return long_ip_attempts(skb, pkt, 1);
+	}
+
+	return long_ip_attempts(skb, pkt, 0);
+}
+
+static __always_inline int long_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_long *v_long = pkt->data + (v6 ? 62 : 42);
+	__u64 ip_end;
+	__u32 why;
+
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+
+	/* long: fields: [ */
+	why = check_long(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 : 42);
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+
+	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
+	if (be16(&udp->dst_port) != set_port)
+		return fr_up(skb, pkt->prog + reason_no_match);
+
+	/* {lookup: conn: known: [long_id], do: [{count: "conn.packets"}, "pass"]}, */
+	struct val_known *conn;
+	{
+		struct key_known key __attribute__((aligned(8))) = {};
+
+		key.id = be64(&v_long->id) & (__u64)set_id_mask;
+		enum fr_found found = find_known(&key, pkt->lease, 0, &conn);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, pkt->prog + reason_changing);
+		if (found == FR_MISSING)
+			conn = NULL;
+	}
+	if (fr_has(conn)) {
+		fr_shared_add(conn->packets, 1);
+		if (v6)
+			return long_ipv6_send(skb, pkt);
+		return long_ipv4_send(skb, pkt);
+	}
+
+	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
+	struct val_seen *fresh;
+	if (set_watch) {
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+
+			key.id = be64(&v_long->id) & (__u64)set_id_mask;
+			enum fr_found found = find_seen(&key, pkt->lease, 8, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, pkt->prog + reason_changing);
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh)) {
+			if (v6)
+				return long_ipv6_send_2(skb, pkt);
+			return long_ipv4_send_2(skb, pkt);
+		}
+	}
+
+	/* let sender = {peer: peers: ["udp.src"]} */
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+		if (v6) {
+			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+		} else {
+			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+		}
+		enum fr_found found = find_peers(&key, pkt->lease, 32, &pkt->peer);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, pkt->prog + reason_changing);
+		if (found == FR_MISSING)
+			pkt->peer = NULL;
+	}
+	if (v6) {
+		return long_ip_rules(skb, pkt, 1);
+	}
+
+	return long_ip_rules(skb, pkt, 0);
+}
+
+SEC("tc") int prog_long(struct __sk_buff *skb)
+{
+	struct packet pkt;
+
+	pkt.prog = PROG_LONG;
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
+
+	fr_pull(skb, 76);
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
+
+	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_LONG + why);
+	if (be16(&eth->type) == ETH_P_IP)
+		return long_ip(skb, &pkt, 0);
+	if (be16(&eth->type) == ETH_P_IPV6)
+		return long_ip(skb, &pkt, 1);
+	return fr_up(skb, PROG_LONG + reason_not_ip);
+}
+
+/*
+ * prog_short: tc/ingress
+ *	eth ipv4 udp short
+ *	eth ipv6 udp short
+ */
+
+static __always_inline int short_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int short_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int short_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int short_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int short_ipv6_send_5(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int short_ipv4_send_5(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int short_ip_send_6(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u64 clock = bpf_ktime_get_ns();
+	__u32 len = skb->len;
+
+	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
+	__u32 credit0 = fr_credit(pkt->total->strays, 0);
+	__u64 spent0 = 1;
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, 0);
+		return fr_drop(skb->len, pkt->prog + reason_stray);
+	}
+	if (unlikely(admitted0 == FR_CONTENDED))
+		return fr_drop(skb->len, pkt->prog + reason_stray);
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int short_ip_rules_2(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+
+	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
+	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
+		return fr_drop(skb->len, pkt->prog + reason_closed);
+	if (!fr_lease_valid(pkt->lease, pkt->now)) {
+		if (v6)
+			return short_ipv6_send_5(skb, pkt);
+		return short_ipv4_send_5(skb, pkt);
+	}
+
+	/* let limits = {total: totals: ["udp.dst_port"]} */
+	{
+		struct key_totals key __attribute__((aligned(8))) = {};
+
+		key.port = be16(&udp->dst_port);
+		enum fr_found found = find_totals(&key, pkt->lease, 80, &pkt->total);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, pkt->prog + reason_no_totals,
+					 pkt->prog + reason_changing);
+	}
+
+	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
+	return short_ip_send_6(skb, pkt);
+}
+
+static __always_inline int short_ip_rules(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+
+	/* let sender = {peer: peers: ["udp.src"]} */
+	if (fr_has(pkt->peer)) {
+		/* let limits = {total: totals: ["udp.dst_port"]} */
+		{
+			struct key_totals key __attribute__((aligned(8))) = {};
+
+			key.port = be16(&udp->dst_port);
+			enum fr_found found = find_totals(&key, pkt->lease, 40, &pkt->total);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, pkt->prog + reason_changing);
+			if (found == FR_MISSING)
+				pkt->total = NULL;
+		}
+		if (fr_has(pkt->total)) {
+			/* let proven = "setting.watch && peer.short >= 3" */
+			if (set_watch && pkt->peer->m_short >= 3) {
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
+				return shared_ip_send_3(skb, pkt, v6);
+			}
+		}
+	}
+
+	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
+	struct val_peers *peer;
+	if (set_watch) {
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+			if (v6) {
+				fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+			} else {
+				fr_put_endpoint_v4(&key.peer, ld32(ipv4->src),
+						   be16(&udp->src_port));
+			}
+			enum fr_found found = find_peers(&key, pkt->lease, 56, &peer);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, pkt->prog + reason_changing);
+			if (found == FR_MISSING)
+				peer = NULL;
+		}
+		if (fr_has(peer)) {
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, pkt->lease, 64,
+					&pkt->total_2);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, pkt->prog + reason_changing);
+				if (found == FR_MISSING)
+					pkt->total_2 = NULL;
+			}
+			if (fr_has(pkt->total_2)) {
+				if (v6)
+					return shared_ip_send_4(skb, pkt);
+				return shared_ip_send_4(skb, pkt);
+			}
+		}
+	}
+	if (v6) {
+		return short_ip_rules_2(skb, pkt, 1);
+	}
+
+	return short_ip_rules_2(skb, pkt, 0);
+}
+
+static __always_inline int short_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
+	__u64 ip_end, udp_end;
+	__u32 why;
+
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+
+	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
+	why = check_short(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42);
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+
+	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
+	if (be16(&udp->dst_port) != set_port)
+		return fr_up(skb, pkt->prog + reason_no_match);
+
+	/* {lookup: conn: known: [short_id], do: [{count: "conn.packets"}, "pass"]}, */
+	struct val_known *conn;
+	{
+		struct key_known key __attribute__((aligned(8))) = {};
+
+		key.id = be64(&v_short->id) & (__u64)set_id_mask;
+		enum fr_found found = find_known(&key, pkt->lease, 0, &conn);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, pkt->prog + reason_changing);
+		if (found == FR_MISSING)
+			conn = NULL;
+	}
+	if (fr_has(conn)) {
+		fr_shared_add(conn->packets, 1);
+		if (v6)
+			return short_ipv6_send(skb, pkt);
+		return short_ipv4_send(skb, pkt);
+	}
+
+	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
+	struct val_seen *fresh;
+	if (set_watch) {
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+
+			key.id = be64(&v_short->id) & (__u64)set_id_mask;
+			enum fr_found found = find_seen(&key, pkt->lease, 8, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, pkt->prog + reason_changing);
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh)) {
+			if (v6)
+				return short_ipv6_send_2(skb, pkt);
+			return short_ipv4_send_2(skb, pkt);
+		}
+	}
+
+	/* let sender = {peer: peers: ["udp.src"]} */
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+		if (v6) {
+			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+		} else {
+			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+		}
+		enum fr_found found = find_peers(&key, pkt->lease, 32, &pkt->peer);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, pkt->prog + reason_changing);
+		if (found == FR_MISSING)
+			pkt->peer = NULL;
+	}
+	if (v6) {
+		return short_ip_rules(skb, pkt, 1);
+	}
+
+	return short_ip_rules(skb, pkt, 0);
+}
+
+SEC("tc") int prog_short(struct __sk_buff *skb)
+{
+	struct packet pkt;
+
+	pkt.prog = PROG_SHORT;
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
+
+	fr_pull(skb, 71);
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
+
+	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_SHORT + why);
+	if (be16(&eth->type) == ETH_P_IP)
+		return short_ip(skb, &pkt, 0);
+	if (be16(&eth->type) == ETH_P_IPV6)
+		return short_ip(skb, &pkt, 1);
+	return fr_up(skb, PROG_SHORT + reason_not_ip);
+}
+
+/*
+ * prog_tiny: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
+
+static __always_inline int tiny_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int tiny_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int tiny_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	__u64 ip_end, udp_end;
+	__u32 why;
+
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+
+	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
+	if (be16(&udp->dst_port) != set_port)
+		return fr_up(skb, pkt->prog + reason_no_match);
+
+	/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: [{drop: ... */
+	if (udp_end - (v6 ? 62 : 42) < 21 && (fr_lease_valid(pkt->lease, pkt->now) || set_closed))
+		return fr_drop(skb->len, pkt->prog + reason_too_short);
+	if (v6)
+		return tiny_ipv6_send(skb, pkt);
+	return tiny_ipv4_send(skb, pkt);
+}
+
+SEC("tc") int prog_tiny(struct __sk_buff *skb)
+{
+	struct packet pkt;
+
+	pkt.prog = PROG_TINY;
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
+
+	fr_pull(skb, 62);
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
+
+	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_TINY + why);
+	if (be16(&eth->type) == ETH_P_IP)
+		return tiny_ip(skb, &pkt, 0);
+	if (be16(&eth->type) == ETH_P_IPV6)
+		return tiny_ip(skb, &pkt, 1);
+	return fr_up(skb, PROG_TINY + reason_not_ip);
+}
+
+/*
+ * prog_answer: tc/egress
+ *	eth ipv4 udp answer
+ *	eth ipv6 udp answer
+ */
+
 static __always_inline __u32 check_answer(struct __sk_buff *skb, void *data, void *data_end,
 					  __u64 udp_end, const __u32 at, __u64 *end)
 {
@@ -2553,30 +1700,45 @@ static __always_inline __u32 check_answer(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline int answer_ipv4_send(struct __sk_buff *skb, struct answer_packet *pkt)
+static __always_inline int answer_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(PROG_ANSWER + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int answer_ipv4_send_2(struct __sk_buff *skb, struct answer_packet *pkt)
+static __always_inline int answer_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int answer_ip_send_2(struct __sk_buff *skb, struct packet *pkt,
+					    const int to_v6)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_answer_2 *answer = pkt->at_answer_to_end;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_answer_2 *answer = pkt->at_answer_to_end;
 	__u32 len = skb->len;
 
 	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
 	__u64 said0 = be64(&answer->id) & (__u64)set_id_mask;
 	__u64 said0_2[2];
-	st64((void *)said0_2, 0);
-	st64((void *)said0_2 + 8, ((__u64)ld32(ipv4->dst) << 32) | 0xffff0000ULL);
+	if (to_v6) {
+		st64((void *)said0_2, ld64(ipv6->dst));
+		st64((void *)said0_2 + 8, ld64(ipv6->dst + 8));
+	} else {
+		st64((void *)said0_2, 0);
+		st64((void *)said0_2 + 8, ((__u64)ld32(ipv4->dst) << 32) | 0xffff0000ULL);
+	}
 	__u64 said0_3 = be16(&udp->dst_port);
 
-	fr_count(PROG_ANSWER + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	struct event_issued *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_issued),
 							  0);
 	if (event0) {
@@ -2594,15 +1756,19 @@ static __always_inline int answer_ipv4_send_2(struct __sk_buff *skb, struct answ
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int answer_ipv4_rules(struct __sk_buff *skb, struct answer_packet *pkt)
+static __always_inline int answer_ip_rules(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_answer_2 *answer = pkt->at_answer_to_end;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_answer_2 *answer = pkt->at_answer_to_end;
 
 	/* {when: "conn || fresh", do: ["pass"]}, */
-	if (fr_has(pkt->conn) || fr_has(pkt->fresh))
+	if (fr_has(pkt->conn) || fr_has(pkt->fresh)) {
+		if (v6)
+			return answer_ipv6_send(skb, pkt);
 		return answer_ipv4_send(skb, pkt);
+	}
 
 	/* {do: [{learn: seen: {key: [answer_id], value: ["udp.dst"]}}, {learn: peers: {key: [... */
 	{
@@ -2610,256 +1776,110 @@ static __always_inline int answer_ipv4_rules(struct __sk_buff *skb, struct answe
 		struct val_seen val __attribute__((aligned(8))) = {};
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		fr_put_endpoint_v4(&val.peer, ld32(ipv4->dst), be16(&udp->dst_port));
+		if (v6)
+			fr_put_endpoint_v6(&val.peer, ipv6->dst, be16(&udp->dst_port), 0);
+		else
+			fr_put_endpoint_v4(&val.peer, ld32(ipv4->dst), be16(&udp->dst_port));
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-			return fr_up(skb, PROG_ANSWER + reason_full_seen);
+			return fr_up(skb, pkt->prog + reason_full_seen);
 	}
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 		struct val_peers val __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.peer, ld32(ipv4->dst), be16(&udp->dst_port));
+		if (v6) {
+			fr_put_endpoint_v6(&key.peer, ipv6->dst, be16(&udp->dst_port), 0);
+		} else {
+			fr_put_endpoint_v4(&key.peer, ld32(ipv4->dst), be16(&udp->dst_port));
+		}
 		val.m_short = 0;
 		fr_learning(2);
 		if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))
-			return fr_up(skb, PROG_ANSWER + reason_full_peers);
+			return fr_up(skb, pkt->prog + reason_full_peers);
 	}
 
 	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
-	return answer_ipv4_send_2(skb, pkt);
+	return answer_ip_send_2(skb, pkt, v6);
 }
 
-static __always_inline int answer_ipv4(struct __sk_buff *skb, struct answer_packet *pkt)
+static __always_inline int answer_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_answer_2 *answer;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_answer *answer_2 = pkt->data + 42;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_answer *answer = pkt->data + (v6 ? 62 : 42);
+	struct hdr_answer_2 *answer_2;
 	__u64 ip_end, udp_end, v_answer_to_end;
-	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_ANSWER + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* {name: "to_length", bits: 8, is: <=20}, {name: "to", bytes: "to_length", max: 20}, */
-	why = check_answer(skb, pkt->data, pkt->data_end, udp_end, 42, &v_answer_to_end);
+	why = check_answer(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42, &v_answer_to_end);
 	if (why)
-		return fr_up(skb, PROG_ANSWER + why);
+		return fr_up(skb, pkt->prog + why);
 	pkt->at_answer_to_end = fr_pin(pkt->data + fr_bound(v_answer_to_end, 0x7f));
 	if (pkt->at_answer_to_end > pkt->data_end)
-		return fr_up(skb, PROG_ANSWER + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (v_answer_to_end > udp_end)
-		return fr_up(skb, PROG_ANSWER + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* answer: fields: [ */
-	answer = pkt->at_answer_to_end;
-	if ((void *)(answer + 1) > pkt->data_end)
-		return fr_up(skb, PROG_ANSWER + reason_truncated);
+	answer_2 = pkt->at_answer_to_end;
+	if ((void *)(answer_2 + 1) > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (v_answer_to_end + 9 > udp_end)
-		return fr_up(skb, PROG_ANSWER + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "answer"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_ANSWER + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* when: "udp.src_port == setting.port && answer.version != 0 && answer.id_length != 0" */
-	if (!(be16(&udp->src_port) == set_port && !(be32(&answer_2->version) == 0) &&
-	      !(be8(&answer->id_length) == 0)))
-		return fr_up(skb, PROG_ANSWER + reason_no_match);
+	if (!(be16(&udp->src_port) == set_port && !(be32(&answer->version) == 0) &&
+	      !(be8(&answer_2->id_length) == 0)))
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* lookup: {"conn?": known: [answer_id], "fresh?": seen: [answer_id]} */
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
 
-		key.id = be64(&answer->id) & (__u64)set_id_mask;
+		key.id = be64(&answer_2->id) & (__u64)set_id_mask;
 		enum fr_found found = find_known(&key, pkt->lease, 152, &pkt->conn);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_ANSWER + reason_changing);
+			return fr_up(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			pkt->conn = NULL;
 	}
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 
-		key.id = be64(&answer->id) & (__u64)set_id_mask;
+		key.id = be64(&answer_2->id) & (__u64)set_id_mask;
 		enum fr_found found = find_seen(&key, pkt->lease, 160, &pkt->fresh);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_ANSWER + reason_changing);
+			return fr_up(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			pkt->fresh = NULL;
 	}
-
-	return answer_ipv4_rules(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int answer_ipv6_send(struct __sk_buff *skb, struct answer_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_ANSWER + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int answer_ipv6_send_2(struct __sk_buff *skb, struct answer_packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_answer_2 *answer = pkt->at_answer_to_end;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-
-	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
-	__u64 said0 = be64(&answer->id) & (__u64)set_id_mask;
-	__u64 said0_2[2];
-	st64((void *)said0_2, ld64(ipv6->dst));
-	st64((void *)said0_2 + 8, ld64(ipv6->dst + 8));
-	__u64 said0_3 = be16(&udp->dst_port);
-
-	fr_count(PROG_ANSWER + reason_pass, len);
-	struct event_issued *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_issued),
-							  0);
-	if (event0) {
-		fr_head(&event0->head, 0, 2, sizeof(*event0));
-		st16((void *)event0 + 42, 0);
-		st32((void *)event0 + 44, 0);
-		event0->id = said0;
-		st64((void *)event0 + 24, ld64((void *)said0_2));
-		st64((void *)event0 + 32, ld64((void *)said0_2 + 8));
-		event0->peer.port = said0_3;
-		fr_submit(&event0->head, clock);
-	} else {
-		fr_lose(2);
-	}
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int answer_ipv6_rules(struct __sk_buff *skb, struct answer_packet *pkt)
-{
-	struct hdr_answer_2 *answer = pkt->at_answer_to_end;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* {when: "conn || fresh", do: ["pass"]}, */
-	if (fr_has(pkt->conn) || fr_has(pkt->fresh))
-		return answer_ipv6_send(skb, pkt);
-
-	/* {do: [{learn: seen: {key: [answer_id], value: ["udp.dst"]}}, {learn: peers: {key: [... */
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-		struct val_seen val __attribute__((aligned(8))) = {};
-
-		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		fr_put_endpoint_v6(&val.peer, ipv6->dst, be16(&udp->dst_port), 0);
-		fr_learning(0);
-		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-			return fr_up(skb, PROG_ANSWER + reason_full_seen);
-	}
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-		struct val_peers val __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v6(&key.peer, ipv6->dst, be16(&udp->dst_port), 0);
-		val.m_short = 0;
-		fr_learning(2);
-		if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))
-			return fr_up(skb, PROG_ANSWER + reason_full_peers);
+	if (v6) {
+		return answer_ip_rules(skb, pkt, 1);
 	}
 
-	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
-	return answer_ipv6_send_2(skb, pkt);
-}
-
-static __always_inline int answer_ipv6(struct __sk_buff *skb, struct answer_packet *pkt)
-{
-	struct hdr_answer_2 *answer;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_answer *answer_2 = pkt->data + 62;
-	__u64 ip_end, udp_end, v_answer_to_end;
-	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_ANSWER + why);
-
-	/* {name: "to_length", bits: 8, is: <=20}, {name: "to", bytes: "to_length", max: 20}, */
-	why = check_answer(skb, pkt->data, pkt->data_end, udp_end, 62, &v_answer_to_end);
-	if (why)
-		return fr_up(skb, PROG_ANSWER + why);
-	pkt->at_answer_to_end = fr_pin(pkt->data + fr_bound(v_answer_to_end, 0x7f));
-	if (pkt->at_answer_to_end > pkt->data_end)
-		return fr_up(skb, PROG_ANSWER + reason_truncated);
-	if (v_answer_to_end > udp_end)
-		return fr_up(skb, PROG_ANSWER + reason_truncated);
-
-	/* answer: fields: [ */
-	answer = pkt->at_answer_to_end;
-	if ((void *)(answer + 1) > pkt->data_end)
-		return fr_up(skb, PROG_ANSWER + reason_truncated);
-	if (v_answer_to_end + 9 > udp_end)
-		return fr_up(skb, PROG_ANSWER + reason_truncated);
-
-	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "answer"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_ANSWER + reason_gso_packet);
-
-	/* when: "udp.src_port == setting.port && answer.version != 0 && answer.id_length != 0" */
-	if (!(be16(&udp->src_port) == set_port && !(be32(&answer_2->version) == 0) &&
-	      !(be8(&answer->id_length) == 0)))
-		return fr_up(skb, PROG_ANSWER + reason_no_match);
-
-	/* lookup: {"conn?": known: [answer_id], "fresh?": seen: [answer_id]} */
-	{
-		struct key_known key __attribute__((aligned(8))) = {};
-
-		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		enum fr_found found = find_known(&key, pkt->lease, 152, &pkt->conn);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_ANSWER + reason_changing);
-		if (found == FR_MISSING)
-			pkt->conn = NULL;
-	}
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-
-		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		enum fr_found found = find_seen(&key, pkt->lease, 160, &pkt->fresh);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_ANSWER + reason_changing);
-		if (found == FR_MISSING)
-			pkt->fresh = NULL;
-	}
-
-	return answer_ipv6_rules(skb, pkt);
+	return answer_ip_rules(skb, pkt, 0);
 }
 
 SEC("tc") int prog_answer(struct __sk_buff *skb)
 {
-	struct answer_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_ANSWER;
 	pkt.lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 97);
 	pkt.data = (void *)(long)skb->data;
@@ -2867,7 +1887,7 @@ SEC("tc") int prog_answer(struct __sk_buff *skb)
 	struct hdr_eth *eth = pkt.data;
 
 	/* answer: { */
-	if (!fr_lease_valid(pkt.lease, now))
+	if (!fr_lease_valid(pkt.lease, pkt.now))
 		return fr_up(skb, PROG_ANSWER + reason_inactive);
 
 	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "answer"] */
@@ -2876,9 +1896,9 @@ SEC("tc") int prog_answer(struct __sk_buff *skb)
 	if ((void *)(eth + 1) > pkt.data_end)
 		return fr_up(skb, PROG_ANSWER + reason_truncated);
 	if (be16(&eth->type) == ETH_P_IP)
-		return answer_ipv4(skb, &pkt);
+		return answer_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return answer_ipv6(skb, &pkt);
+		return answer_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_ANSWER + reason_not_ip);
 }
 
@@ -2888,59 +1908,77 @@ SEC("tc") int prog_answer(struct __sk_buff *skb)
  *	eth ipv6 udp short
  */
 
-/* What is known of a packet. */
-struct reply_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-};
-
-static __always_inline int reply_ipv4_send(struct __sk_buff *skb, struct reply_packet *pkt)
+static __always_inline int reply_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(PROG_REPLY + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int reply_ipv4_send_2(struct __sk_buff *skb, struct reply_packet *pkt)
+static __always_inline int reply_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(PROG_REPLY + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int reply_ipv4(struct __sk_buff *skb, struct reply_packet *pkt)
+static __always_inline int reply_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + 34;
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int reply_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int reply_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	else
+		why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_REPLY + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
-	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42);
+	why = check_short(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42);
 	if (why)
-		return fr_up(skb, PROG_REPLY + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "short"], when: "udp.src_port == set... */
 	if (be16(&udp->src_port) != set_port)
-		return fr_up(skb, PROG_REPLY + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* lookup: peer: peers: ["udp.dst"] */
 	struct val_peers *peer;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.peer, ld32(ipv4->dst), be16(&udp->dst_port));
+		if (v6) {
+			fr_put_endpoint_v6(&key.peer, ipv6->dst, be16(&udp->dst_port), 0);
+		} else {
+			fr_put_endpoint_v4(&key.peer, ld32(ipv4->dst), be16(&udp->dst_port));
+		}
 		enum fr_found found = find_peers(&key, pkt->lease, 152, &peer);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_REPLY + reason_no_peers,
-					 PROG_REPLY + reason_changing);
+			return fr_missed(skb, found, pkt->prog + reason_no_peers,
+					 pkt->prog + reason_changing);
 	}
 
 	/* rules: [{when: "peer.short < 3", do: [{learn: peers: {key: ["udp.dst"], value: ["lo... */
@@ -2948,89 +1986,33 @@ static __always_inline int reply_ipv4(struct __sk_buff *skb, struct reply_packet
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
 			struct val_peers val __attribute__((aligned(8))) = {};
-
-			fr_put_endpoint_v4(&key.peer, ld32(ipv4->dst), be16(&udp->dst_port));
+			if (v6) {
+				fr_put_endpoint_v6(&key.peer, ipv6->dst, be16(&udp->dst_port), 0);
+			} else {
+				fr_put_endpoint_v4(&key.peer, ld32(ipv4->dst),
+						   be16(&udp->dst_port));
+			}
 			val.m_short = ((__u64)peer->m_short + 1) & 255;
 			fr_learning(2);
 			if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))
-				return fr_up(skb, PROG_REPLY + reason_full_peers);
+				return fr_up(skb, pkt->prog + reason_full_peers);
 		}
+		if (v6)
+			return reply_ipv6_send(skb, pkt);
 		return reply_ipv4_send(skb, pkt);
 	}
+	if (v6)
+		return reply_ipv6_send_2(skb, pkt);
 	return reply_ipv4_send_2(skb, pkt);
-}
-
-static __always_inline int reply_ipv6_send(struct __sk_buff *skb, struct reply_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_REPLY + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int reply_ipv6_send_2(struct __sk_buff *skb, struct reply_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_REPLY + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int reply_ipv6(struct __sk_buff *skb, struct reply_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u64 ip_end, udp_end;
-	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_REPLY + why);
-
-	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
-	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 62);
-	if (why)
-		return fr_up(skb, PROG_REPLY + why);
-
-	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "short"], when: "udp.src_port == set... */
-	if (be16(&udp->src_port) != set_port)
-		return fr_up(skb, PROG_REPLY + reason_no_match);
-
-	/* lookup: peer: peers: ["udp.dst"] */
-	struct val_peers *peer;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v6(&key.peer, ipv6->dst, be16(&udp->dst_port), 0);
-		enum fr_found found = find_peers(&key, pkt->lease, 152, &peer);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_REPLY + reason_no_peers,
-					 PROG_REPLY + reason_changing);
-	}
-
-	/* rules: [{when: "peer.short < 3", do: [{learn: peers: {key: ["udp.dst"], value: ["lo... */
-	if (peer->m_short < 3) {
-		{
-			struct key_peers key __attribute__((aligned(8))) = {};
-			struct val_peers val __attribute__((aligned(8))) = {};
-
-			fr_put_endpoint_v6(&key.peer, ipv6->dst, be16(&udp->dst_port), 0);
-			val.m_short = ((__u64)peer->m_short + 1) & 255;
-			fr_learning(2);
-			if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))
-				return fr_up(skb, PROG_REPLY + reason_full_peers);
-		}
-		return reply_ipv6_send(skb, pkt);
-	}
-	return reply_ipv6_send_2(skb, pkt);
 }
 
 SEC("tc") int prog_reply(struct __sk_buff *skb)
 {
-	struct reply_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_REPLY;
 	pkt.lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	pkt.now = bpf_jiffies64();
 
 	fr_pull(skb, 71);
 	pkt.data = (void *)(long)skb->data;
@@ -3038,7 +2020,7 @@ SEC("tc") int prog_reply(struct __sk_buff *skb)
 	struct hdr_eth *eth = pkt.data;
 
 	/* reply: { */
-	if (!fr_lease_valid(pkt.lease, now))
+	if (!fr_lease_valid(pkt.lease, pkt.now))
 		return fr_up(skb, PROG_REPLY + reason_inactive);
 
 	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "short"], when: "udp.src_port == set... */
@@ -3047,8 +2029,8 @@ SEC("tc") int prog_reply(struct __sk_buff *skb)
 	if ((void *)(eth + 1) > pkt.data_end)
 		return fr_up(skb, PROG_REPLY + reason_truncated);
 	if (be16(&eth->type) == ETH_P_IP)
-		return reply_ipv4(skb, &pkt);
+		return reply_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return reply_ipv6(skb, &pkt);
+		return reply_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_REPLY + reason_not_ip);
 }

@@ -117,8 +117,8 @@ static __always_inline __u64 copy_flows(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(8, 0);
-	FR_COPY(32, 4);
+	all |= fr_copy8(to + 0, from + 0);
+	all |= fr_copy32(to + 4, from + 4);
 	return all;
 }
 
@@ -143,16 +143,8 @@ enum {
 	reason_not_ip,
 };
 
-/*
- * prog_forward: tc/ingress
- *	eth ipv4 udp
- *	eth ipv4 tcp
- *	eth ipv6 udp
- *	eth ipv6 tcp
- */
-
 /* What is known of a packet. */
-struct forward_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
@@ -160,6 +152,14 @@ struct forward_packet {
 	__u64 l4_options_end;
 	struct val_routes *r;
 };
+
+/*
+ * prog_forward: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv4 tcp
+ *	eth ipv6 udp
+ *	eth ipv6 tcp
+ */
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -232,7 +232,7 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
@@ -270,8 +270,7 @@ static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, struct f
 	return fr_redirect_neigh(pkt->r->fast.hop.ifindex, AF_INET, fr_v4_in(pkt->r->fast.addr));
 }
 
-static __always_inline int forward_ipv4_udp_send_2(struct __sk_buff *skb,
-						   struct forward_packet *pkt)
+static __always_inline int forward_ipv4_udp_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = skb->len;
@@ -306,85 +305,10 @@ static __always_inline int forward_ipv4_udp_send_2(struct __sk_buff *skb,
 	return fr_redirect_neigh(pkt->r->slow.hop.ifindex, AF_INET, fr_v4_in(pkt->r->slow.addr));
 }
 
-static __always_inline int forward_ipv4_udp_send_3(struct __sk_buff *skb,
-						   struct forward_packet *pkt)
+static __always_inline int forward_ipv4_udp_rules(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | (be8(&ipv4->dscp_ecn) & 3));
-	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
-					 ipv4_version_to_ecn + ipv4_ttl_protocol);
-	int direct = pkt->r->fast.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->fast.hop);
-
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->fast.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->fast.hop.ifindex, AF_INET, fr_v4_in(pkt->r->fast.addr));
-}
-
-static __always_inline int forward_ipv4_udp_send_4(struct __sk_buff *skb,
-						   struct forward_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
-					 ipv4_ttl_protocol);
-	int direct = pkt->r->slow.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 22, 4);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->slow.hop);
-
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, 22, 4);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->slow.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->slow.hop.ifindex, AF_INET, fr_v4_in(pkt->r->slow.addr));
-}
-
-static __always_inline int forward_ipv4_udp_rules(struct __sk_buff *skb, struct forward_packet *pkt)
-{
 	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 
 	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
 	if (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb ||
@@ -401,7 +325,7 @@ static __always_inline int forward_ipv4_udp_rules(struct __sk_buff *skb, struct 
 		if (unlikely(!fr_fits(&pkt->r->fast.hop, skb->gso_size ? skb->gso_size + 28 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
-		return forward_ipv4_udp_send_3(skb, pkt);
+		return forward_ipv4_udp_send(skb, pkt);
 	}
 
 	/* let by_slow = [{send: via: "r.slow"}] */
@@ -414,10 +338,10 @@ static __always_inline int forward_ipv4_udp_rules(struct __sk_buff *skb, struct 
 	if (unlikely(!fr_fits(&pkt->r->slow.hop, skb->gso_size ? skb->gso_size + 28 :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
-	return forward_ipv4_udp_send_4(skb, pkt);
+	return forward_ipv4_udp_send_2(skb, pkt);
 }
 
-static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -512,159 +436,10 @@ static __always_inline __u32 check_tcp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int forward_ipv4_tcp_send(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv4_tcp_rules(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | (be8(&ipv4->dscp_ecn) & 3));
-	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
-					 ipv4_version_to_ecn + ipv4_ttl_protocol);
-	int direct = pkt->r->fast.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->fast.hop);
-
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->fast.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->fast.hop.ifindex, AF_INET, fr_v4_in(pkt->r->fast.addr));
-}
-
-static __always_inline int forward_ipv4_tcp_send_2(struct __sk_buff *skb,
-						   struct forward_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
-					 ipv4_ttl_protocol);
-	int direct = pkt->r->slow.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 22, 4);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->slow.hop);
-
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, 22, 4);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->slow.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->slow.hop.ifindex, AF_INET, fr_v4_in(pkt->r->slow.addr));
-}
-
-static __always_inline int forward_ipv4_tcp_send_3(struct __sk_buff *skb,
-						   struct forward_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | (be8(&ipv4->dscp_ecn) & 3));
-	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
-					 ipv4_version_to_ecn + ipv4_ttl_protocol);
-	int direct = pkt->r->fast.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->fast.hop);
-
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->fast.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->fast.hop.ifindex, AF_INET, fr_v4_in(pkt->r->fast.addr));
-}
-
-static __always_inline int forward_ipv4_tcp_send_4(struct __sk_buff *skb,
-						   struct forward_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
-					 ipv4_ttl_protocol);
-	int direct = pkt->r->slow.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 22, 4);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->slow.hop);
-
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, 22, 4);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->slow.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->slow.hop.ifindex, AF_INET, fr_v4_in(pkt->r->slow.addr));
-}
-
-static __always_inline int forward_ipv4_tcp_rules(struct __sk_buff *skb, struct forward_packet *pkt)
-{
 	struct hdr_tcp *tcp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 
 	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
 	if (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
@@ -682,7 +457,7 @@ static __always_inline int forward_ipv4_tcp_rules(struct __sk_buff *skb, struct 
 				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
-		return forward_ipv4_tcp_send_3(skb, pkt);
+		return forward_ipv4_udp_send(skb, pkt);
 	}
 
 	/* let by_slow = [{send: via: "r.slow"}] */
@@ -696,14 +471,14 @@ static __always_inline int forward_ipv4_tcp_rules(struct __sk_buff *skb, struct 
 			      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
-	return forward_ipv4_tcp_send_4(skb, pkt);
+	return forward_ipv4_udp_send_2(skb, pkt);
 }
 
-static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, struct packet *pkt)
 {
 	void *at_l4_options_end;
-	struct hdr_tcp *tcp = pkt->data + 34;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_tcp *tcp = pkt->data + 34;
 	__u32 why = check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->l4_options_end);
 
 	if (why)
@@ -761,7 +536,7 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, struct forwar
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
-		return forward_ipv4_tcp_send(skb, pkt);
+		return forward_ipv4_udp_send(skb, pkt);
 	}
 
 	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
@@ -779,13 +554,13 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, struct forwar
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
 		fr_shared_add(flow->packets, 1);
-		return forward_ipv4_tcp_send_2(skb, pkt);
+		return forward_ipv4_udp_send_2(skb, pkt);
 	}
 
 	return forward_ipv4_tcp_rules(skb, pkt);
 }
 
-static __always_inline int forward_ipv4(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
@@ -827,7 +602,7 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int forward_ipv6_udp_send(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv6_udp_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
@@ -864,8 +639,7 @@ static __always_inline int forward_ipv6_udp_send(struct __sk_buff *skb, struct f
 	return fr_redirect_neigh(pkt->r->fast.hop.ifindex, AF_INET6, pkt->r->fast.addr);
 }
 
-static __always_inline int forward_ipv6_udp_send_2(struct __sk_buff *skb,
-						   struct forward_packet *pkt)
+static __always_inline int forward_ipv6_udp_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
@@ -896,80 +670,10 @@ static __always_inline int forward_ipv6_udp_send_2(struct __sk_buff *skb,
 	return fr_redirect_neigh(pkt->r->slow.hop.ifindex, AF_INET6, pkt->r->slow.addr);
 }
 
-static __always_inline int forward_ipv6_udp_send_3(struct __sk_buff *skb,
-						   struct forward_packet *pkt)
+static __always_inline int forward_ipv6_udp_rules(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x68800000ULL |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = pkt->r->fast.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->fast.hop);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, ETH_HLEN, 8);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->fast.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->fast.hop.ifindex, AF_INET6, pkt->r->fast.addr);
-}
-
-static __always_inline int forward_ipv6_udp_send_4(struct __sk_buff *skb,
-						   struct forward_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = pkt->r->slow.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 20, 2);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->slow.hop);
-
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, 20, 2);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->slow.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->slow.hop.ifindex, AF_INET6, pkt->r->slow.addr);
-}
-
-static __always_inline int forward_ipv6_udp_rules(struct __sk_buff *skb, struct forward_packet *pkt)
-{
 	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 
 	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
 	if (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb ||
@@ -987,7 +691,7 @@ static __always_inline int forward_ipv6_udp_rules(struct __sk_buff *skb, struct 
 		if (unlikely(!fr_fits(&pkt->r->fast.hop, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
-		return forward_ipv6_udp_send_3(skb, pkt);
+		return forward_ipv6_udp_send(skb, pkt);
 	}
 
 	/* let by_slow = [{send: via: "r.slow"}] */
@@ -1000,10 +704,10 @@ static __always_inline int forward_ipv6_udp_rules(struct __sk_buff *skb, struct 
 	if (unlikely(!fr_fits(&pkt->r->slow.hop, skb->gso_size ? skb->gso_size + 48 :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
-	return forward_ipv6_udp_send_4(skb, pkt);
+	return forward_ipv6_udp_send_2(skb, pkt);
 }
 
-static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -1081,149 +785,10 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, struct forwar
 	return forward_ipv6_udp_rules(skb, pkt);
 }
 
-static __always_inline int forward_ipv6_tcp_send(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv6_tcp_rules(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x68800000ULL |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = pkt->r->fast.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->fast.hop);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, ETH_HLEN, 8);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->fast.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->fast.hop.ifindex, AF_INET6, pkt->r->fast.addr);
-}
-
-static __always_inline int forward_ipv6_tcp_send_2(struct __sk_buff *skb,
-						   struct forward_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = pkt->r->slow.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 20, 2);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->slow.hop);
-
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, 20, 2);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->slow.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->slow.hop.ifindex, AF_INET6, pkt->r->slow.addr);
-}
-
-static __always_inline int forward_ipv6_tcp_send_3(struct __sk_buff *skb,
-						   struct forward_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x68800000ULL |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = pkt->r->fast.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->fast.hop);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, ETH_HLEN, 8);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->fast.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->fast.hop.ifindex, AF_INET6, pkt->r->fast.addr);
-}
-
-static __always_inline int forward_ipv6_tcp_send_4(struct __sk_buff *skb,
-						   struct forward_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = pkt->r->slow.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 20, 2);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->slow.hop);
-
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, 20, 2);
-
-	fr_count(reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->r->slow.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->r->slow.hop.ifindex, AF_INET6, pkt->r->slow.addr);
-}
-
-static __always_inline int forward_ipv6_tcp_rules(struct __sk_buff *skb, struct forward_packet *pkt)
-{
 	struct hdr_tcp *tcp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 
 	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
 	if (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
@@ -1242,7 +807,7 @@ static __always_inline int forward_ipv6_tcp_rules(struct __sk_buff *skb, struct 
 				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
-		return forward_ipv6_tcp_send_3(skb, pkt);
+		return forward_ipv6_udp_send(skb, pkt);
 	}
 
 	/* let by_slow = [{send: via: "r.slow"}] */
@@ -1256,14 +821,14 @@ static __always_inline int forward_ipv6_tcp_rules(struct __sk_buff *skb, struct 
 			      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
-	return forward_ipv6_tcp_send_4(skb, pkt);
+	return forward_ipv6_udp_send_2(skb, pkt);
 }
 
-static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, struct packet *pkt)
 {
 	void *at_l4_options_end;
-	struct hdr_tcp *tcp = pkt->data + 54;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_tcp *tcp = pkt->data + 54;
 	__u32 why = check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->l4_options_end);
 
 	if (why)
@@ -1322,7 +887,7 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, struct forwar
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
-		return forward_ipv6_tcp_send(skb, pkt);
+		return forward_ipv6_udp_send(skb, pkt);
 	}
 
 	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
@@ -1340,13 +905,13 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, struct forwar
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
 		fr_shared_add(flow->packets, 1);
-		return forward_ipv6_tcp_send_2(skb, pkt);
+		return forward_ipv6_udp_send_2(skb, pkt);
 	}
 
 	return forward_ipv6_tcp_rules(skb, pkt);
 }
 
-static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_packet *pkt)
+static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
@@ -1364,7 +929,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct forward_pa
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
-	struct forward_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();

@@ -18,7 +18,7 @@
 #define FR_NEEDS_TRANSLATIONS 1048576
 #define FR_NEEDS_RING 16777216
 #define FR_NEEDS_FRONT 264
-#define FR_NEEDS_SAME 20
+#define FR_NEEDS_SAME 21
 #define FR_LEVELS 4
 #define FR_EVENTS 4
 #include "fastrelay.h"
@@ -207,9 +207,9 @@ static __always_inline __u64 copy_connections(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(32, 0);
-	FR_COPY(32, 4);
-	FR_COPY(32, 8);
+	all |= fr_copy32(to + 0, from + 0);
+	all |= fr_copy32(to + 4, from + 4);
+	all |= fr_copy32(to + 8, from + 8);
 	return all;
 }
 
@@ -232,7 +232,7 @@ static __always_inline __u64 copy_dropped(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
+	all |= fr_copy64(to + 0, from + 0);
 	return all;
 }
 
@@ -303,17 +303,12 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_STREAMS = 0, PROG_STREAMS_AFTER_ACK = 71, PROG_DATAGRAMS = 142, PROG_ACKS = 213 };
 
-/*
- * prog_streams: tc/ingress
- *	eth ipv4 udp short stream
- *	eth ipv6 udp short stream
- */
-
 /* What is known of a packet. */
-struct streams_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
+	__u32 prog;
 	__u64 ip_end;
 	__u64 udp_end;
 	__u64 short_pn_size;
@@ -328,6 +323,57 @@ struct streams_packet {
 	__u64 stream_length_end;
 	void *at_stream_length_end;
 	__u64 priority;
+	struct val_connections *c;
+	__u64 udp_end_2;
+	__u64 short_pn_size_2;
+	__u64 short_pn_end_2;
+	void *at_short_pn_end_2;
+	__u64 short_pn_2;
+	__u64 ack_largest;
+	__u64 ack_largest_end;
+	__u64 ack_delay;
+	__u64 ack_first;
+	__u64 ack_first_end;
+	__u64 ack_ect0_size;
+	__u64 ack_ce_end;
+	__u64 stream_id_size_2;
+	__u64 stream_id_2;
+	__u64 datagram_length_present;
+	__u64 datagram_length_size;
+	__u64 datagram_length;
+	__u64 datagram_length_end;
+	__u64 ack_ect0_size_2;
+};
+
+/* What is the same for all receivers. */
+struct same {
+	__u32 size;
+	__u32 kind0;
+	__u64 rest0;
+	__u64 rest1;
+	__u64 quiet;
+	__u64 clock;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 short_pn_size;
+	__u64 short_pn_end;
+	__u64 short_payload_end;
+	__u64 stream_id_size;
+	__u64 stream_id;
+	__u64 stream_offset;
+	__u64 stream_length_end;
+	__u64 priority;
+	__s64 csum;
+	__u64 copies0;
+	__u32 zeroed0;
+	__u64 ack_ce_end;
+	__u64 short_pn;
+};
+
+struct fan {
+	struct __sk_buff *skb;
+	struct list_subscribers *list;
+	void *front;
 	struct val_connections *c;
 };
 
@@ -346,6 +392,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -385,67 +478,27 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-/* What is the same for all receivers. */
-struct streams_same1 {
-	__u32 size;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u64 quiet;
-	__u64 clock;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 short_pn_size;
-	__u64 short_pn_end;
-	__u64 short_payload_end;
-	__u64 stream_id_size;
-	__u64 stream_id;
-	__u64 stream_offset;
-	__u64 stream_length_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct streams_fan1 {
-	struct __sk_buff *skb;
-	struct list_subscribers *list;
-	void *front;
-	struct val_connections *c;
-};
-
-static __always_inline int streams_write1(struct __sk_buff *skb, void *front, __u64 short_pn_size,
-					  __u64 short_pn_end, __u64 stream_id_size, __u64 priority,
-					  __u64 pn, __u64 id, struct receiver_subscribers *r,
-					  struct streams_same1 *same)
+static __always_inline int streams_write(struct __sk_buff *skb, void *front, __u64 short_pn_size,
+					 __u64 short_pn_end, __u64 stream_id_size, __u64 priority,
+					 __u64 pn, __u64 id, struct receiver_subscribers *r,
+					 struct same *same, const int v6, __u64 short_pn_end_2,
+					 const int second)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
 	void *at_short_pn_end;
 
 	/* udp.checksum */
 	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * (((short_pn_end + 1 - 34) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	odd_sum <<= 8 * (((short_pn_end + 1 - (v6 ? 54 : 34)) & 1) != 0);
+	__u64 udp_new_pseudo;
+	if (v6)
+		udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+			fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+			fr_add64(ld64(r->remote.addr + 8));
+	else
+		udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -456,75 +509,109 @@ static __always_inline int streams_write1(struct __sk_buff *skb, void *front, __
 					  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
 					  fr_room(short_pn_size), short_pn_size))) +
 					  fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) + odd_sum);
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
+	__be16 ip_checksum = 0;
+	if (!v6) {
+		if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
+		/* ip.checksum */
+		ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					  fr_v4(r->remote.addr));
+	}
+	if (second) {
+		if (fr_blank(skb, short_pn_end_2, short_pn_end - short_pn_end_2))
+			return 1;
+	}
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 51 > (void *)(long)skb->data_end))
+	if (unlikely(data + (v6 ? 71 : 51) > (void *)(long)skb->data_end))
 		return 1;
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
+	at_short_pn_end = fr_pin(data +
+				 fr_bound(short_pn_end, v6 ? (second ? 0xff : 0x7f) :
+					  second ? 0x7f : 0x3f));
 	if (unlikely(at_short_pn_end + 2 > (void *)(long)skb->data_end))
 		return 1;
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + (v6 ? 54 : 34);
+	struct hdr_short *new_short = data + (v6 ? 62 : 42);
 
 	fr_link(data, &r->hop_remote);
-	st16(&new_ipv4->version_ihl,
-	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	if (v6) {
+		st32(new_ipv6->version_to_flow_label,
+		     bpf_htonl(0x60000000ULL |
+			       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
+		st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+		st64(new_ipv6->src, ld64(r->local.addr));
+		st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+		st64(new_ipv6->dst, ld64(r->remote.addr));
+		st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	} else {
+		st16(&new_ipv4->version_ihl,
+		     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+		st32(new_ipv4->src, fr_v4(r->local.addr));
+		st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
+	fr_put_uint(fr_pin(data + fr_bound((v6 ? 67 : 47) + short_pn_size, v6 ? 0x7f : 0x3f)),
+		    (void *)(long)skb->data_end, 4, pn & fr_room(short_pn_size), short_pn_size);
 	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
 	fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
 		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
 	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, short_pn_end + 1,
-					     stream_id_size), ETH_HLEN, 37), 51, short_pn_size);
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0)) {
+		if (second)
+			fr_complete(skb,
+				    fr_complete_with(skb,
+						     fr_complete_with(skb,
+						     fr_fold(FR_ZERO + same->csum - same->zeroed0),
+						     short_pn_end + 1, stream_id_size), ETH_HLEN,
+						     v6 ? 57 : 37), v6 ? 71 : 51, short_pn_size);
+		else
+			fr_complete(skb,
+				    fr_complete_with(skb,
+						     fr_complete_with(skb, same->csum,
+						     short_pn_end + 1, stream_id_size), ETH_HLEN,
+						     v6 ? 57 : 37), v6 ? 71 : 51, short_pn_size);
+	}
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
 static __always_inline long
-streams_copy1(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
-	      __u64 short_pn_end, void *saved_short_pn_end, __u64 short_payload_end,
-	      __u64 stream_id_size, __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
-	      __u64 priority, __u64 id, struct val_connections *c, struct receiver_subscribers *r,
-	      struct streams_same1 *same)
+streams_copy(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
+	     __u64 short_pn_end, void *saved_short_pn_end, __u64 short_payload_end,
+	     __u64 stream_id_size, __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
+	     __u64 priority, __u64 id, struct val_connections *c, struct receiver_subscribers *r,
+	     struct same *same, const __u32 prog, __u64 short_pn_size_2, __u64 short_pn_end_2,
+	     __u64 stream_id_size_2, const int second, __u64 short_pn_size_3, __u64 short_pn_end_3,
+	     __u64 ack_ce_end, __u64 stream_id_size_3, __u64 short_pn_size_4, __u64 short_pn_end_4,
+	     __u64 ack_ce_end_2, __u64 stream_id_size_4, const int second_2)
 {
 	struct hdr_stream *saved_stream = saved_short_pn_end;
 
 	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (!event0)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_ring_full);
+		return fr_decline(r->receiver, skb->len, prog + reason_ring_full);
 
 	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority... */
 	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(r->window, 0);
-	__u64 spent0 = udp_end - 42;
+	__u64 spent0 = udp_end -
+		(second_2 ? 62 : prog == PROG_STREAMS_AFTER_ACK ? 42 : second ? 62 : 42);
 	int admitted0 = fr_admit(credit0, spent0, priority * 0x1770);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_refused_window);
+		return fr_decline(r->receiver, skb->len, prog + reason_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_contended);
+		return fr_decline(r->receiver, skb->len, prog + reason_contended);
 	}
 
 	/* {admit: {credit: "r.data", cost: "len(stream.payload)", floor: 1}}, */
@@ -536,24 +623,60 @@ streams_copy1(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_
 		fr_refused(credit1, level1);
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_refused_data);
+		return fr_decline(r->receiver, skb->len, prog + reason_refused_data);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_contended);
+		return fr_decline(r->receiver, skb->len, prog + reason_contended);
 	}
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
-
-	if (unlikely(streams_write1(skb, front, short_pn_size, short_pn_end, stream_id_size,
-				    priority, pn, id, r, same))) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, PROG_STREAMS + reason_refused_by_device);
+	if (second_2) {
+		if (unlikely(streams_write(skb, front, short_pn_size_4, ack_ce_end_2,
+					   stream_id_size_4, priority, pn, id, r, same, 1,
+					   short_pn_end_4, 1))) {
+			bpf_ringbuf_discard(event0, 0);
+			fr_refund(credit0, spent0);
+			fr_refund(credit1, spent1);
+			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+		}
+	} else {
+		if (prog == PROG_STREAMS_AFTER_ACK) {
+			if (unlikely(streams_write(skb, front, short_pn_size_3, ack_ce_end,
+						   stream_id_size_3, priority, pn, id, r, same, 0,
+						   short_pn_end_3, 1))) {
+				bpf_ringbuf_discard(event0, 0);
+				fr_refund(credit0, spent0);
+				fr_refund(credit1, spent1);
+				return fr_refuse(r->receiver, skb->len,
+						 prog + reason_refused_by_device);
+			}
+		} else {
+			if (second) {
+				if (unlikely(streams_write(skb, front, short_pn_size_2,
+							   short_pn_end_2, stream_id_size_2,
+							   priority, pn, id, r, same, 1, 0, 0))) {
+					bpf_ringbuf_discard(event0, 0);
+					fr_refund(credit0, spent0);
+					fr_refund(credit1, spent1);
+					return fr_refuse(r->receiver, skb->len,
+							 prog + reason_refused_by_device);
+				}
+			} else {
+				if (unlikely(streams_write(skb, front, short_pn_size, short_pn_end,
+							   stream_id_size, priority, pn, id, r,
+							   same, 0, 0, 0))) {
+					bpf_ringbuf_discard(event0, 0);
+					fr_refund(credit0, spent0);
+					fr_refund(credit1, spent1);
+					return fr_refuse(r->receiver, skb->len,
+							 prog + reason_refused_by_device);
+				}
+			}
+		}
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -566,22 +689,25 @@ streams_copy1(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_
 	event0->stream = stream_id + (__u64)c->base;
 	event0->offset = stream_offset;
 	event0->length = short_payload_end - stream_length_end;
-	event0->size = udp_end - 42;
+	event0->size = udp_end -
+		(second_2 ? 62 : prog == PROG_STREAMS_AFTER_ACK ? 42 : second ? 62 : 42);
 	event0->type = be8(&saved_stream->type);
 	same->quiet |= fr_submit_more(&event0->head, same->clock);
 	return 0;
 }
 
-static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
+static __noinline long streams_after_ack_turn2(__u32 i, struct fan *fan)
 {
+	__u32 prog = PROG_STREAMS_AFTER_ACK;
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct streams_same1 *same = front + FR_NEEDS_FRONT;
+	struct same *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	__u64 short_pn_size = same->short_pn_size;
 	__u64 short_pn_end = same->short_pn_end;
 	__u64 short_payload_end = same->short_payload_end;
+	__u64 ack_ce_end = same->ack_ce_end;
 	__u64 stream_id_size = same->stream_id_size;
 	__u64 stream_id = same->stream_id;
 	__u64 stream_offset = same->stream_offset;
@@ -589,7 +715,8 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 	__u64 priority = same->priority;
 	struct val_connections *c = fan->c;
 	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
-	void *saved_short_pn_end = fr_pin(front + fr_bound(short_pn_end, 0x3f));
+	void *saved_ack_ce_end = fr_pin(front + fr_bound(ack_ce_end, 0xff));
+	struct hdr_udp *saved_udp = front + 54;
 	const struct fr_lease *lease = fr_the_lease();
 
 	if (!r)
@@ -602,24 +729,24 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
 					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
 		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_number);
+		return fr_decline(r->receiver, skb->len, prog + reason_number);
 	}
 
 	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
-	if (udp_end - 42 > fr_shared_get(r->size))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_size);
+	if (udp_end - 62 > fr_shared_get(r->size))
+		return fr_decline(r->receiver, skb->len, prog + reason_size);
 
 	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
 	if ((stream_id & 2) == 0 || stream_id + (__u64)c->base < fr_shared_get(r->begin))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_before);
+		return fr_decline(r->receiver, skb->len, prog + reason_before);
 
 	/* {when: "stream.offset + len(stream.payload) > r.limit", do: [{drop: "limit"}]}, */
 	if (stream_offset + (short_payload_end - stream_length_end) > r->limit)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_limit);
+		return fr_decline(r->receiver, skb->len, prog + reason_limit);
 
 	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
 	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_no_stream_id);
+		return fr_decline(r->receiver, skb->len, prog + reason_no_stream_id);
 
 	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
 	struct val_dropped *d;
@@ -631,23 +758,24 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 			key.stream = stream_id + (__u64)c->base;
 			enum fr_found found = find_dropped(&key, lease, 16, &d);
 			if (unlikely(found == FR_CHANGING))
-				return fr_decline(r->receiver, skb->len,
-						  PROG_STREAMS + reason_changing_2);
+				return fr_decline(r->receiver, skb->len, prog + reason_changing_2);
 			if (found == FR_MISSING)
 				d = NULL;
 		}
 		if (fr_has(d))
-			return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_dropped);
+			return fr_decline(r->receiver, skb->len, prog + reason_dropped);
 	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_address_family);
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+	if (be16(&saved_udp->checksum) == 0)
+		return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_STREAMS + reason_no_route));
+				  fr_indirect(&r->hop_remote, prog + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_too_big);
+		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
 
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
 	__u64 next_stream;
@@ -659,10 +787,9 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 		int how = fr_translation(&key, &translation);
 
 		if (how == FR_TRANSLATING)
-			return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_translating);
+			return fr_decline(r->receiver, skb->len, prog + reason_translating);
 		if (how == FR_TRANSLATIONS_FULL || !translation)
-			return fr_decline(r->receiver, skb->len,
-					  PROG_STREAMS + reason_translations_full);
+			return fr_decline(r->receiver, skb->len, prog + reason_translations_full);
 		if (how == FR_TRANSLATE) {
 			next_stream = fr_alloc(r->next_stream, 4);
 			fr_translated(translation, next_stream);
@@ -673,13 +800,14 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 
 	/* for a in ack {blank: a}, {set: {"short.dcid": "r.dcid[priority]", "short.pn": "low(... */
 	if (id > fr_varint_room(stream_id_size))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_unfit_stream_id);
-	return streams_copy1(skb, front, udp_end, short_pn_size, short_pn_end, saved_short_pn_end,
-			     short_payload_end, stream_id_size, stream_id, stream_offset,
-			     stream_length_end, priority, id, c, r, same);
+		return fr_decline(r->receiver, skb->len, prog + reason_unfit_stream_id);
+	return streams_copy(skb, front, udp_end, 0, 0, saved_ack_ce_end, short_payload_end, 0,
+			    stream_id, stream_offset, stream_length_end, priority, id, c, r, same,
+			    prog, 0, 0, 0, 0, 0, 0, 0, 0, short_pn_size, short_pn_end, ack_ce_end,
+			    stream_id_size, 1);
 }
 
-static __always_inline int streams_fan1(struct __sk_buff *skb, struct streams_packet *pkt)
+static __always_inline int streams_after_ack_fan2(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -690,21 +818,580 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, struct streams_pa
 	key.feed = pkt->c->feed;
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, PROG_STREAMS + reason_no_subscribers);
+		return fr_up(skb, pkt->prog + reason_no_subscribers);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_STREAMS + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
+
+	__u32 size = fr_size(pkt->stream_length_end, 256);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, size);
+	if (!front)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_udp *saved_udp = front + 54;
+	struct hdr_short *saved_short = front + 62;
+	same->size = size;
+	__u64 region_sum = fr_sum64(skb, pkt->short_pn_end_2,
+				    pkt->ack_ce_end - pkt->short_pn_end_2);
+	__u64 odd_sum = region_sum;
+	odd_sum <<= 8 * (((pkt->short_pn_end_2 - 54) & 1) != 0);
+	__u64 odd_sum_2 =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id_2, pkt->stream_id_size_2)));
+	odd_sum_2 <<= 8 * (((pkt->ack_ce_end + 1 - 54) & 1) != 0);
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+					  fr_add64(ld64(saved_ipv6->src + 8)) +
+					  fr_add64(ld64(saved_ipv6->dst)) +
+					  fr_add64(ld64(saved_ipv6->dst + 8)) +
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
+		 fr_sum_of(ld16(&saved_udp->checksum)) -
+		 ((__u64)ld32(&saved_udp->src_port) +
+		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn_2, pkt->short_pn_size_2))) +
+		  fr_odd64(ld64(saved_short->dcid)) + odd_sum + odd_sum_2 +
+		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
+	same->zeroed0 = 0;
+	same->quiet = 0;
+	same->clock = 0;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end_2;
+	same->short_pn_size = pkt->short_pn_size_2;
+	same->short_pn_end = pkt->short_pn_end_2;
+	same->short_payload_end = pkt->short_payload_end;
+	same->ack_ce_end = pkt->ack_ce_end;
+	same->stream_id_size = pkt->stream_id_size_2;
+	same->stream_id = pkt->stream_id_2;
+	same->stream_offset = pkt->stream_offset;
+	same->stream_length_end = pkt->stream_length_end;
+	same->priority = pkt->priority;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0)) {
+		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size_2);
+		same->csum = fr_complete_without(skb, same->csum, pkt->ack_ce_end + 1,
+						 pkt->stream_id_size_2);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
+		same->zeroed0 = fr_counted(pkt->short_pn_end_2,
+					   fr_sum64(skb, pkt->short_pn_end_2,
+						    pkt->ack_ce_end - pkt->short_pn_end_2));
+	}
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+		.c = pkt->c,
+	};
+	bpf_loop(list->count, streams_after_ack_turn2, &fan, 0);
+
+	if (same->quiet)
+		fr_wake();
+	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb,
+			    fr_complete_with(skb,
+					     fr_complete_with(skb, same->csum, same->ack_ce_end + 1,
+					     same->stream_id_size), ETH_HLEN, 57), 71,
+			    same->short_pn_size);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __noinline long streams_after_ack_turn1(__u32 i, struct fan *fan)
+{
+	__u32 prog = PROG_STREAMS_AFTER_ACK;
+	struct __sk_buff *skb = fan->skb;
+	void *front = fan->front;
+	struct same *same = front + FR_NEEDS_FRONT;
+	__u64 ip_end = same->ip_end;
+	__u64 udp_end = same->udp_end;
+	__u64 short_pn_size = same->short_pn_size;
+	__u64 short_pn_end = same->short_pn_end;
+	__u64 short_payload_end = same->short_payload_end;
+	__u64 ack_ce_end = same->ack_ce_end;
+	__u64 stream_id_size = same->stream_id_size;
+	__u64 stream_id = same->stream_id;
+	__u64 stream_offset = same->stream_offset;
+	__u64 stream_length_end = same->stream_length_end;
+	__u64 priority = same->priority;
+	struct val_connections *c = fan->c;
+	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
+	void *saved_ack_ce_end = fr_pin(front + fr_bound(ack_ce_end, 0x7f));
+	const struct fr_lease *lease = fr_the_lease();
+
+	if (!r)
+		return 1;
+	if (i % 8 == 0)
+		same->clock = bpf_ktime_get_ns();
+
+	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
+	if (fr_shared_get(r->next) -
+	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
+					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
+		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
+		return fr_decline(r->receiver, skb->len, prog + reason_number);
+	}
+
+	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
+	if (udp_end - 42 > fr_shared_get(r->size))
+		return fr_decline(r->receiver, skb->len, prog + reason_size);
+
+	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
+	if ((stream_id & 2) == 0 || stream_id + (__u64)c->base < fr_shared_get(r->begin))
+		return fr_decline(r->receiver, skb->len, prog + reason_before);
+
+	/* {when: "stream.offset + len(stream.payload) > r.limit", do: [{drop: "limit"}]}, */
+	if (stream_offset + (short_payload_end - stream_length_end) > r->limit)
+		return fr_decline(r->receiver, skb->len, prog + reason_limit);
+
+	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
+	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
+		return fr_decline(r->receiver, skb->len, prog + reason_no_stream_id);
+
+	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
+	struct val_dropped *d;
+	if (!(fr_shared_get(r->drops) == 0)) {
+		{
+			struct key_dropped key __attribute__((aligned(8))) = {};
+
+			key.subscriber = r->id;
+			key.stream = stream_id + (__u64)c->base;
+			enum fr_found found = find_dropped(&key, lease, 16, &d);
+			if (unlikely(found == FR_CHANGING))
+				return fr_decline(r->receiver, skb->len, prog + reason_changing_2);
+			if (found == FR_MISSING)
+				d = NULL;
+		}
+		if (fr_has(d))
+			return fr_decline(r->receiver, skb->len, prog + reason_dropped);
+	}
+
+	/* {send: {from: "r.local", to: "r.remote"}}, */
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+		return fr_decline(r->receiver, skb->len,
+				  fr_indirect(&r->hop_remote, prog + reason_no_route));
+	if (ip_end - 14 > r->hop_remote.mtu)
+		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
+
+	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
+	__u64 next_stream;
+	__u64 streams;
+	{
+		struct fr_translation_key key = { .key = stream_id + (__u64)c->base,
+						 .space = r->streams };
+		struct fr_translation *translation = NULL;
+		int how = fr_translation(&key, &translation);
+
+		if (how == FR_TRANSLATING)
+			return fr_decline(r->receiver, skb->len, prog + reason_translating);
+		if (how == FR_TRANSLATIONS_FULL || !translation)
+			return fr_decline(r->receiver, skb->len, prog + reason_translations_full);
+		if (how == FR_TRANSLATE) {
+			next_stream = fr_alloc(r->next_stream, 4);
+			fr_translated(translation, next_stream);
+		}
+		streams = translation->value;
+	}
+	__u64 id = streams;
+
+	/* for a in ack {blank: a}, {set: {"short.dcid": "r.dcid[priority]", "short.pn": "low(... */
+	if (id > fr_varint_room(stream_id_size))
+		return fr_decline(r->receiver, skb->len, prog + reason_unfit_stream_id);
+	return streams_copy(skb, front, udp_end, 0, 0, saved_ack_ce_end, short_payload_end, 0,
+			    stream_id, stream_offset, stream_length_end, priority, id, c, r, same,
+			    prog, 0, 0, 0, 0, short_pn_size, short_pn_end, ack_ce_end,
+			    stream_id_size, 0, 0, 0, 0, 0);
+}
+
+static __always_inline int streams_after_ack_fan1(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
+	struct group_subscribers key __attribute__((aligned(8))) = {};
+	struct list_subscribers *list;
+
+	key.feed = pkt->c->feed;
+	list = list_of_subscribers(&key);
+	if (!list)
+		return fr_up(skb, pkt->prog + reason_no_subscribers);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, pkt->prog + reason_no_memory);
+
+	__u32 size = fr_size(pkt->stream_length_end, 256);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, size);
+	if (!front)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_short *saved_short = front + 42;
+	same->size = size;
+	__u64 region_sum = fr_sum64(skb, pkt->short_pn_end_2,
+				    pkt->ack_ce_end - pkt->short_pn_end_2);
+	__u64 odd_sum = region_sum;
+	odd_sum <<= 8 * (((pkt->short_pn_end_2 - 34) & 1) != 0);
+	__u64 odd_sum_2 =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id_2, pkt->stream_id_size_2)));
+	odd_sum_2 <<= 8 * (((pkt->ack_ce_end + 1 - 34) & 1) != 0);
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) +
+		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn_2, pkt->short_pn_size_2))) +
+		 fr_odd64(ld64(saved_short->dcid)) + odd_sum + odd_sum_2 + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst));
+
+	/* ip.checksum, without what depends on the receiver */
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld16(&saved_ipv4->version_ihl) + ld32(&saved_ipv4->id) +
+		 ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
+		 bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)) +
+		 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+	same->zeroed0 = 0;
+	same->quiet = 0;
+	same->clock = 0;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end_2;
+	same->short_pn_size = pkt->short_pn_size_2;
+	same->short_pn_end = pkt->short_pn_end_2;
+	same->short_payload_end = pkt->short_payload_end;
+	same->ack_ce_end = pkt->ack_ce_end;
+	same->stream_id_size = pkt->stream_id_size_2;
+	same->stream_id = pkt->stream_id_2;
+	same->stream_offset = pkt->stream_offset;
+	same->stream_length_end = pkt->stream_length_end;
+	same->priority = pkt->priority;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0)) {
+		same->csum = fr_complete_without(skb, same->csum, 51, pkt->short_pn_size_2);
+		same->csum = fr_complete_without(skb, same->csum, pkt->ack_ce_end + 1,
+						 pkt->stream_id_size_2);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 37);
+		same->zeroed0 = fr_counted(pkt->short_pn_end_2,
+					   fr_sum64(skb, pkt->short_pn_end_2,
+						    pkt->ack_ce_end - pkt->short_pn_end_2));
+	}
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+		.c = pkt->c,
+	};
+	bpf_loop(list->count, streams_after_ack_turn1, &fan, 0);
+
+	if (same->quiet)
+		fr_wake();
+	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb,
+			    fr_complete_with(skb,
+					     fr_complete_with(skb, same->csum, same->ack_ce_end + 1,
+					     same->stream_id_size), ETH_HLEN, 37), 51,
+			    same->short_pn_size);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline long streams_turn(__u32 i, struct fan *fan, const int second)
+{
+	__u32 prog = PROG_STREAMS;
+	struct __sk_buff *skb = fan->skb;
+	void *front = fan->front;
+	struct same *same = front + FR_NEEDS_FRONT;
+	__u64 ip_end = same->ip_end;
+	__u64 udp_end = same->udp_end;
+	__u64 short_pn_size = same->short_pn_size;
+	__u64 short_pn_end = same->short_pn_end;
+	__u64 short_payload_end = same->short_payload_end;
+	__u64 stream_id_size = same->stream_id_size;
+	__u64 stream_id = same->stream_id;
+	__u64 stream_offset = same->stream_offset;
+	__u64 stream_length_end = same->stream_length_end;
+	__u64 priority = same->priority;
+	struct val_connections *c = fan->c;
+	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
+	void *saved_short_pn_end = fr_pin(front + fr_bound(short_pn_end, second ? 0x7f : 0x3f));
+	struct hdr_udp *saved_udp = front + 54;
+	const struct fr_lease *lease = fr_the_lease();
+
+	if (!r)
+		return 1;
+	if (i % 8 == 0)
+		same->clock = bpf_ktime_get_ns();
+
+	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
+	if (fr_shared_get(r->next) -
+	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
+					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
+		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
+		return fr_decline(r->receiver, skb->len, prog + reason_number);
+	}
+
+	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
+	if (udp_end - (second ? 62 : 42) > fr_shared_get(r->size))
+		return fr_decline(r->receiver, skb->len, prog + reason_size);
+
+	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
+	if ((stream_id & 2) == 0 || stream_id + (__u64)c->base < fr_shared_get(r->begin))
+		return fr_decline(r->receiver, skb->len, prog + reason_before);
+
+	/* {when: "stream.offset + len(stream.payload) > r.limit", do: [{drop: "limit"}]}, */
+	if (stream_offset + (short_payload_end - stream_length_end) > r->limit)
+		return fr_decline(r->receiver, skb->len, prog + reason_limit);
+
+	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
+	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
+		return fr_decline(r->receiver, skb->len, prog + reason_no_stream_id);
+
+	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
+	struct val_dropped *d;
+	if (!(fr_shared_get(r->drops) == 0)) {
+		{
+			struct key_dropped key __attribute__((aligned(8))) = {};
+
+			key.subscriber = r->id;
+			key.stream = stream_id + (__u64)c->base;
+			enum fr_found found = find_dropped(&key, lease, 16, &d);
+			if (unlikely(found == FR_CHANGING))
+				return fr_decline(r->receiver, skb->len, prog + reason_changing_2);
+			if (found == FR_MISSING)
+				d = NULL;
+		}
+		if (fr_has(d))
+			return fr_decline(r->receiver, skb->len, prog + reason_dropped);
+	}
+	if (second) {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum);
+	} else {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+	}
+	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+		return fr_decline(r->receiver, skb->len,
+				  fr_indirect(&r->hop_remote, prog + reason_no_route));
+	if (ip_end - 14 > r->hop_remote.mtu)
+		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
+
+	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
+	__u64 next_stream;
+	__u64 streams;
+	{
+		struct fr_translation_key key = { .key = stream_id + (__u64)c->base,
+						 .space = r->streams };
+		struct fr_translation *translation = NULL;
+		int how = fr_translation(&key, &translation);
+
+		if (how == FR_TRANSLATING)
+			return fr_decline(r->receiver, skb->len, prog + reason_translating);
+		if (how == FR_TRANSLATIONS_FULL || !translation)
+			return fr_decline(r->receiver, skb->len, prog + reason_translations_full);
+		if (how == FR_TRANSLATE) {
+			next_stream = fr_alloc(r->next_stream, 4);
+			fr_translated(translation, next_stream);
+		}
+		streams = translation->value;
+	}
+	__u64 id = streams;
+
+	/* for a in ack {blank: a}, {set: {"short.dcid": "r.dcid[priority]", "short.pn": "low(... */
+	if (id > fr_varint_room(stream_id_size))
+		return fr_decline(r->receiver, skb->len, prog + reason_unfit_stream_id);
+	if (second)
+		return streams_copy(skb, front, udp_end, 0, 0, saved_short_pn_end,
+				    short_payload_end, 0, stream_id, stream_offset,
+				    stream_length_end, priority, id, c, r, same, prog,
+				    short_pn_size, short_pn_end, stream_id_size, 1, 0, 0, 0, 0, 0,
+				    0, 0, 0, 0);
+	return streams_copy(skb, front, udp_end, short_pn_size, short_pn_end, saved_short_pn_end,
+			    short_payload_end, stream_id_size, stream_id, stream_offset,
+			    stream_length_end, priority, id, c, r, same, prog, 0, 0, 0, 0, 0, 0, 0,
+			    0, 0, 0, 0, 0, 0);
+}
+
+static __noinline long streams_turn2(__u32 i, struct fan *fan)
+{
+	return streams_turn(i, fan, 1);
+}
+
+static __always_inline int streams_fan2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
+	struct group_subscribers key __attribute__((aligned(8))) = {};
+	struct list_subscribers *list;
+
+	key.feed = pkt->c->feed;
+	list = list_of_subscribers(&key);
+	if (!list)
+		return fr_up(skb, pkt->prog + reason_no_subscribers);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, pkt->prog + reason_no_memory);
 
 	__u32 size = fr_size(pkt->stream_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, PROG_STREAMS + reason_no_memory);
-	struct streams_same1 *same = front + FR_NEEDS_FRONT;
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_udp *saved_udp = front + 54;
+	struct hdr_short *saved_short = front + 62;
+	same->size = size;
+	__u64 odd_sum =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size)));
+	odd_sum <<= 8 * (((pkt->short_pn_end + 1 - 54) & 1) != 0);
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+					  fr_add64(ld64(saved_ipv6->src + 8)) +
+					  fr_add64(ld64(saved_ipv6->dst)) +
+					  fr_add64(ld64(saved_ipv6->dst + 8)) +
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
+		 fr_sum_of(ld16(&saved_udp->checksum)) -
+		 ((__u64)ld32(&saved_udp->src_port) +
+		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
+		  fr_odd64(ld64(saved_short->dcid)) + odd_sum + fr_add64(ld64(saved_ipv6->src)) +
+		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+		  fr_add64(ld64(saved_ipv6->dst + 8)));
+	same->quiet = 0;
+	same->clock = 0;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_pn_size = pkt->short_pn_size;
+	same->short_pn_end = pkt->short_pn_end;
+	same->short_payload_end = pkt->short_payload_end;
+	same->stream_id_size = pkt->stream_id_size;
+	same->stream_id = pkt->stream_id;
+	same->stream_offset = pkt->stream_offset;
+	same->stream_length_end = pkt->stream_length_end;
+	same->priority = pkt->priority;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0)) {
+		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size);
+		same->csum = fr_complete_without(skb, same->csum, pkt->short_pn_end + 1,
+						 pkt->stream_id_size);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
+	}
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+		.c = pkt->c,
+	};
+	bpf_loop(list->count, streams_turn2, &fan, 0);
+
+	if (same->quiet)
+		fr_wake();
+	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb,
+			    fr_complete_with(skb,
+					     fr_complete_with(skb, same->csum,
+					     same->short_pn_end + 1, same->stream_id_size),
+					     ETH_HLEN, 57), 71, same->short_pn_size);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __noinline long streams_turn1(__u32 i, struct fan *fan)
+{
+	return streams_turn(i, fan, 0);
+}
+
+static __always_inline int streams_fan1(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
+	struct group_subscribers key __attribute__((aligned(8))) = {};
+	struct list_subscribers *list;
+
+	key.feed = pkt->c->feed;
+	list = list_of_subscribers(&key);
+	if (!list)
+		return fr_up(skb, pkt->prog + reason_no_subscribers);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, pkt->prog + reason_no_memory);
+
+	__u32 size = fr_size(pkt->stream_length_end, 128);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, size);
+	if (!front)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_short *saved_short = front + 42;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	same->size = size;
 	__u64 odd_sum =
 		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size)));
@@ -717,7 +1404,7 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, struct streams_pa
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_STREAMS + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -758,7 +1445,7 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, struct streams_pa
 	}
 
 	same->copies0 = 0;
-	struct streams_fan1 fan = {
+	struct fan fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
@@ -769,7 +1456,7 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, struct streams_pa
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
-		return fr_drop(len, PROG_STREAMS + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb,
 			    fr_complete_with(skb,
@@ -777,17 +1464,18 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, struct streams_pa
 					     same->short_pn_end + 1, same->stream_id_size),
 					     ETH_HLEN, 37), 51, same->short_pn_size);
 
-	fr_count_copies(PROG_STREAMS + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_STREAMS + reason_pass, len);
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_ipv4_priority_value(struct __sk_buff *skb,
-						       struct streams_packet *pkt)
+static __always_inline int streams_ip_priority_value(struct __sk_buff *skb, struct packet *pkt,
+						     const int second, const int v6)
 {
-	struct hdr_short *v_short = pkt->data + 42;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
@@ -796,40 +1484,64 @@ static __always_inline int streams_ipv4_priority_value(struct __sk_buff *skb,
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.remote, ld32(ipv4->src), be16(&udp->src_port));
-		fr_put_endpoint_v4(&key.local, ld32(ipv4->dst), be16(&udp->dst_port));
+		if (v6) {
+			fr_put_endpoint_v6(&key.remote, ipv6->src, be16(&udp->src_port), 0);
+			fr_put_endpoint_v6(&key.local, ipv6->dst, be16(&udp->dst_port), 2);
+		} else {
+			fr_put_endpoint_v4(&key.remote, ld32(ipv4->src), be16(&udp->src_port));
+			fr_put_endpoint_v4(&key.local, ld32(ipv4->dst), be16(&udp->dst_port));
+		}
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
 		enum fr_found found = find_connections(&key, pkt->lease, 0, &pkt->c);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_STREAMS + reason_no_connections,
-					 PROG_STREAMS + reason_changing);
+			return fr_missed(skb, found, pkt->prog + reason_no_connections,
+					 pkt->prog + reason_changing);
 	}
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= pkt->stream_length_end) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_STREAMS + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (pkt->at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (second) {
+		if (v6)
+			return streams_after_ack_fan2(skb, pkt);
+		return streams_after_ack_fan1(skb, pkt);
+	}
+	if (v6)
+		return streams_fan2(skb, pkt);
 	return streams_fan1(skb, pkt);
 }
 
-static __always_inline int streams_ipv4_further(struct __sk_buff *skb, struct streams_packet *pkt)
+static __always_inline int streams_ip_further(struct __sk_buff *skb, struct packet *pkt,
+					      const int v6)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	struct hdr_stream *stream = pkt->at_short_pn_end;
+	__u64 stream_id_end = 0;
 
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	at_stream_id_end = fr_pin(pkt->data + fr_bound(pkt->stream_id_end, 0x7f));
+	if (pkt->prog == PROG_STREAMS_AFTER_ACK || pkt->prog == PROG_ACKS) {
+		/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name:... */
+		stream_id_end = fr_forget(skb, pkt->ack_ce_end + 1 + pkt->stream_id_size_2);
+		at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, v6 ? 0xff : 0x7f));
+	} else {
+		/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name:... */
+		at_stream_id_end = fr_pin(pkt->data + fr_bound(pkt->stream_id_end, 0x7f));
+	}
 	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (pkt->stream_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (pkt->prog == PROG_STREAMS_AFTER_ACK || pkt->prog == PROG_ACKS) {
+		if (stream_id_end > pkt->short_payload_end)
+			return fr_up(skb, pkt->prog + reason_truncated);
+	} else {
+		if (pkt->stream_id_end > pkt->short_payload_end)
+			return fr_up(skb, pkt->prog + reason_truncated);
+	}
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
@@ -838,17 +1550,24 @@ static __always_inline int streams_ipv4_further(struct __sk_buff *skb, struct st
 		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end,
 					       &pkt->stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, PROG_STREAMS + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		stream_offset_size = 0;
 		pkt->stream_offset = 0;
 	}
-	__u64 stream_offset_end = fr_forget(skb, pkt->stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x7f));
+	__u64 stream_offset_end;
+	if (pkt->prog == PROG_STREAMS_AFTER_ACK || pkt->prog == PROG_ACKS)
+		stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
+	else
+		stream_offset_end = fr_forget(skb, pkt->stream_id_end + stream_offset_size);
+	at_stream_offset_end = fr_pin(pkt->data +
+				      fr_bound(stream_offset_end,
+					       (pkt->prog == PROG_STREAMS_AFTER_ACK ||
+						pkt->prog == PROG_ACKS) ? 0xff : 0x7f));
 	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (stream_offset_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
@@ -857,656 +1576,474 @@ static __always_inline int streams_ipv4_further(struct __sk_buff *skb, struct st
 	if (stream_length_present) { /* length */
 		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, PROG_STREAMS + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		stream_length_size = 0;
 		stream_length = 0;
 	}
 	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	pkt->at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x7f));
+	pkt->at_stream_length_end = fr_pin(pkt->data +
+					   fr_bound(pkt->stream_length_end,
+						    (pkt->prog == PROG_STREAMS_AFTER_ACK ||
+						     pkt->prog == PROG_ACKS) ? 0xff : 0x7f));
 	if (pkt->at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->stream_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (!(!stream_length_present ||
 	      pkt->stream_length_end + stream_length == pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(!stream_length_present ||
 	      pkt->stream_length_end + stream_length == pkt->short_payload_end))
-		return fr_up(skb, PROG_STREAMS + reason_another_frame);
+		return fr_up(skb, pkt->prog + reason_another_frame);
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
-
-	return streams_ipv4_priority_value(skb, pkt);
-}
-
-static __always_inline int streams_ipv4(struct __sk_buff *skb, struct streams_packet *pkt)
-{
-	struct hdr_short *v_short = pkt->data + 42;
-	struct hdr_stream *stream;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_STREAMS + why);
-
-	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
-	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, PROG_STREAMS + reason_long_header);
-	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, PROG_STREAMS + reason_short_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
-	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, PROG_STREAMS + reason_short_reserved);
-	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, PROG_STREAMS + reason_key_phase);
-	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (pkt->short_pn_size > 4)
-		return fr_up(skb, PROG_STREAMS + reason_short_pn);
-	pkt->short_pn_end = fr_forget(skb, 51ULL + pkt->short_pn_size);
-	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x3f));
-	if (pkt->at_short_pn_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (pkt->short_pn_end > pkt->udp_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x3f)), pkt->data_end, 4,
-		     pkt->short_pn_size, &pkt->short_pn))
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-
-	/* short: {fields: [ */
-	if (pkt->udp_end < pkt->short_pn_end + 16)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	pkt->short_payload_end = pkt->udp_end - 16;
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	stream = pkt->at_short_pn_end;
-	if ((void *)(stream + 1) > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_STREAMS + reason_other_frame);
-	pkt->stream_id_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end, &pkt->stream_id);
-	if (!pkt->stream_id_size)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	pkt->stream_id_end = fr_forget(skb, pkt->short_pn_end + 1 + pkt->stream_id_size);
-
-	return streams_ipv4_further(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-/* What is the same for all receivers. */
-struct streams_same2 {
-	__u32 size;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 quiet;
-	__u64 clock;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 short_pn_size;
-	__u64 short_pn_end;
-	__u64 short_payload_end;
-	__u64 stream_id_size;
-	__u64 stream_id;
-	__u64 stream_offset;
-	__u64 stream_length_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct streams_fan2 {
-	struct __sk_buff *skb;
-	struct list_subscribers *list;
-	void *front;
-	struct val_connections *c;
-};
-
-static __always_inline int streams_write2(struct __sk_buff *skb, void *front, __u64 short_pn_size,
-					  __u64 short_pn_end, __u64 stream_id_size, __u64 priority,
-					  __u64 pn, __u64 id, struct receiver_subscribers *r,
-					  struct streams_same2 *same)
-{
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
-	void *at_short_pn_end;
-
-	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * (((short_pn_end + 1 - 54) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) +
-					  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-					  fr_room(short_pn_size), short_pn_size))) +
-					  fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) + odd_sum);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 71 > (void *)(long)skb->data_end))
-		return 1;
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
-	if (unlikely(at_short_pn_end + 2 > (void *)(long)skb->data_end))
-		return 1;
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, short_pn_end + 1,
-					     stream_id_size), ETH_HLEN, 57), 71, short_pn_size);
-	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
-}
-
-static __always_inline long
-streams_copy2(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
-	      __u64 short_pn_end, void *saved_short_pn_end, __u64 short_payload_end,
-	      __u64 stream_id_size, __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
-	      __u64 priority, __u64 id, struct val_connections *c, struct receiver_subscribers *r,
-	      struct streams_same2 *same)
-{
-	struct hdr_stream *saved_stream = saved_short_pn_end;
-
-	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
-	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-	if (!event0)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_ring_full);
-
-	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority... */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->window, 0);
-	__u64 spent0 = udp_end - 62;
-	int admitted0 = fr_admit(credit0, spent0, priority * 0x1770);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_refused_window);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_contended);
-	}
-
-	/* {admit: {credit: "r.data", cost: "len(stream.payload)", floor: 1}}, */
-	__u32 level1 = priority;
-	__u32 credit1 = fr_credit(r->data, 0);
-	__u64 spent1 = short_payload_end - stream_length_end;
-	int admitted1 = fr_admit(credit1, spent1, 1);
-	if (admitted1 == FR_REFUSED) {
-		fr_refused(credit1, level1);
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_refused_data);
-	}
-	if (unlikely(admitted1 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_contended);
-	}
-
-	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
-	__u64 next = fr_alloc(r->next, 1);
-	__u64 pn = next;
-
-	if (unlikely(streams_write2(skb, front, short_pn_size, short_pn_end, stream_id_size,
-				    priority, pn, id, r, same))) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, PROG_STREAMS + reason_refused_by_device);
-	}
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
-	st8((void *)event0 + 57, 0);
-	st16((void *)event0 + 58, 0);
-	st32((void *)event0 + 60, 0);
-	event0->pn = pn;
-	event0->id = id;
-	event0->stream = stream_id + (__u64)c->base;
-	event0->offset = stream_offset;
-	event0->length = short_payload_end - stream_length_end;
-	event0->size = udp_end - 62;
-	event0->type = be8(&saved_stream->type);
-	same->quiet |= fr_submit_more(&event0->head, same->clock);
-	return 0;
-}
-
-static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct streams_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 udp_end = same->udp_end;
-	__u64 short_pn_size = same->short_pn_size;
-	__u64 short_pn_end = same->short_pn_end;
-	__u64 short_payload_end = same->short_payload_end;
-	__u64 stream_id_size = same->stream_id_size;
-	__u64 stream_id = same->stream_id;
-	__u64 stream_offset = same->stream_offset;
-	__u64 stream_length_end = same->stream_length_end;
-	__u64 priority = same->priority;
-	struct val_connections *c = fan->c;
-	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
-	void *saved_short_pn_end = fr_pin(front + fr_bound(short_pn_end, 0x7f));
-	struct hdr_udp *saved_udp = front + 54;
-	const struct fr_lease *lease = fr_the_lease();
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
-	if (fr_shared_get(r->next) -
-	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
-					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
-		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_number);
-	}
-
-	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
-	if (udp_end - 62 > fr_shared_get(r->size))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_size);
-
-	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
-	if ((stream_id & 2) == 0 || stream_id + (__u64)c->base < fr_shared_get(r->begin))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_before);
-
-	/* {when: "stream.offset + len(stream.payload) > r.limit", do: [{drop: "limit"}]}, */
-	if (stream_offset + (short_payload_end - stream_length_end) > r->limit)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_limit);
-
-	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
-	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_no_stream_id);
-
-	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
-	struct val_dropped *d;
-	if (!(fr_shared_get(r->drops) == 0)) {
-		{
-			struct key_dropped key __attribute__((aligned(8))) = {};
-
-			key.subscriber = r->id;
-			key.stream = stream_id + (__u64)c->base;
-			enum fr_found found = find_dropped(&key, lease, 16, &d);
-			if (unlikely(found == FR_CHANGING))
-				return fr_decline(r->receiver, skb->len,
-						  PROG_STREAMS + reason_changing_2);
-			if (found == FR_MISSING)
-				d = NULL;
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+	if (v6) {
+		if (pkt->prog == PROG_STREAMS_AFTER_ACK || pkt->prog == PROG_ACKS) {
+			return streams_ip_priority_value(skb, pkt, 1, 1);
 		}
-		if (fr_has(d))
-			return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_dropped);
+
+		return streams_ip_priority_value(skb, pkt, 0, 1);
+	}
+	if (pkt->prog == PROG_STREAMS_AFTER_ACK || pkt->prog == PROG_ACKS) {
+		return streams_ip_priority_value(skb, pkt, 1, 0);
 	}
 
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_address_family);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_udp_checksum);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_STREAMS + reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_too_big);
-
-	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
-	__u64 next_stream;
-	__u64 streams;
-	{
-		struct fr_translation_key key = { .key = stream_id + (__u64)c->base,
-						 .space = r->streams };
-		struct fr_translation *translation = NULL;
-		int how = fr_translation(&key, &translation);
-
-		if (how == FR_TRANSLATING)
-			return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_translating);
-		if (how == FR_TRANSLATIONS_FULL || !translation)
-			return fr_decline(r->receiver, skb->len,
-					  PROG_STREAMS + reason_translations_full);
-		if (how == FR_TRANSLATE) {
-			next_stream = fr_alloc(r->next_stream, 4);
-			fr_translated(translation, next_stream);
-		}
-		streams = translation->value;
-	}
-	__u64 id = streams;
-
-	/* for a in ack {blank: a}, {set: {"short.dcid": "r.dcid[priority]", "short.pn": "low(... */
-	if (id > fr_varint_room(stream_id_size))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS + reason_unfit_stream_id);
-	return streams_copy2(skb, front, udp_end, short_pn_size, short_pn_end, saved_short_pn_end,
-			     short_payload_end, stream_id_size, stream_id, stream_offset,
-			     stream_length_end, priority, id, c, r, same);
+	return streams_ip_priority_value(skb, pkt, 0, 0);
 }
 
-static __always_inline int streams_fan2(struct __sk_buff *skb, struct streams_packet *pkt)
+static __always_inline int acks_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
-	struct group_subscribers key __attribute__((aligned(8))) = {};
-	struct list_subscribers *list;
-
-	key.feed = pkt->c->feed;
-	list = list_of_subscribers(&key);
-	if (!list)
-		return fr_up(skb, PROG_STREAMS + reason_no_subscribers);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_STREAMS + reason_no_memory);
-
-	__u32 size = fr_size(pkt->stream_length_end, 128);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, size);
-	if (!front)
-		return fr_up(skb, PROG_STREAMS + reason_no_memory);
-	struct streams_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 54;
-	struct hdr_short *saved_short = front + 62;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	same->size = size;
-	__u64 odd_sum =
-		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size)));
-	odd_sum <<= 8 * (((pkt->short_pn_end + 1 - 54) & 1) != 0);
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
-				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
-					  fr_add64(ld64(saved_ipv6->src + 8)) +
-					  fr_add64(ld64(saved_ipv6->dst)) +
-					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_STREAMS + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
-		 fr_sum_of(ld16(&saved_udp->checksum)) -
-		 ((__u64)ld32(&saved_udp->src_port) +
-		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
-		  fr_odd64(ld64(saved_short->dcid)) + odd_sum + fr_add64(ld64(saved_ipv6->src)) +
-		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
-		  fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->quiet = 0;
-	same->clock = 0;
-	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end;
-	same->short_pn_size = pkt->short_pn_size;
-	same->short_pn_end = pkt->short_pn_end;
-	same->short_payload_end = pkt->short_payload_end;
-	same->stream_id_size = pkt->stream_id_size;
-	same->stream_id = pkt->stream_id;
-	same->stream_offset = pkt->stream_offset;
-	same->stream_length_end = pkt->stream_length_end;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, pkt->short_pn_end + 1,
-						 pkt->stream_id_size);
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
-	}
-
-	same->copies0 = 0;
-	struct streams_fan2 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-		.c = pkt->c,
-	};
-	bpf_loop(list->count, streams_turn2, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
-		return fr_drop(len, PROG_STREAMS + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum,
-					     same->short_pn_end + 1, same->stream_id_size),
-					     ETH_HLEN, 57), 71, same->short_pn_size);
-
-	fr_count_copies(PROG_STREAMS + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_STREAMS + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_ipv6_priority_value(struct __sk_buff *skb,
-						       struct streams_packet *pkt)
+static __always_inline int acks_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_short *v_short = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
+	__u32 len = skb->len;
 
-	/* priority: {levels: 4, from: "short.dcid[0]"} */
-	__u64 priority_value = ld8(v_short->dcid);
-	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int acks_ip_ack_ect0_end(struct __sk_buff *skb, struct packet *pkt,
+						const int v6)
+{
+	void *at_ack_ect0_end;
+	void *at_ack_ect1_end;
+	void *at_ack_ce_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
+	struct hdr_ack *ack = pkt->at_short_pn_end_2;
+
+	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
+	__u64 ack_ect0_end = fr_forget(skb, pkt->ack_first_end + pkt->ack_ect0_size_2);
+	at_ack_ect0_end = fr_pin(pkt->data + fr_bound(ack_ect0_end, 0x7f));
+	if (at_ack_ect0_end > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (ack_ect0_end > pkt->short_payload_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	__u64 ack_ect1_present = be8(&ack->type) == 3;
+	__u64 ack_ect1;
+	__u64 ack_ect1_size;
+	if (ack_ect1_present) { /* ect1 */
+		ack_ect1_size = fr_varint(at_ack_ect0_end, pkt->data_end, &ack_ect1);
+		if (!ack_ect1_size)
+			return fr_up(skb, pkt->prog + reason_truncated);
+	} else {
+		ack_ect1_size = 0;
+		ack_ect1 = 0;
+	}
+	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
+	at_ack_ect1_end = fr_pin(pkt->data + fr_bound(ack_ect1_end, 0x7f));
+	if (at_ack_ect1_end > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (ack_ect1_end > pkt->short_payload_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	__u64 ack_ce_present = be8(&ack->type) == 3;
+	__u64 ack_ce;
+	__u64 ack_ce_size;
+	if (ack_ce_present) { /* ce */
+		ack_ce_size = fr_varint(at_ack_ect1_end, pkt->data_end, &ack_ce);
+		if (!ack_ce_size)
+			return fr_up(skb, pkt->prog + reason_truncated);
+	} else {
+		ack_ce_size = 0;
+		ack_ce = 0;
+	}
+	__u64 ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
+	at_ack_ce_end = fr_pin(pkt->data + fr_bound(ack_ce_end, v6 ? 0xff : 0x7f));
+	if (at_ack_ce_end > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (ack_ce_end > pkt->short_payload_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "short", "ack"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+
+	/* when: "len(ack.payload) == 0" */
+	if (pkt->short_payload_end - ack_ce_end != 0)
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
-	{
-		struct key_connections key __attribute__((aligned(8))) = {};
-
+	struct val_connections *c;
+	struct key_connections key __attribute__((aligned(8)));
+	if (!v6)
+		__builtin_memset(&key, 0, sizeof(key));
+	if (v6) {
 		fr_put_endpoint_v6(&key.remote, ipv6->src, be16(&udp->src_port), 0);
 		fr_put_endpoint_v6(&key.local, ipv6->dst, be16(&udp->dst_port), 2);
-		st32((void *)&key + 36, ld32(v_short->dcid));
-		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		enum fr_found found = find_connections(&key, pkt->lease, 0, &pkt->c);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_STREAMS + reason_no_connections,
-					 PROG_STREAMS + reason_changing);
+	} else {
+		fr_put_endpoint_v4(&key.remote, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.local, ld32(ipv4->dst), be16(&udp->dst_port));
+	}
+	st32((void *)&key + 36, ld32(v_short->dcid));
+	st32((void *)&key + 40, ld32(v_short->dcid + 4));
+	enum fr_found found = find_connections(&key, pkt->lease, 0, &c);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, pkt->prog + reason_no_connections,
+				 pkt->prog + reason_changing);
+
+	/* {when: "c.subscriber == 0 || len(short.pn) == 1", do: ["pass"]}, */
+	if (c->subscriber == 0 || pkt->short_pn_size_2 == 1) {
+		if (v6)
+			return acks_ipv6_send(skb, pkt);
+		return acks_ipv4_send(skb, pkt);
 	}
 
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= pkt->stream_length_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_STREAMS + reason_partial_checksum);
-	if (pkt->at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	return streams_fan2(skb, pkt);
+	/* {drop: "acked"}, */
+
+	/* {emit: acked: {subscriber: "c.subscriber", pn: "short.pn", pn_size: "len(short.pn)"... */
+	struct event_acked *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_acked), 0);
+	if (!event0)
+		return fr_up(skb, pkt->prog + reason_ring_full_2);
+	fr_head(&event0->head, 0, 3, sizeof(*event0));
+	st8((void *)event0 + 25, 0);
+	st16((void *)event0 + 26, 0);
+	st8((void *)event0 + 57, 0);
+	st16((void *)event0 + 58, 0);
+	st32((void *)event0 + 60, 0);
+	event0->subscriber = c->subscriber;
+	event0->pn = pkt->short_pn_2;
+	event0->pn_size = pkt->short_pn_size_2;
+	event0->size = pkt->udp_end_2 - (v6 ? 62 : 42);
+	event0->largest = pkt->ack_largest;
+	event0->delay = pkt->ack_delay;
+	event0->first = pkt->ack_first;
+	event0->type = be8(&ack->type);
+	event0->ect0 = pkt->ack_ect0_size;
+	event0->ect1 = ack_ect1;
+	event0->ce = ack_ce;
+	fr_submit(&event0->head, bpf_ktime_get_ns());
+	return fr_drop(skb->len, pkt->prog + reason_acked);
 }
 
-static __always_inline int streams_ipv6_further(struct __sk_buff *skb, struct streams_packet *pkt)
+static __always_inline int streams_after_ack_ip_ack_ect0_end(struct __sk_buff *skb,
+	struct packet *pkt, const int v6)
 {
-	void *at_stream_id_end;
-	void *at_stream_offset_end;
-	struct hdr_stream *stream = pkt->at_short_pn_end;
+	void *at_ack_ect0_end;
+	void *at_ack_ect1_end;
+	struct hdr_ack *ack = pkt->at_short_pn_end_2;
+	struct hdr_stream *stream;
+
+	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
+	__u64 ack_ect0_end = fr_forget(skb, pkt->ack_first_end + pkt->ack_ect0_size);
+	at_ack_ect0_end = fr_pin(pkt->data + fr_bound(ack_ect0_end, 0x7f));
+	if (at_ack_ect0_end > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (ack_ect0_end > pkt->short_payload_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	__u64 ack_ect1_present = be8(&ack->type) == 3;
+	__u64 ack_ect1_size;
+	if (ack_ect1_present) { /* ect1 */
+		__u64 ack_ect1;
+		ack_ect1_size = fr_varint(at_ack_ect0_end, pkt->data_end, &ack_ect1);
+		if (!ack_ect1_size)
+			return fr_up(skb, pkt->prog + reason_truncated);
+	} else {
+		ack_ect1_size = 0;
+	}
+	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
+	at_ack_ect1_end = fr_pin(pkt->data + fr_bound(ack_ect1_end, 0x7f));
+	if (at_ack_ect1_end > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (ack_ect1_end > pkt->short_payload_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	__u64 ack_ce_present = be8(&ack->type) == 3;
+	__u64 ack_ce_size;
+	if (ack_ce_present) { /* ce */
+		__u64 ack_ce;
+		ack_ce_size = fr_varint(at_ack_ect1_end, pkt->data_end, &ack_ce);
+		if (!ack_ce_size)
+			return fr_up(skb, pkt->prog + reason_truncated);
+	} else {
+		ack_ce_size = 0;
+	}
+	pkt->ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
+	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->ack_ce_end, v6 ? 0xff : 0x7f));
+	if (pkt->at_short_pn_end > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (pkt->ack_ce_end > pkt->short_payload_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	at_stream_id_end = fr_pin(pkt->data + fr_bound(pkt->stream_id_end, 0x7f));
-	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (pkt->stream_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end,
-					       &pkt->stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, PROG_STREAMS + reason_truncated);
-	} else {
-		stream_offset_size = 0;
-		pkt->stream_offset = 0;
+	stream = pkt->at_short_pn_end;
+	if ((void *)(stream + 1) > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (pkt->ack_ce_end + 1 > pkt->short_payload_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_up(skb, pkt->prog + reason_other_frame);
+	pkt->stream_id_size_2 = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end,
+					  &pkt->stream_id_2);
+	if (!pkt->stream_id_size_2)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (v6) {
+		return streams_ip_further(skb, pkt, 1);
 	}
-	__u64 stream_offset_end = fr_forget(skb, pkt->stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x7f));
-	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (stream_offset_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
 
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length;
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, PROG_STREAMS + reason_truncated);
-	} else {
-		stream_length_size = 0;
-		stream_length = 0;
-	}
-	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	pkt->at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x7f));
-	if (pkt->at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (pkt->stream_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (!(!stream_length_present ||
-	      pkt->stream_length_end + stream_length == pkt->short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
-	if (!(!stream_length_present ||
-	      pkt->stream_length_end + stream_length == pkt->short_payload_end))
-		return fr_up(skb, PROG_STREAMS + reason_another_frame);
-
-	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_STREAMS + reason_gso_packet);
-
-	return streams_ipv6_priority_value(skb, pkt);
+	return streams_ip_further(skb, pkt, 0);
 }
 
-static __always_inline int streams_ipv6(struct __sk_buff *skb, struct streams_packet *pkt)
+static __always_inline int shared_ip_further(struct __sk_buff *skb, struct packet *pkt,
+					     const int v6, const int v6_2, const int second)
 {
-	struct hdr_short *v_short = pkt->data + 62;
-	struct hdr_stream *stream;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	void *at_ack_largest_end;
+	void *at_ack_delay_end;
+	void *at_ack_count_end;
+	void *at_ack_first_end;
+	struct hdr_ack *ack = pkt->at_short_pn_end_2;
 
+	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
+	at_ack_largest_end = fr_pin(pkt->data + fr_bound(pkt->ack_largest_end, 0x7f));
+	if (at_ack_largest_end > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (pkt->ack_largest_end > pkt->short_payload_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	__u64 ack_delay_size = fr_varint(at_ack_largest_end, pkt->data_end, &pkt->ack_delay);
+	if (!ack_delay_size)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	__u64 ack_delay_end = fr_forget(skb, pkt->ack_largest_end + ack_delay_size);
+	at_ack_delay_end = fr_pin(pkt->data + fr_bound(ack_delay_end, 0x7f));
+	if (at_ack_delay_end > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (ack_delay_end > pkt->short_payload_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+
+	/* {name: "count", varint: "quic", is: 0, reason: "ranges"}, {name: "first", varint: "... */
+	__u64 ack_count;
+	__u64 ack_count_size = fr_varint(at_ack_delay_end, pkt->data_end, &ack_count);
+	if (!ack_count_size)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
+	at_ack_count_end = fr_pin(pkt->data + fr_bound(ack_count_end, 0x7f));
+	if (at_ack_count_end > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (ack_count_end > pkt->short_payload_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (ack_count != 0)
+		return fr_up(skb, pkt->prog + reason_ranges);
+	__u64 ack_first_size = fr_varint(at_ack_count_end, pkt->data_end, &pkt->ack_first);
+	if (!ack_first_size)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	pkt->ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
+	at_ack_first_end = fr_pin(pkt->data + fr_bound(pkt->ack_first_end, 0x7f));
+	if (at_ack_first_end > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (pkt->ack_first_end > pkt->short_payload_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+
+	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
+	__u64 ack_ect0_present = be8(&ack->type) == 3;
+	pkt->ack_ect0_size_2 = 0;
+	if (ack_ect0_present) { /* ect0 */
+		if (second) {
+			pkt->ack_ect0_size_2 = fr_varint(at_ack_first_end, pkt->data_end,
+							 &pkt->ack_ect0_size);
+			if (!pkt->ack_ect0_size_2)
+				return fr_up(skb, pkt->prog + reason_truncated);
+		} else {
+			__u64 ack_ect0;
+			pkt->ack_ect0_size = fr_varint(at_ack_first_end, pkt->data_end, &ack_ect0);
+			if (!pkt->ack_ect0_size)
+				return fr_up(skb, pkt->prog + reason_truncated);
+		}
+	} else {
+		if (second) {
+			pkt->ack_ect0_size_2 = 0;
+			pkt->ack_ect0_size = 0;
+		} else {
+			pkt->ack_ect0_size = 0;
+		}
+	}
+	if (second) {
+		return acks_ip_ack_ect0_end(skb, pkt, v6_2);
+	}
+	if (v6) {
+		return streams_after_ack_ip_ack_ect0_end(skb, pkt, 1);
+	}
+
+	return streams_after_ack_ip_ack_ect0_end(skb, pkt, 0);
+}
+
+static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
+	struct hdr_ack *ack;
+	__u32 why;
+
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end_2);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end_2);
 	if (why)
-		return fr_up(skb, PROG_STREAMS + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > pkt->data_end || 71ULL > pkt->udp_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+	if ((void *)(v_short + 1) > pkt->data_end || (v6 ? 71ULL : 51ULL) > pkt->udp_end_2)
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
 	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, PROG_STREAMS + reason_long_header);
+		return fr_up(skb, pkt->prog + reason_long_header);
 	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, PROG_STREAMS + reason_short_fixed);
+		return fr_up(skb, pkt->prog + reason_short_fixed);
 
 	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
 	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, PROG_STREAMS + reason_short_reserved);
+		return fr_up(skb, pkt->prog + reason_short_reserved);
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, PROG_STREAMS + reason_key_phase);
+		return fr_up(skb, pkt->prog + reason_key_phase);
+	pkt->short_pn_size_2 = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (pkt->short_pn_size_2 > 4)
+		return fr_up(skb, pkt->prog + reason_short_pn);
+	pkt->short_pn_end_2 = fr_forget(skb, (v6 ? 71ULL : 51ULL) + pkt->short_pn_size_2);
+	pkt->at_short_pn_end_2 = fr_pin(pkt->data +
+					fr_bound(pkt->short_pn_end_2, v6 ? 0x7f : 0x3f));
+	if (pkt->at_short_pn_end_2 > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (pkt->short_pn_end_2 > pkt->udp_end_2)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end_2 - 4, v6 ? 0x7f : 0x3f)),
+		     pkt->data_end, 4, pkt->short_pn_size_2, &pkt->short_pn_2))
+		return fr_up(skb, pkt->prog + reason_truncated);
+
+	/* short: {fields: [ */
+	if (pkt->udp_end_2 < pkt->short_pn_end_2 + 16)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	pkt->short_payload_end = pkt->udp_end_2 - 16;
+
+	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
+	ack = pkt->at_short_pn_end_2;
+	if ((void *)(ack + 1) > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (pkt->short_pn_end_2 + 1 > pkt->short_payload_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
+		return fr_up(skb, pkt->prog + reason_other_frame);
+	__u64 ack_largest_size = fr_varint(pkt->at_short_pn_end_2 + 1, pkt->data_end,
+					   &pkt->ack_largest);
+	if (!ack_largest_size)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	pkt->ack_largest_end = fr_forget(skb, pkt->short_pn_end_2 + 1 + ack_largest_size);
+	if (pkt->prog == PROG_ACKS) {
+		return shared_ip_further(skb, pkt, 0, v6, 1);
+	}
+	if (v6) {
+		return shared_ip_further(skb, pkt, 1, 0, 0);
+	}
+
+	return shared_ip_further(skb, pkt, 0, 0, 0);
+}
+
+/*
+ * prog_streams: tc/ingress
+ *	eth ipv4 udp short stream
+ *	eth ipv6 udp short stream
+ */
+
+static __always_inline int streams_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
+	struct hdr_stream *stream;
+	__u32 why;
+
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+
+	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
+	if ((void *)(v_short + 1) > pkt->data_end || (v6 ? 71ULL : 51ULL) > pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+
+	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
+	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
+		return fr_up(skb, pkt->prog + reason_long_header);
+	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
+		return fr_up(skb, pkt->prog + reason_short_fixed);
+
+	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
+	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
+		return fr_up(skb, pkt->prog + reason_short_reserved);
+	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
+		return fr_up(skb, pkt->prog + reason_key_phase);
 	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
 	if (pkt->short_pn_size > 4)
-		return fr_up(skb, PROG_STREAMS + reason_short_pn);
-	pkt->short_pn_end = fr_forget(skb, 71ULL + pkt->short_pn_size);
-	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x7f));
+		return fr_up(skb, pkt->prog + reason_short_pn);
+	pkt->short_pn_end = fr_forget(skb, (v6 ? 71ULL : 51ULL) + pkt->short_pn_size);
+	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_short_pn_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->short_pn_end > pkt->udp_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x7f)), pkt->data_end, 4,
-		     pkt->short_pn_size, &pkt->short_pn))
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, v6 ? 0x7f : 0x3f)),
+		     pkt->data_end, 4, pkt->short_pn_size, &pkt->short_pn))
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* short: {fields: [ */
 	if (pkt->udp_end < pkt->short_pn_end + 16)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	pkt->short_payload_end = pkt->udp_end - 16;
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
 	stream = pkt->at_short_pn_end;
 	if ((void *)(stream + 1) > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_STREAMS + reason_other_frame);
+		return fr_up(skb, pkt->prog + reason_other_frame);
 	pkt->stream_id_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end, &pkt->stream_id);
 	if (!pkt->stream_id_size)
-		return fr_up(skb, PROG_STREAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	pkt->stream_id_end = fr_forget(skb, pkt->short_pn_end + 1 + pkt->stream_id_size);
+	if (v6) {
+		return streams_ip_further(skb, pkt, 1);
+	}
 
-	return streams_ipv6_further(skb, pkt);
+	return streams_ip_further(skb, pkt, 0);
 }
 
 SEC("tc") int prog_streams(struct __sk_buff *skb)
 {
-	struct streams_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_STREAMS;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -1526,9 +2063,9 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (be16(&eth->type) == ETH_P_IP)
-		return streams_ipv4(skb, &pkt);
+		return streams_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return streams_ipv6(skb, &pkt);
+		return streams_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_STREAMS + reason_not_ip);
 }
 
@@ -1538,1428 +2075,11 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
  *	eth ipv6 udp short ack stream
  */
 
-/* What is known of a packet. */
-struct streams_after_ack_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 short_pn_size;
-	__u64 short_pn_end;
-	void *at_short_pn_end;
-	__u64 short_pn;
-	__u64 short_payload_end;
-	__u64 ack_largest_end;
-	__u64 ack_first_end;
-	__u64 ack_ect0_size;
-	__u64 ack_ce_end;
-	void *at_ack_ce_end;
-	__u64 stream_id_size;
-	__u64 stream_id;
-	__u64 stream_offset;
-	__u64 stream_length_end;
-	void *at_stream_length_end;
-	__u64 priority;
-	struct val_connections *c;
-};
-
-/* What is the same for all receivers. */
-struct streams_after_ack_same1 {
-	__u32 size;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u32 zeroed0;
-	__u64 quiet;
-	__u64 clock;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 short_pn_size;
-	__u64 short_pn_end;
-	__u64 short_payload_end;
-	__u64 ack_ce_end;
-	__u64 stream_id_size;
-	__u64 stream_id;
-	__u64 stream_offset;
-	__u64 stream_length_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct streams_after_ack_fan1 {
-	struct __sk_buff *skb;
-	struct list_subscribers *list;
-	void *front;
-	struct val_connections *c;
-};
-
-static __always_inline int
-streams_after_ack_write1(struct __sk_buff *skb, void *front, __u64 short_pn_size,
-			 __u64 short_pn_end, __u64 ack_ce_end, __u64 stream_id_size, __u64 priority,
-			 __u64 pn, __u64 id, struct receiver_subscribers *r,
-			 struct streams_after_ack_same1 *same)
-{
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	void *data;
-	void *at_ack_ce_end;
-
-	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * (((ack_ce_end + 1 - 34) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) +
-					  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-					  fr_room(short_pn_size), short_pn_size))) +
-					  fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) + odd_sum);
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
-
-	if (fr_blank(skb, short_pn_end, ack_ce_end - short_pn_end))
-		return 1;
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 51 > (void *)(long)skb->data_end))
-		return 1;
-	at_ack_ce_end = fr_pin(data + fr_bound(ack_ce_end, 0x7f));
-	if (unlikely(at_ack_ce_end + 2 > (void *)(long)skb->data_end))
-		return 1;
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st16(&new_ipv4->version_ihl,
-	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	fr_put_varint(at_ack_ce_end + 1, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb,
-					     fr_fold(FR_ZERO + same->csum - same->zeroed0),
-					     ack_ce_end + 1, stream_id_size), ETH_HLEN, 37), 51,
-			    short_pn_size);
-	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
-}
-
-static __always_inline long
-streams_after_ack_copy1(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
-			__u64 short_pn_end, __u64 short_payload_end, __u64 ack_ce_end,
-			void *saved_ack_ce_end, __u64 stream_id_size, __u64 stream_id,
-			__u64 stream_offset, __u64 stream_length_end, __u64 priority, __u64 id,
-			struct val_connections *c, struct receiver_subscribers *r,
-			struct streams_after_ack_same1 *same)
-{
-	struct hdr_stream *saved_stream = saved_ack_ce_end;
-
-	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
-	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-	if (!event0)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_ring_full);
-
-	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority... */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->window, 0);
-	__u64 spent0 = udp_end - 42;
-	int admitted0 = fr_admit(credit0, spent0, priority * 0x1770);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len,
-				  PROG_STREAMS_AFTER_ACK + reason_refused_window);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_contended);
-	}
-
-	/* {admit: {credit: "r.data", cost: "len(stream.payload)", floor: 1}}, */
-	__u32 level1 = priority;
-	__u32 credit1 = fr_credit(r->data, 0);
-	__u64 spent1 = short_payload_end - stream_length_end;
-	int admitted1 = fr_admit(credit1, spent1, 1);
-	if (admitted1 == FR_REFUSED) {
-		fr_refused(credit1, level1);
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len,
-				  PROG_STREAMS_AFTER_ACK + reason_refused_data);
-	}
-	if (unlikely(admitted1 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_contended);
-	}
-
-	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
-	__u64 next = fr_alloc(r->next, 1);
-	__u64 pn = next;
-
-	if (unlikely(streams_after_ack_write1(skb, front, short_pn_size, short_pn_end, ack_ce_end,
-					      stream_id_size, priority, pn, id, r, same))) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len,
-				 PROG_STREAMS_AFTER_ACK + reason_refused_by_device);
-	}
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
-	st8((void *)event0 + 57, 0);
-	st16((void *)event0 + 58, 0);
-	st32((void *)event0 + 60, 0);
-	event0->pn = pn;
-	event0->id = id;
-	event0->stream = stream_id + (__u64)c->base;
-	event0->offset = stream_offset;
-	event0->length = short_payload_end - stream_length_end;
-	event0->size = udp_end - 42;
-	event0->type = be8(&saved_stream->type);
-	same->quiet |= fr_submit_more(&event0->head, same->clock);
-	return 0;
-}
-
-static __noinline long streams_after_ack_turn1(__u32 i, struct streams_after_ack_fan1 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct streams_after_ack_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 udp_end = same->udp_end;
-	__u64 short_pn_size = same->short_pn_size;
-	__u64 short_pn_end = same->short_pn_end;
-	__u64 short_payload_end = same->short_payload_end;
-	__u64 ack_ce_end = same->ack_ce_end;
-	__u64 stream_id_size = same->stream_id_size;
-	__u64 stream_id = same->stream_id;
-	__u64 stream_offset = same->stream_offset;
-	__u64 stream_length_end = same->stream_length_end;
-	__u64 priority = same->priority;
-	struct val_connections *c = fan->c;
-	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
-	void *saved_ack_ce_end = fr_pin(front + fr_bound(ack_ce_end, 0x7f));
-	const struct fr_lease *lease = fr_the_lease();
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
-	if (fr_shared_get(r->next) -
-	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
-					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
-		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_number);
-	}
-
-	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
-	if (udp_end - 42 > fr_shared_get(r->size))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_size);
-
-	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
-	if ((stream_id & 2) == 0 || stream_id + (__u64)c->base < fr_shared_get(r->begin))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_before);
-
-	/* {when: "stream.offset + len(stream.payload) > r.limit", do: [{drop: "limit"}]}, */
-	if (stream_offset + (short_payload_end - stream_length_end) > r->limit)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_limit);
-
-	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
-	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
-		return fr_decline(r->receiver, skb->len,
-				  PROG_STREAMS_AFTER_ACK + reason_no_stream_id);
-
-	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
-	struct val_dropped *d;
-	if (!(fr_shared_get(r->drops) == 0)) {
-		{
-			struct key_dropped key __attribute__((aligned(8))) = {};
-
-			key.subscriber = r->id;
-			key.stream = stream_id + (__u64)c->base;
-			enum fr_found found = find_dropped(&key, lease, 16, &d);
-			if (unlikely(found == FR_CHANGING))
-				return fr_decline(r->receiver, skb->len,
-						  PROG_STREAMS_AFTER_ACK + reason_changing_2);
-			if (found == FR_MISSING)
-				d = NULL;
-		}
-		if (fr_has(d))
-			return fr_decline(r->receiver, skb->len,
-					  PROG_STREAMS_AFTER_ACK + reason_dropped);
-	}
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len,
-				  PROG_STREAMS_AFTER_ACK + reason_address_family);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote,
-					      PROG_STREAMS_AFTER_ACK + reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_too_big);
-
-	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
-	__u64 next_stream;
-	__u64 streams;
-	{
-		struct fr_translation_key key = { .key = stream_id + (__u64)c->base,
-						 .space = r->streams };
-		struct fr_translation *translation = NULL;
-		int how = fr_translation(&key, &translation);
-
-		if (how == FR_TRANSLATING)
-			return fr_decline(r->receiver, skb->len,
-					  PROG_STREAMS_AFTER_ACK + reason_translating);
-		if (how == FR_TRANSLATIONS_FULL || !translation)
-			return fr_decline(r->receiver, skb->len,
-					  PROG_STREAMS_AFTER_ACK + reason_translations_full);
-		if (how == FR_TRANSLATE) {
-			next_stream = fr_alloc(r->next_stream, 4);
-			fr_translated(translation, next_stream);
-		}
-		streams = translation->value;
-	}
-	__u64 id = streams;
-
-	/* for a in ack {blank: a}, {set: {"short.dcid": "r.dcid[priority]", "short.pn": "low(... */
-	if (id > fr_varint_room(stream_id_size))
-		return fr_decline(r->receiver, skb->len,
-				  PROG_STREAMS_AFTER_ACK + reason_unfit_stream_id);
-	return streams_after_ack_copy1(skb, front, udp_end, short_pn_size, short_pn_end,
-				       short_payload_end, ack_ce_end, saved_ack_ce_end,
-				       stream_id_size, stream_id, stream_offset, stream_length_end,
-				       priority, id, c, r, same);
-}
-
-static __always_inline int streams_after_ack_fan1(struct __sk_buff *skb,
-						  struct streams_after_ack_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
-	struct group_subscribers key __attribute__((aligned(8))) = {};
-	struct list_subscribers *list;
-
-	key.feed = pkt->c->feed;
-	list = list_of_subscribers(&key);
-	if (!list)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_no_subscribers);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_no_memory);
-
-	__u32 size = fr_size(pkt->stream_length_end, 256);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, size);
-	if (!front)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_no_memory);
-	struct streams_after_ack_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_short *saved_short = front + 42;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	same->size = size;
-	__u64 region_sum = fr_sum64(skb, pkt->short_pn_end, pkt->ack_ce_end - pkt->short_pn_end);
-	__u64 odd_sum = region_sum;
-	odd_sum <<= 8 * (((pkt->short_pn_end - 34) & 1) != 0);
-	__u64 odd_sum_2 =
-		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size)));
-	odd_sum_2 <<= 8 * (((pkt->ack_ce_end + 1 - 34) & 1) != 0);
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) +
-		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
-		 fr_odd64(ld64(saved_short->dcid)) + odd_sum + odd_sum_2 + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld16(&saved_ipv4->version_ihl) + ld32(&saved_ipv4->id) +
-		 ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
-		 bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)) +
-		 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->zeroed0 = 0;
-	same->quiet = 0;
-	same->clock = 0;
-	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end;
-	same->short_pn_size = pkt->short_pn_size;
-	same->short_pn_end = pkt->short_pn_end;
-	same->short_payload_end = pkt->short_payload_end;
-	same->ack_ce_end = pkt->ack_ce_end;
-	same->stream_id_size = pkt->stream_id_size;
-	same->stream_id = pkt->stream_id;
-	same->stream_offset = pkt->stream_offset;
-	same->stream_length_end = pkt->stream_length_end;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 51, pkt->short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, pkt->ack_ce_end + 1,
-						 pkt->stream_id_size);
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 37);
-		same->zeroed0 = fr_counted(pkt->short_pn_end,
-					   fr_sum64(skb, pkt->short_pn_end,
-						    pkt->ack_ce_end - pkt->short_pn_end));
-	}
-
-	same->copies0 = 0;
-	struct streams_after_ack_fan1 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-		.c = pkt->c,
-	};
-	bpf_loop(list->count, streams_after_ack_turn1, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0))
-		return fr_drop(len, PROG_STREAMS_AFTER_ACK + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, same->ack_ce_end + 1,
-					     same->stream_id_size), ETH_HLEN, 37), 51,
-			    same->short_pn_size);
-
-	fr_count_copies(PROG_STREAMS_AFTER_ACK + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_STREAMS_AFTER_ACK + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int streams_after_ack_ipv4_priority_value(struct __sk_buff *skb,
-	struct streams_after_ack_packet *pkt)
-{
-	struct hdr_short *v_short = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-
-	/* priority: {levels: 4, from: "short.dcid[0]"} */
-	__u64 priority_value = ld8(v_short->dcid);
-	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
-
-	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
-	{
-		struct key_connections key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.remote, ld32(ipv4->src), be16(&udp->src_port));
-		fr_put_endpoint_v4(&key.local, ld32(ipv4->dst), be16(&udp->dst_port));
-		st32((void *)&key + 36, ld32(v_short->dcid));
-		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		enum fr_found found = find_connections(&key, pkt->lease, 0, &pkt->c);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_STREAMS_AFTER_ACK + reason_no_connections,
-					 PROG_STREAMS_AFTER_ACK + reason_changing);
-	}
-
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= pkt->stream_length_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_partial_checksum);
-	if (pkt->at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	return streams_after_ack_fan1(skb, pkt);
-}
-
-static __always_inline int streams_after_ack_ipv4_stream_id_end(struct __sk_buff *skb,
-	struct streams_after_ack_packet *pkt)
-{
-	void *at_stream_id_end;
-	void *at_stream_offset_end;
-	struct hdr_stream *stream = pkt->at_ack_ce_end;
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	__u64 stream_id_end = fr_forget(skb, pkt->ack_ce_end + 1 + pkt->stream_id_size);
-	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (stream_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end,
-					       &pkt->stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	} else {
-		stream_offset_size = 0;
-		pkt->stream_offset = 0;
-	}
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0xff));
-	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (stream_offset_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length;
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	} else {
-		stream_length_size = 0;
-		stream_length = 0;
-	}
-	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	pkt->at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0xff));
-	if (pkt->at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (pkt->stream_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (!(!stream_length_present ||
-	      pkt->stream_length_end + stream_length == pkt->short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_gso_packet);
-	if (!(!stream_length_present ||
-	      pkt->stream_length_end + stream_length == pkt->short_payload_end))
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_another_frame);
-
-	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_gso_packet);
-
-	return streams_after_ack_ipv4_priority_value(skb, pkt);
-}
-
-static __always_inline int streams_after_ack_ipv4_ack_ect0_end(struct __sk_buff *skb,
-	struct streams_after_ack_packet *pkt)
-{
-	void *at_ack_ect0_end;
-	void *at_ack_ect1_end;
-	struct hdr_ack *ack = pkt->at_short_pn_end;
-	struct hdr_stream *stream;
-
-	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
-	__u64 ack_ect0_end = fr_forget(skb, pkt->ack_first_end + pkt->ack_ect0_size);
-	at_ack_ect0_end = fr_pin(pkt->data + fr_bound(ack_ect0_end, 0x7f));
-	if (at_ack_ect0_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (ack_ect0_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	__u64 ack_ect1_present = be8(&ack->type) == 3;
-	__u64 ack_ect1_size;
-	if (ack_ect1_present) { /* ect1 */
-		__u64 ack_ect1;
-		ack_ect1_size = fr_varint(at_ack_ect0_end, pkt->data_end, &ack_ect1);
-		if (!ack_ect1_size)
-			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	} else {
-		ack_ect1_size = 0;
-	}
-	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
-	at_ack_ect1_end = fr_pin(pkt->data + fr_bound(ack_ect1_end, 0x7f));
-	if (at_ack_ect1_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (ack_ect1_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	__u64 ack_ce_present = be8(&ack->type) == 3;
-	__u64 ack_ce_size;
-	if (ack_ce_present) { /* ce */
-		__u64 ack_ce;
-		ack_ce_size = fr_varint(at_ack_ect1_end, pkt->data_end, &ack_ce);
-		if (!ack_ce_size)
-			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	} else {
-		ack_ce_size = 0;
-	}
-	pkt->ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
-	pkt->at_ack_ce_end = fr_pin(pkt->data + fr_bound(pkt->ack_ce_end, 0x7f));
-	if (pkt->at_ack_ce_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (pkt->ack_ce_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	stream = pkt->at_ack_ce_end;
-	if ((void *)(stream + 1) > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (pkt->ack_ce_end + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_other_frame);
-	pkt->stream_id_size = fr_varint(pkt->at_ack_ce_end + 1, pkt->data_end, &pkt->stream_id);
-	if (!pkt->stream_id_size)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-
-	return streams_after_ack_ipv4_stream_id_end(skb, pkt);
-}
-
-static __always_inline int streams_after_ack_ipv4_further(struct __sk_buff *skb,
-							  struct streams_after_ack_packet *pkt)
-{
-	void *at_ack_largest_end;
-	void *at_ack_delay_end;
-	void *at_ack_count_end;
-	void *at_ack_first_end;
-	struct hdr_ack *ack = pkt->at_short_pn_end;
-
-	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	at_ack_largest_end = fr_pin(pkt->data + fr_bound(pkt->ack_largest_end, 0x7f));
-	if (at_ack_largest_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (pkt->ack_largest_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	__u64 ack_delay;
-	__u64 ack_delay_size = fr_varint(at_ack_largest_end, pkt->data_end, &ack_delay);
-	if (!ack_delay_size)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	__u64 ack_delay_end = fr_forget(skb, pkt->ack_largest_end + ack_delay_size);
-	at_ack_delay_end = fr_pin(pkt->data + fr_bound(ack_delay_end, 0x7f));
-	if (at_ack_delay_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (ack_delay_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-
-	/* {name: "count", varint: "quic", is: 0, reason: "ranges"}, {name: "first", varint: "... */
-	__u64 ack_count;
-	__u64 ack_count_size = fr_varint(at_ack_delay_end, pkt->data_end, &ack_count);
-	if (!ack_count_size)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
-	at_ack_count_end = fr_pin(pkt->data + fr_bound(ack_count_end, 0x7f));
-	if (at_ack_count_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (ack_count_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (ack_count != 0)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_ranges);
-	__u64 ack_first;
-	__u64 ack_first_size = fr_varint(at_ack_count_end, pkt->data_end, &ack_first);
-	if (!ack_first_size)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	pkt->ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
-	at_ack_first_end = fr_pin(pkt->data + fr_bound(pkt->ack_first_end, 0x7f));
-	if (at_ack_first_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (pkt->ack_first_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-
-	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
-	__u64 ack_ect0_present = be8(&ack->type) == 3;
-	if (ack_ect0_present) { /* ect0 */
-		__u64 ack_ect0;
-		pkt->ack_ect0_size = fr_varint(at_ack_first_end, pkt->data_end, &ack_ect0);
-		if (!pkt->ack_ect0_size)
-			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	} else {
-		pkt->ack_ect0_size = 0;
-	}
-
-	return streams_after_ack_ipv4_ack_ect0_end(skb, pkt);
-}
-
-static __always_inline int streams_after_ack_ipv4(struct __sk_buff *skb,
-						  struct streams_after_ack_packet *pkt)
-{
-	struct hdr_short *v_short = pkt->data + 42;
-	struct hdr_ack *ack;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + why);
-
-	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
-	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_long_header);
-	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_short_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
-	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_short_reserved);
-	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_key_phase);
-	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (pkt->short_pn_size > 4)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_short_pn);
-	pkt->short_pn_end = fr_forget(skb, 51ULL + pkt->short_pn_size);
-	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x3f));
-	if (pkt->at_short_pn_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (pkt->short_pn_end > pkt->udp_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x3f)), pkt->data_end, 4,
-		     pkt->short_pn_size, &pkt->short_pn))
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-
-	/* short: {fields: [ */
-	if (pkt->udp_end < pkt->short_pn_end + 16)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	pkt->short_payload_end = pkt->udp_end - 16;
-
-	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	ack = pkt->at_short_pn_end;
-	if ((void *)(ack + 1) > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_other_frame);
-	__u64 ack_largest;
-	__u64 ack_largest_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end, &ack_largest);
-	if (!ack_largest_size)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	pkt->ack_largest_end = fr_forget(skb, pkt->short_pn_end + 1 + ack_largest_size);
-
-	return streams_after_ack_ipv4_further(skb, pkt);
-}
-
-/* What is the same for all receivers. */
-struct streams_after_ack_same2 {
-	__u32 size;
-	__u32 kind0;
-	__u64 rest0;
-	__u32 zeroed0;
-	__u64 quiet;
-	__u64 clock;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 short_pn_size;
-	__u64 short_pn_end;
-	__u64 short_payload_end;
-	__u64 ack_ce_end;
-	__u64 stream_id_size;
-	__u64 stream_id;
-	__u64 stream_offset;
-	__u64 stream_length_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct streams_after_ack_fan2 {
-	struct __sk_buff *skb;
-	struct list_subscribers *list;
-	void *front;
-	struct val_connections *c;
-};
-
-static __always_inline int
-streams_after_ack_write2(struct __sk_buff *skb, void *front, __u64 short_pn_size,
-			 __u64 short_pn_end, __u64 ack_ce_end, __u64 stream_id_size, __u64 priority,
-			 __u64 pn, __u64 id, struct receiver_subscribers *r,
-			 struct streams_after_ack_same2 *same)
-{
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
-	void *at_ack_ce_end;
-
-	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * (((ack_ce_end + 1 - 54) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) +
-					  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-					  fr_room(short_pn_size), short_pn_size))) +
-					  fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) + odd_sum);
-
-	if (fr_blank(skb, short_pn_end, ack_ce_end - short_pn_end))
-		return 1;
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 71 > (void *)(long)skb->data_end))
-		return 1;
-	at_ack_ce_end = fr_pin(data + fr_bound(ack_ce_end, 0xff));
-	if (unlikely(at_ack_ce_end + 2 > (void *)(long)skb->data_end))
-		return 1;
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	fr_put_varint(at_ack_ce_end + 1, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb,
-					     fr_fold(FR_ZERO + same->csum - same->zeroed0),
-					     ack_ce_end + 1, stream_id_size), ETH_HLEN, 57), 71,
-			    short_pn_size);
-	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
-}
-
-static __always_inline long
-streams_after_ack_copy2(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
-			__u64 short_pn_end, __u64 short_payload_end, __u64 ack_ce_end,
-			void *saved_ack_ce_end, __u64 stream_id_size, __u64 stream_id,
-			__u64 stream_offset, __u64 stream_length_end, __u64 priority, __u64 id,
-			struct val_connections *c, struct receiver_subscribers *r,
-			struct streams_after_ack_same2 *same)
-{
-	struct hdr_stream *saved_stream = saved_ack_ce_end;
-
-	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
-	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-	if (!event0)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_ring_full);
-
-	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority... */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->window, 0);
-	__u64 spent0 = udp_end - 62;
-	int admitted0 = fr_admit(credit0, spent0, priority * 0x1770);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len,
-				  PROG_STREAMS_AFTER_ACK + reason_refused_window);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_contended);
-	}
-
-	/* {admit: {credit: "r.data", cost: "len(stream.payload)", floor: 1}}, */
-	__u32 level1 = priority;
-	__u32 credit1 = fr_credit(r->data, 0);
-	__u64 spent1 = short_payload_end - stream_length_end;
-	int admitted1 = fr_admit(credit1, spent1, 1);
-	if (admitted1 == FR_REFUSED) {
-		fr_refused(credit1, level1);
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len,
-				  PROG_STREAMS_AFTER_ACK + reason_refused_data);
-	}
-	if (unlikely(admitted1 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_contended);
-	}
-
-	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
-	__u64 next = fr_alloc(r->next, 1);
-	__u64 pn = next;
-
-	if (unlikely(streams_after_ack_write2(skb, front, short_pn_size, short_pn_end, ack_ce_end,
-					      stream_id_size, priority, pn, id, r, same))) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len,
-				 PROG_STREAMS_AFTER_ACK + reason_refused_by_device);
-	}
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
-	st8((void *)event0 + 57, 0);
-	st16((void *)event0 + 58, 0);
-	st32((void *)event0 + 60, 0);
-	event0->pn = pn;
-	event0->id = id;
-	event0->stream = stream_id + (__u64)c->base;
-	event0->offset = stream_offset;
-	event0->length = short_payload_end - stream_length_end;
-	event0->size = udp_end - 62;
-	event0->type = be8(&saved_stream->type);
-	same->quiet |= fr_submit_more(&event0->head, same->clock);
-	return 0;
-}
-
-static __noinline long streams_after_ack_turn2(__u32 i, struct streams_after_ack_fan2 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct streams_after_ack_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 udp_end = same->udp_end;
-	__u64 short_pn_size = same->short_pn_size;
-	__u64 short_pn_end = same->short_pn_end;
-	__u64 short_payload_end = same->short_payload_end;
-	__u64 ack_ce_end = same->ack_ce_end;
-	__u64 stream_id_size = same->stream_id_size;
-	__u64 stream_id = same->stream_id;
-	__u64 stream_offset = same->stream_offset;
-	__u64 stream_length_end = same->stream_length_end;
-	__u64 priority = same->priority;
-	struct val_connections *c = fan->c;
-	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
-	void *saved_ack_ce_end = fr_pin(front + fr_bound(ack_ce_end, 0xff));
-	struct hdr_udp *saved_udp = front + 54;
-	const struct fr_lease *lease = fr_the_lease();
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
-	if (fr_shared_get(r->next) -
-	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
-					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
-		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_number);
-	}
-
-	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
-	if (udp_end - 62 > fr_shared_get(r->size))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_size);
-
-	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
-	if ((stream_id & 2) == 0 || stream_id + (__u64)c->base < fr_shared_get(r->begin))
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_before);
-
-	/* {when: "stream.offset + len(stream.payload) > r.limit", do: [{drop: "limit"}]}, */
-	if (stream_offset + (short_payload_end - stream_length_end) > r->limit)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_limit);
-
-	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
-	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
-		return fr_decline(r->receiver, skb->len,
-				  PROG_STREAMS_AFTER_ACK + reason_no_stream_id);
-
-	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
-	struct val_dropped *d;
-	if (!(fr_shared_get(r->drops) == 0)) {
-		{
-			struct key_dropped key __attribute__((aligned(8))) = {};
-
-			key.subscriber = r->id;
-			key.stream = stream_id + (__u64)c->base;
-			enum fr_found found = find_dropped(&key, lease, 16, &d);
-			if (unlikely(found == FR_CHANGING))
-				return fr_decline(r->receiver, skb->len,
-						  PROG_STREAMS_AFTER_ACK + reason_changing_2);
-			if (found == FR_MISSING)
-				d = NULL;
-		}
-		if (fr_has(d))
-			return fr_decline(r->receiver, skb->len,
-					  PROG_STREAMS_AFTER_ACK + reason_dropped);
-	}
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len,
-				  PROG_STREAMS_AFTER_ACK + reason_address_family);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len,
-				  PROG_STREAMS_AFTER_ACK + reason_udp_checksum);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote,
-					      PROG_STREAMS_AFTER_ACK + reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_STREAMS_AFTER_ACK + reason_too_big);
-
-	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
-	__u64 next_stream;
-	__u64 streams;
-	{
-		struct fr_translation_key key = { .key = stream_id + (__u64)c->base,
-						 .space = r->streams };
-		struct fr_translation *translation = NULL;
-		int how = fr_translation(&key, &translation);
-
-		if (how == FR_TRANSLATING)
-			return fr_decline(r->receiver, skb->len,
-					  PROG_STREAMS_AFTER_ACK + reason_translating);
-		if (how == FR_TRANSLATIONS_FULL || !translation)
-			return fr_decline(r->receiver, skb->len,
-					  PROG_STREAMS_AFTER_ACK + reason_translations_full);
-		if (how == FR_TRANSLATE) {
-			next_stream = fr_alloc(r->next_stream, 4);
-			fr_translated(translation, next_stream);
-		}
-		streams = translation->value;
-	}
-	__u64 id = streams;
-
-	/* for a in ack {blank: a}, {set: {"short.dcid": "r.dcid[priority]", "short.pn": "low(... */
-	if (id > fr_varint_room(stream_id_size))
-		return fr_decline(r->receiver, skb->len,
-				  PROG_STREAMS_AFTER_ACK + reason_unfit_stream_id);
-	return streams_after_ack_copy2(skb, front, udp_end, short_pn_size, short_pn_end,
-				       short_payload_end, ack_ce_end, saved_ack_ce_end,
-				       stream_id_size, stream_id, stream_offset, stream_length_end,
-				       priority, id, c, r, same);
-}
-
-static __always_inline int streams_after_ack_fan2(struct __sk_buff *skb,
-						  struct streams_after_ack_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
-	struct group_subscribers key __attribute__((aligned(8))) = {};
-	struct list_subscribers *list;
-
-	key.feed = pkt->c->feed;
-	list = list_of_subscribers(&key);
-	if (!list)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_no_subscribers);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_no_memory);
-
-	__u32 size = fr_size(pkt->stream_length_end, 256);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, size);
-	if (!front)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_no_memory);
-	struct streams_after_ack_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 54;
-	struct hdr_short *saved_short = front + 62;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	same->size = size;
-	__u64 region_sum = fr_sum64(skb, pkt->short_pn_end, pkt->ack_ce_end - pkt->short_pn_end);
-	__u64 odd_sum = region_sum;
-	odd_sum <<= 8 * (((pkt->short_pn_end - 54) & 1) != 0);
-	__u64 odd_sum_2 =
-		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size)));
-	odd_sum_2 <<= 8 * (((pkt->ack_ce_end + 1 - 54) & 1) != 0);
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
-				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
-					  fr_add64(ld64(saved_ipv6->src + 8)) +
-					  fr_add64(ld64(saved_ipv6->dst)) +
-					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
-		 fr_sum_of(ld16(&saved_udp->checksum)) -
-		 ((__u64)ld32(&saved_udp->src_port) +
-		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
-		  fr_odd64(ld64(saved_short->dcid)) + odd_sum + odd_sum_2 +
-		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->zeroed0 = 0;
-	same->quiet = 0;
-	same->clock = 0;
-	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end;
-	same->short_pn_size = pkt->short_pn_size;
-	same->short_pn_end = pkt->short_pn_end;
-	same->short_payload_end = pkt->short_payload_end;
-	same->ack_ce_end = pkt->ack_ce_end;
-	same->stream_id_size = pkt->stream_id_size;
-	same->stream_id = pkt->stream_id;
-	same->stream_offset = pkt->stream_offset;
-	same->stream_length_end = pkt->stream_length_end;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, pkt->ack_ce_end + 1,
-						 pkt->stream_id_size);
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
-		same->zeroed0 = fr_counted(pkt->short_pn_end,
-					   fr_sum64(skb, pkt->short_pn_end,
-						    pkt->ack_ce_end - pkt->short_pn_end));
-	}
-
-	same->copies0 = 0;
-	struct streams_after_ack_fan2 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-		.c = pkt->c,
-	};
-	bpf_loop(list->count, streams_after_ack_turn2, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0))
-		return fr_drop(len, PROG_STREAMS_AFTER_ACK + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, same->ack_ce_end + 1,
-					     same->stream_id_size), ETH_HLEN, 57), 71,
-			    same->short_pn_size);
-
-	fr_count_copies(PROG_STREAMS_AFTER_ACK + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_STREAMS_AFTER_ACK + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int streams_after_ack_ipv6_priority_value(struct __sk_buff *skb,
-	struct streams_after_ack_packet *pkt)
-{
-	struct hdr_short *v_short = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* priority: {levels: 4, from: "short.dcid[0]"} */
-	__u64 priority_value = ld8(v_short->dcid);
-	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
-
-	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
-	{
-		struct key_connections key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v6(&key.remote, ipv6->src, be16(&udp->src_port), 0);
-		fr_put_endpoint_v6(&key.local, ipv6->dst, be16(&udp->dst_port), 2);
-		st32((void *)&key + 36, ld32(v_short->dcid));
-		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		enum fr_found found = find_connections(&key, pkt->lease, 0, &pkt->c);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_STREAMS_AFTER_ACK + reason_no_connections,
-					 PROG_STREAMS_AFTER_ACK + reason_changing);
-	}
-
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= pkt->stream_length_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_partial_checksum);
-	if (pkt->at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	return streams_after_ack_fan2(skb, pkt);
-}
-
-static __always_inline int streams_after_ack_ipv6_stream_id_end(struct __sk_buff *skb,
-	struct streams_after_ack_packet *pkt)
-{
-	void *at_stream_id_end;
-	void *at_stream_offset_end;
-	struct hdr_stream *stream = pkt->at_ack_ce_end;
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	__u64 stream_id_end = fr_forget(skb, pkt->ack_ce_end + 1 + pkt->stream_id_size);
-	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0xff));
-	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (stream_id_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end,
-					       &pkt->stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	} else {
-		stream_offset_size = 0;
-		pkt->stream_offset = 0;
-	}
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0xff));
-	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (stream_offset_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length;
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	} else {
-		stream_length_size = 0;
-		stream_length = 0;
-	}
-	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	pkt->at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0xff));
-	if (pkt->at_stream_length_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (pkt->stream_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (!(!stream_length_present ||
-	      pkt->stream_length_end + stream_length == pkt->short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_gso_packet);
-	if (!(!stream_length_present ||
-	      pkt->stream_length_end + stream_length == pkt->short_payload_end))
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_another_frame);
-
-	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_gso_packet);
-
-	return streams_after_ack_ipv6_priority_value(skb, pkt);
-}
-
-static __always_inline int streams_after_ack_ipv6_ack_ect0_end(struct __sk_buff *skb,
-	struct streams_after_ack_packet *pkt)
-{
-	void *at_ack_ect0_end;
-	void *at_ack_ect1_end;
-	struct hdr_ack *ack = pkt->at_short_pn_end;
-	struct hdr_stream *stream;
-
-	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
-	__u64 ack_ect0_end = fr_forget(skb, pkt->ack_first_end + pkt->ack_ect0_size);
-	at_ack_ect0_end = fr_pin(pkt->data + fr_bound(ack_ect0_end, 0x7f));
-	if (at_ack_ect0_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (ack_ect0_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	__u64 ack_ect1_present = be8(&ack->type) == 3;
-	__u64 ack_ect1_size;
-	if (ack_ect1_present) { /* ect1 */
-		__u64 ack_ect1;
-		ack_ect1_size = fr_varint(at_ack_ect0_end, pkt->data_end, &ack_ect1);
-		if (!ack_ect1_size)
-			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	} else {
-		ack_ect1_size = 0;
-	}
-	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
-	at_ack_ect1_end = fr_pin(pkt->data + fr_bound(ack_ect1_end, 0x7f));
-	if (at_ack_ect1_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (ack_ect1_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	__u64 ack_ce_present = be8(&ack->type) == 3;
-	__u64 ack_ce_size;
-	if (ack_ce_present) { /* ce */
-		__u64 ack_ce;
-		ack_ce_size = fr_varint(at_ack_ect1_end, pkt->data_end, &ack_ce);
-		if (!ack_ce_size)
-			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	} else {
-		ack_ce_size = 0;
-	}
-	pkt->ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
-	pkt->at_ack_ce_end = fr_pin(pkt->data + fr_bound(pkt->ack_ce_end, 0xff));
-	if (pkt->at_ack_ce_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (pkt->ack_ce_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	stream = pkt->at_ack_ce_end;
-	if ((void *)(stream + 1) > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (pkt->ack_ce_end + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_other_frame);
-	pkt->stream_id_size = fr_varint(pkt->at_ack_ce_end + 1, pkt->data_end, &pkt->stream_id);
-	if (!pkt->stream_id_size)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-
-	return streams_after_ack_ipv6_stream_id_end(skb, pkt);
-}
-
-static __always_inline int streams_after_ack_ipv6_further(struct __sk_buff *skb,
-							  struct streams_after_ack_packet *pkt)
-{
-	void *at_ack_largest_end;
-	void *at_ack_delay_end;
-	void *at_ack_count_end;
-	void *at_ack_first_end;
-	struct hdr_ack *ack = pkt->at_short_pn_end;
-
-	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	at_ack_largest_end = fr_pin(pkt->data + fr_bound(pkt->ack_largest_end, 0x7f));
-	if (at_ack_largest_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (pkt->ack_largest_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	__u64 ack_delay;
-	__u64 ack_delay_size = fr_varint(at_ack_largest_end, pkt->data_end, &ack_delay);
-	if (!ack_delay_size)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	__u64 ack_delay_end = fr_forget(skb, pkt->ack_largest_end + ack_delay_size);
-	at_ack_delay_end = fr_pin(pkt->data + fr_bound(ack_delay_end, 0x7f));
-	if (at_ack_delay_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (ack_delay_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-
-	/* {name: "count", varint: "quic", is: 0, reason: "ranges"}, {name: "first", varint: "... */
-	__u64 ack_count;
-	__u64 ack_count_size = fr_varint(at_ack_delay_end, pkt->data_end, &ack_count);
-	if (!ack_count_size)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
-	at_ack_count_end = fr_pin(pkt->data + fr_bound(ack_count_end, 0x7f));
-	if (at_ack_count_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (ack_count_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (ack_count != 0)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_ranges);
-	__u64 ack_first;
-	__u64 ack_first_size = fr_varint(at_ack_count_end, pkt->data_end, &ack_first);
-	if (!ack_first_size)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	pkt->ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
-	at_ack_first_end = fr_pin(pkt->data + fr_bound(pkt->ack_first_end, 0x7f));
-	if (at_ack_first_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (pkt->ack_first_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-
-	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
-	__u64 ack_ect0_present = be8(&ack->type) == 3;
-	if (ack_ect0_present) { /* ect0 */
-		__u64 ack_ect0;
-		pkt->ack_ect0_size = fr_varint(at_ack_first_end, pkt->data_end, &ack_ect0);
-		if (!pkt->ack_ect0_size)
-			return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	} else {
-		pkt->ack_ect0_size = 0;
-	}
-
-	return streams_after_ack_ipv6_ack_ect0_end(skb, pkt);
-}
-
-static __always_inline int streams_after_ack_ipv6(struct __sk_buff *skb,
-						  struct streams_after_ack_packet *pkt)
-{
-	struct hdr_short *v_short = pkt->data + 62;
-	struct hdr_ack *ack;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + why);
-
-	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > pkt->data_end || 71ULL > pkt->udp_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
-	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_long_header);
-	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_short_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
-	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_short_reserved);
-	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_key_phase);
-	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (pkt->short_pn_size > 4)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_short_pn);
-	pkt->short_pn_end = fr_forget(skb, 71ULL + pkt->short_pn_size);
-	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x7f));
-	if (pkt->at_short_pn_end > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (pkt->short_pn_end > pkt->udp_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x7f)), pkt->data_end, 4,
-		     pkt->short_pn_size, &pkt->short_pn))
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-
-	/* short: {fields: [ */
-	if (pkt->udp_end < pkt->short_pn_end + 16)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	pkt->short_payload_end = pkt->udp_end - 16;
-
-	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	ack = pkt->at_short_pn_end;
-	if ((void *)(ack + 1) > pkt->data_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_other_frame);
-	__u64 ack_largest;
-	__u64 ack_largest_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end, &ack_largest);
-	if (!ack_largest_size)
-		return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_truncated);
-	pkt->ack_largest_end = fr_forget(skb, pkt->short_pn_end + 1 + ack_largest_size);
-
-	return streams_after_ack_ipv6_further(skb, pkt);
-}
-
 SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)
 {
-	struct streams_after_ack_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_STREAMS_AFTER_ACK;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -2979,9 +2099,9 @@ SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (be16(&eth->type) == ETH_P_IP)
-		return streams_after_ack_ipv4(skb, &pkt);
+		return shared_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return streams_after_ack_ipv6(skb, &pkt);
+		return shared_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_STREAMS_AFTER_ACK + reason_not_ip);
 }
 
@@ -2991,59 +2111,24 @@ SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)
  *	eth ipv6 udp short datagram
  */
 
-/* What is known of a packet. */
-struct datagrams_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 short_pn_size;
-	__u64 short_pn_end;
-	__u64 short_pn;
-	__u64 short_payload_end;
-	__u64 datagram_length_present;
-	__u64 datagram_length_size;
-	__u64 datagram_length;
-	__u64 datagram_length_end;
-	__u64 priority;
-	struct val_connections *c;
-};
-
-/* What is the same for all receivers. */
-struct datagrams_same1 {
-	__u32 size;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u64 quiet;
-	__u64 clock;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 short_pn_size;
-	__u64 short_pn_end;
-	__u64 short_pn;
-	__u64 short_payload_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct datagrams_fan1 {
-	struct __sk_buff *skb;
-	struct list_subscribers *list;
-	void *front;
-};
-
-static __always_inline int
-datagrams_write1(struct __sk_buff *skb, void *front, __u64 short_pn_size, __u64 priority, __u64 pn,
-		 struct receiver_subscribers *r, struct datagrams_same1 *same)
+static __always_inline int datagrams_write(struct __sk_buff *skb, void *front, __u64 short_pn_size,
+					   __u64 priority, __u64 pn, struct receiver_subscribers *r,
+					   struct same *same, const int v6)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	void *data;
+	__u64 udp_new_pseudo;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	if (v6) {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+			fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+			fr_add64(ld64(r->remote.addr + 8));
+	} else {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	}
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -3054,75 +2139,98 @@ datagrams_write1(struct __sk_buff *skb, void *front, __u64 short_pn_size, __u64 
 						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
 						 fr_room(short_pn_size), short_pn_size))) +
 						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
+	__be16 ip_checksum = 0;
+	if (!v6) {
+		if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
+		/* ip.checksum */
+		ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					  fr_v4(r->remote.addr));
+	}
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 51 > (void *)(long)skb->data_end))
+	if (unlikely(data + (v6 ? 71 : 51) > (void *)(long)skb->data_end))
 		return 1;
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + (v6 ? 54 : 34);
+	struct hdr_short *new_short = data + (v6 ? 62 : 42);
 
 	fr_link(data, &r->hop_remote);
-	st16(&new_ipv4->version_ihl,
-	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	if (v6) {
+		st32(new_ipv6->version_to_flow_label,
+		     bpf_htonl(0x60000000ULL |
+			       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
+		st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+		st64(new_ipv6->src, ld64(r->local.addr));
+		st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+		st64(new_ipv6->dst, ld64(r->remote.addr));
+		st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	} else {
+		st16(&new_ipv4->version_ihl,
+		     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+		st32(new_ipv4->src, fr_v4(r->local.addr));
+		st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
+	fr_put_uint(fr_pin(data + fr_bound((v6 ? 67 : 47) + short_pn_size, v6 ? 0x7f : 0x3f)),
+		    (void *)(long)skb->data_end, 4, pn & fr_room(short_pn_size), short_pn_size);
 	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
 	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 37), 51,
-			    short_pn_size);
+		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, v6 ? 57 : 37),
+			    v6 ? 71 : 51, short_pn_size);
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long datagrams_copy1(struct __sk_buff *skb, void *front, __u64 udp_end,
-					    __u64 short_pn_size, __u64 short_pn, __u64 priority,
-					    struct receiver_subscribers *r,
-					    struct datagrams_same1 *same)
+static __always_inline long datagrams_copy(struct __sk_buff *skb, void *front, __u64 udp_end,
+					   __u64 short_pn_size, __u64 short_pn, __u64 priority,
+					   struct receiver_subscribers *r, struct same *same,
+					   const __u32 prog, const int second)
 {
 	/* {emit: datagram: {pn: "pn", was: "short.pn", was_size: "len(short.pn)", size: "len(... */
 	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
 							    sizeof(struct event_datagram), 0);
 	if (!event0)
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_ring_full);
+		return fr_decline(r->receiver, skb->len, prog + reason_ring_full);
 
 	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority... */
 	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(r->window, 0);
-	__u64 spent0 = udp_end - 42;
+	__u64 spent0 = udp_end - (second ? 62 : 42);
 	int admitted0 = fr_admit(credit0, spent0, priority * 0x1770);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_refused_window);
+		return fr_decline(r->receiver, skb->len, prog + reason_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_contended);
+		return fr_decline(r->receiver, skb->len, prog + reason_contended);
 	}
 
 	/* {let: pn: "alloc(r.next)"}, */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
-
-	if (unlikely(datagrams_write1(skb, front, short_pn_size, priority, pn, r, same))) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, PROG_DATAGRAMS + reason_refused_by_device);
+	if (second) {
+		if (unlikely(datagrams_write(skb, front, short_pn_size, priority, pn, r, same,
+					     1))) {
+			bpf_ringbuf_discard(event0, 0);
+			fr_refund(credit0, spent0);
+			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+		}
+	} else {
+		if (unlikely(datagrams_write(skb, front, short_pn_size, priority, pn, r, same,
+					     0))) {
+			bpf_ringbuf_discard(event0, 0);
+			fr_refund(credit0, spent0);
+			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+		}
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -3133,16 +2241,17 @@ static __always_inline long datagrams_copy1(struct __sk_buff *skb, void *front, 
 	event0->pn = pn;
 	event0->was = short_pn;
 	event0->was_size = short_pn_size;
-	event0->size = udp_end - 42;
+	event0->size = udp_end - (second ? 62 : 42);
 	same->quiet |= fr_submit_more(&event0->head, same->clock);
 	return 0;
 }
 
-static __noinline long datagrams_turn1(__u32 i, struct datagrams_fan1 *fan)
+static __always_inline long datagrams_turn(__u32 i, struct fan *fan, const int second)
 {
+	__u32 prog = PROG_DATAGRAMS;
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct datagrams_same1 *same = front + FR_NEEDS_FRONT;
+	struct same *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	__u64 short_pn_size = same->short_pn_size;
@@ -3151,6 +2260,7 @@ static __noinline long datagrams_turn1(__u32 i, struct datagrams_fan1 *fan)
 	__u64 short_payload_end = same->short_payload_end;
 	__u64 priority = same->priority;
 	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
+	struct hdr_udp *saved_udp = front + 54;
 
 	if (!r)
 		return 1;
@@ -3162,29 +2272,43 @@ static __noinline long datagrams_turn1(__u32 i, struct datagrams_fan1 *fan)
 	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
 					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
 		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_number);
+		return fr_decline(r->receiver, skb->len, prog + reason_number);
 	}
 
 	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
-	if (udp_end - 42 > fr_shared_get(r->size))
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_size);
+	if (udp_end - (second ? 62 : 42) > fr_shared_get(r->size))
+		return fr_decline(r->receiver, skb->len, prog + reason_size);
 
 	/* datagrams: forward & {_frame: "datagram", _rules: [{when: "len(datagram) > r.datagr... */
 	if (short_payload_end - short_pn_end > r->datagram)
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_limit);
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_address_family);
+		return fr_decline(r->receiver, skb->len, prog + reason_limit);
+	if (second) {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum);
+	} else {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+	}
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_DATAGRAMS + reason_no_route));
+				  fr_indirect(&r->hop_remote, prog + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_too_big);
-	return datagrams_copy1(skb, front, udp_end, short_pn_size, short_pn, priority, r, same);
+		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
+	return datagrams_copy(skb, front, udp_end, short_pn_size, short_pn, priority, r, same, prog,
+			      second);
 }
 
-static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct datagrams_packet *pkt)
+static __noinline long datagrams_turn2(__u32 i, struct fan *fan)
+{
+	return datagrams_turn(i, fan, 1);
+}
+
+static __always_inline int datagrams_fan2(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -3195,21 +2319,113 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct datagram
 	key.feed = pkt->c->feed;
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, PROG_DATAGRAMS + reason_no_subscribers);
+		return fr_up(skb, pkt->prog + reason_no_subscribers);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
+
+	__u32 size = fr_size(pkt->datagram_length_end, 128);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, size);
+	if (!front)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_udp *saved_udp = front + 54;
+	struct hdr_short *saved_short = front + 62;
+	same->size = size;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+					  fr_add64(ld64(saved_ipv6->src + 8)) +
+					  fr_add64(ld64(saved_ipv6->dst)) +
+					  fr_add64(ld64(saved_ipv6->dst + 8)) +
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
+		 fr_sum_of(ld16(&saved_udp->checksum)) -
+		 ((__u64)ld32(&saved_udp->src_port) +
+		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
+		  fr_odd64(ld64(saved_short->dcid)) + fr_add64(ld64(saved_ipv6->src)) +
+		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+		  fr_add64(ld64(saved_ipv6->dst + 8)));
+	same->quiet = 0;
+	same->clock = 0;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_pn_size = pkt->short_pn_size;
+	same->short_pn_end = pkt->short_pn_end;
+	same->short_pn = pkt->short_pn;
+	same->short_payload_end = pkt->short_payload_end;
+	same->priority = pkt->priority;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0)) {
+		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
+	}
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+	};
+	bpf_loop(list->count, datagrams_turn2, &fan, 0);
+
+	if (same->quiet)
+		fr_wake();
+	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 57), 71,
+			    same->short_pn_size);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __noinline long datagrams_turn1(__u32 i, struct fan *fan)
+{
+	return datagrams_turn(i, fan, 0);
+}
+
+static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
+	struct group_subscribers key __attribute__((aligned(8))) = {};
+	struct list_subscribers *list;
+
+	key.feed = pkt->c->feed;
+	list = list_of_subscribers(&key);
+	if (!list)
+		return fr_up(skb, pkt->prog + reason_no_subscribers);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, pkt->prog + reason_no_memory);
 
 	__u32 size = fr_size(pkt->datagram_length_end, 64);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
-	struct datagrams_same1 *same = front + FR_NEEDS_FRONT;
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_short *saved_short = front + 42;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	same->size = size;
 
 	/* udp.checksum, without what depends on the receiver */
@@ -3219,7 +2435,7 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct datagram
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -3254,7 +2470,7 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct datagram
 	}
 
 	same->copies0 = 0;
-	struct datagrams_fan1 fan = {
+	struct fan fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
@@ -3264,426 +2480,44 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct datagram
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 64), 0))
-		return fr_drop(len, PROG_DATAGRAMS + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 37), 51,
 			    same->short_pn_size);
 
-	fr_count_copies(PROG_DATAGRAMS + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_DATAGRAMS + reason_pass, len);
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int datagrams_ipv4_datagram_length_end(struct __sk_buff *skb,
-	struct datagrams_packet *pkt)
+static __always_inline int datagrams_ip_datagram_length_end(struct __sk_buff *skb,
+							    struct packet *pkt, const int v6)
 {
 	void *at_datagram_length_end;
-	struct hdr_short *v_short = pkt->data + 42;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-
-	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	pkt->datagram_length_end = fr_forget(skb,
-					     pkt->short_pn_end + 1 + pkt->datagram_length_size);
-	at_datagram_length_end = fr_pin(pkt->data + fr_bound(pkt->datagram_length_end, 0x7f));
-	if (at_datagram_length_end > pkt->data_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	if (pkt->datagram_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	if (!(!pkt->datagram_length_present ||
-	      pkt->datagram_length_end + pkt->datagram_length == pkt->short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, PROG_DATAGRAMS + reason_gso_packet);
-	if (!(!pkt->datagram_length_present ||
-	      pkt->datagram_length_end + pkt->datagram_length == pkt->short_payload_end))
-		return fr_up(skb, PROG_DATAGRAMS + reason_another_frame);
-
-	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_DATAGRAMS + reason_gso_packet);
-
-	/* priority: {levels: 4, from: "short.dcid[0]"} */
-	__u64 priority_value = ld8(v_short->dcid);
-	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
-
-	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
-	struct key_connections key __attribute__((aligned(8))) = {};
-
-	fr_put_endpoint_v4(&key.remote, ld32(ipv4->src), be16(&udp->src_port));
-	fr_put_endpoint_v4(&key.local, ld32(ipv4->dst), be16(&udp->dst_port));
-	st32((void *)&key + 36, ld32(v_short->dcid));
-	st32((void *)&key + 40, ld32(v_short->dcid + 4));
-	enum fr_found found = find_connections(&key, pkt->lease, 0, &pkt->c);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_DATAGRAMS + reason_no_connections,
-				 PROG_DATAGRAMS + reason_changing);
-
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= pkt->datagram_length_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_DATAGRAMS + reason_partial_checksum);
-	if (at_datagram_length_end > pkt->data_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	return datagrams_fan1(skb, pkt);
-}
-
-static __always_inline int datagrams_ipv4(struct __sk_buff *skb, struct datagrams_packet *pkt)
-{
-	void *at_short_pn_end;
-	struct hdr_short *v_short = pkt->data + 42;
-	struct hdr_datagram *datagram;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_DATAGRAMS + why);
-
-	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
-	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, PROG_DATAGRAMS + reason_long_header);
-	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, PROG_DATAGRAMS + reason_short_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
-	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, PROG_DATAGRAMS + reason_short_reserved);
-	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, PROG_DATAGRAMS + reason_key_phase);
-	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (pkt->short_pn_size > 4)
-		return fr_up(skb, PROG_DATAGRAMS + reason_short_pn);
-	pkt->short_pn_end = fr_forget(skb, 51ULL + pkt->short_pn_size);
-	at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x3f));
-	if (at_short_pn_end > pkt->data_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	if (pkt->short_pn_end > pkt->udp_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x3f)), pkt->data_end, 4,
-		     pkt->short_pn_size, &pkt->short_pn))
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-
-	/* short: {fields: [ */
-	if (pkt->udp_end < pkt->short_pn_end + 16)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	pkt->short_payload_end = pkt->udp_end - 16;
-
-	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	datagram = at_short_pn_end;
-	if ((void *)(datagram + 1) > pkt->data_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-
-	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
-	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
-		return fr_up(skb, PROG_DATAGRAMS + reason_other_frame);
-	pkt->datagram_length_present = !((be8(&datagram->type) & 1) == 0);
-	if (pkt->datagram_length_present) { /* length */
-		pkt->datagram_length_size = fr_varint(at_short_pn_end + 1, pkt->data_end,
-						      &pkt->datagram_length);
-		if (!pkt->datagram_length_size)
-			return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	} else {
-		pkt->datagram_length_size = 0;
-		pkt->datagram_length = 0;
-	}
-
-	return datagrams_ipv4_datagram_length_end(skb, pkt);
-}
-
-/* What is the same for all receivers. */
-struct datagrams_same2 {
-	__u32 size;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 quiet;
-	__u64 clock;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 short_pn_size;
-	__u64 short_pn_end;
-	__u64 short_pn;
-	__u64 short_payload_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct datagrams_fan2 {
-	struct __sk_buff *skb;
-	struct list_subscribers *list;
-	void *front;
-};
-
-static __always_inline int
-datagrams_write2(struct __sk_buff *skb, void *front, __u64 short_pn_size, __u64 priority, __u64 pn,
-		 struct receiver_subscribers *r, struct datagrams_same2 *same)
-{
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 71 > (void *)(long)skb->data_end))
-		return 1;
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 57), 71,
-			    short_pn_size);
-	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
-}
-
-static __always_inline long datagrams_copy2(struct __sk_buff *skb, void *front, __u64 udp_end,
-					    __u64 short_pn_size, __u64 short_pn, __u64 priority,
-					    struct receiver_subscribers *r,
-					    struct datagrams_same2 *same)
-{
-	/* {emit: datagram: {pn: "pn", was: "short.pn", was_size: "len(short.pn)", size: "len(... */
-	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
-							    sizeof(struct event_datagram), 0);
-	if (!event0)
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_ring_full);
-
-	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority... */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->window, 0);
-	__u64 spent0 = udp_end - 62;
-	int admitted0 = fr_admit(credit0, spent0, priority * 0x1770);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_refused_window);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_contended);
-	}
-
-	/* {let: pn: "alloc(r.next)"}, */
-	__u64 next = fr_alloc(r->next, 1);
-	__u64 pn = next;
-
-	if (unlikely(datagrams_write2(skb, front, short_pn_size, priority, pn, r, same))) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, PROG_DATAGRAMS + reason_refused_by_device);
-	}
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	fr_head(&event0->head, r->receiver, 2, sizeof(*event0));
-	st8((void *)event0 + 29, 0);
-	st16((void *)event0 + 30, 0);
-	st32((void *)event0 + 36, 0);
-	event0->pn = pn;
-	event0->was = short_pn;
-	event0->was_size = short_pn_size;
-	event0->size = udp_end - 62;
-	same->quiet |= fr_submit_more(&event0->head, same->clock);
-	return 0;
-}
-
-static __noinline long datagrams_turn2(__u32 i, struct datagrams_fan2 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct datagrams_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 udp_end = same->udp_end;
-	__u64 short_pn_size = same->short_pn_size;
-	__u64 short_pn_end = same->short_pn_end;
-	__u64 short_pn = same->short_pn;
-	__u64 short_payload_end = same->short_payload_end;
-	__u64 priority = same->priority;
-	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
-	struct hdr_udp *saved_udp = front + 54;
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
-	if (fr_shared_get(r->next) -
-	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
-					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
-		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_number);
-	}
-
-	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
-	if (udp_end - 62 > fr_shared_get(r->size))
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_size);
-
-	/* datagrams: forward & {_frame: "datagram", _rules: [{when: "len(datagram) > r.datagr... */
-	if (short_payload_end - short_pn_end > r->datagram)
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_limit);
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_address_family);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_udp_checksum);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_DATAGRAMS + reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_DATAGRAMS + reason_too_big);
-	return datagrams_copy2(skb, front, udp_end, short_pn_size, short_pn, priority, r, same);
-}
-
-static __always_inline int datagrams_fan2(struct __sk_buff *skb, struct datagrams_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
-	struct group_subscribers key __attribute__((aligned(8))) = {};
-	struct list_subscribers *list;
-
-	key.feed = pkt->c->feed;
-	list = list_of_subscribers(&key);
-	if (!list)
-		return fr_up(skb, PROG_DATAGRAMS + reason_no_subscribers);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
-
-	__u32 size = fr_size(pkt->datagram_length_end, 128);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, size);
-	if (!front)
-		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
-	struct datagrams_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 54;
-	struct hdr_short *saved_short = front + 62;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	same->size = size;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
-				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
-					  fr_add64(ld64(saved_ipv6->src + 8)) +
-					  fr_add64(ld64(saved_ipv6->dst)) +
-					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_DATAGRAMS + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
-		 fr_sum_of(ld16(&saved_udp->checksum)) -
-		 ((__u64)ld32(&saved_udp->src_port) +
-		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
-		  fr_odd64(ld64(saved_short->dcid)) + fr_add64(ld64(saved_ipv6->src)) +
-		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
-		  fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->quiet = 0;
-	same->clock = 0;
-	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end;
-	same->short_pn_size = pkt->short_pn_size;
-	same->short_pn_end = pkt->short_pn_end;
-	same->short_pn = pkt->short_pn;
-	same->short_payload_end = pkt->short_payload_end;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
-	}
-
-	same->copies0 = 0;
-	struct datagrams_fan2 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, datagrams_turn2, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
-		return fr_drop(len, PROG_DATAGRAMS + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 57), 71,
-			    same->short_pn_size);
-
-	fr_count_copies(PROG_DATAGRAMS + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_DATAGRAMS + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int datagrams_ipv6_datagram_length_end(struct __sk_buff *skb,
-	struct datagrams_packet *pkt)
-{
-	void *at_datagram_length_end;
-	struct hdr_short *v_short = pkt->data + 62;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
 
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
 	pkt->datagram_length_end = fr_forget(skb,
 					     pkt->short_pn_end + 1 + pkt->datagram_length_size);
 	at_datagram_length_end = fr_pin(pkt->data + fr_bound(pkt->datagram_length_end, 0x7f));
 	if (at_datagram_length_end > pkt->data_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->datagram_length_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (!(!pkt->datagram_length_present ||
 	      pkt->datagram_length_end + pkt->datagram_length == pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, PROG_DATAGRAMS + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(!pkt->datagram_length_present ||
 	      pkt->datagram_length_end + pkt->datagram_length == pkt->short_payload_end))
-		return fr_up(skb, PROG_DATAGRAMS + reason_another_frame);
+		return fr_up(skb, pkt->prog + reason_another_frame);
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_DATAGRAMS + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
@@ -3691,99 +2525,116 @@ static __always_inline int datagrams_ipv6_datagram_length_end(struct __sk_buff *
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
 	struct key_connections key __attribute__((aligned(8)));
-
-	fr_put_endpoint_v6(&key.remote, ipv6->src, be16(&udp->src_port), 0);
-	fr_put_endpoint_v6(&key.local, ipv6->dst, be16(&udp->dst_port), 2);
+	if (!v6)
+		__builtin_memset(&key, 0, sizeof(key));
+	if (v6) {
+		fr_put_endpoint_v6(&key.remote, ipv6->src, be16(&udp->src_port), 0);
+		fr_put_endpoint_v6(&key.local, ipv6->dst, be16(&udp->dst_port), 2);
+	} else {
+		fr_put_endpoint_v4(&key.remote, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.local, ld32(ipv4->dst), be16(&udp->dst_port));
+	}
 	st32((void *)&key + 36, ld32(v_short->dcid));
 	st32((void *)&key + 40, ld32(v_short->dcid + 4));
 	enum fr_found found = find_connections(&key, pkt->lease, 0, &pkt->c);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_DATAGRAMS + reason_no_connections,
-				 PROG_DATAGRAMS + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_connections,
+				 pkt->prog + reason_changing);
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= pkt->datagram_length_end) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_DATAGRAMS + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (at_datagram_length_end > pkt->data_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	return datagrams_fan2(skb, pkt);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (v6)
+		return datagrams_fan2(skb, pkt);
+	return datagrams_fan1(skb, pkt);
 }
 
-static __always_inline int datagrams_ipv6(struct __sk_buff *skb, struct datagrams_packet *pkt)
+static __always_inline int datagrams_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_short_pn_end;
-	struct hdr_short *v_short = pkt->data + 62;
+	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
 	struct hdr_datagram *datagram;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, PROG_DATAGRAMS + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > pkt->data_end || 71ULL > pkt->udp_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+	if ((void *)(v_short + 1) > pkt->data_end || (v6 ? 71ULL : 51ULL) > pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
 	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, PROG_DATAGRAMS + reason_long_header);
+		return fr_up(skb, pkt->prog + reason_long_header);
 	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, PROG_DATAGRAMS + reason_short_fixed);
+		return fr_up(skb, pkt->prog + reason_short_fixed);
 
 	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
 	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, PROG_DATAGRAMS + reason_short_reserved);
+		return fr_up(skb, pkt->prog + reason_short_reserved);
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, PROG_DATAGRAMS + reason_key_phase);
+		return fr_up(skb, pkt->prog + reason_key_phase);
 	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
 	if (pkt->short_pn_size > 4)
-		return fr_up(skb, PROG_DATAGRAMS + reason_short_pn);
-	pkt->short_pn_end = fr_forget(skb, 71ULL + pkt->short_pn_size);
-	at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, 0x7f));
+		return fr_up(skb, pkt->prog + reason_short_pn);
+	pkt->short_pn_end = fr_forget(skb, (v6 ? 71ULL : 51ULL) + pkt->short_pn_size);
+	at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, v6 ? 0x7f : 0x3f));
 	if (at_short_pn_end > pkt->data_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->short_pn_end > pkt->udp_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, 0x7f)), pkt->data_end, 4,
-		     pkt->short_pn_size, &pkt->short_pn))
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, v6 ? 0x7f : 0x3f)),
+		     pkt->data_end, 4, pkt->short_pn_size, &pkt->short_pn))
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* short: {fields: [ */
 	if (pkt->udp_end < pkt->short_pn_end + 16)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	pkt->short_payload_end = pkt->udp_end - 16;
 
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
 	datagram = at_short_pn_end;
 	if ((void *)(datagram + 1) > pkt->data_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
 	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
-		return fr_up(skb, PROG_DATAGRAMS + reason_other_frame);
+		return fr_up(skb, pkt->prog + reason_other_frame);
 	pkt->datagram_length_present = !((be8(&datagram->type) & 1) == 0);
 	if (pkt->datagram_length_present) { /* length */
 		pkt->datagram_length_size = fr_varint(at_short_pn_end + 1, pkt->data_end,
 						      &pkt->datagram_length);
 		if (!pkt->datagram_length_size)
-			return fr_up(skb, PROG_DATAGRAMS + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 	} else {
 		pkt->datagram_length_size = 0;
 		pkt->datagram_length = 0;
 	}
+	if (v6) {
+		return datagrams_ip_datagram_length_end(skb, pkt, 1);
+	}
 
-	return datagrams_ipv6_datagram_length_end(skb, pkt);
+	return datagrams_ip_datagram_length_end(skb, pkt, 0);
 }
 
 SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 {
-	struct datagrams_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_DATAGRAMS;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -3803,9 +2654,9 @@ SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (be16(&eth->type) == ETH_P_IP)
-		return datagrams_ipv4(skb, &pkt);
+		return datagrams_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return datagrams_ipv6(skb, &pkt);
+		return datagrams_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_DATAGRAMS + reason_not_ip);
 }
 
@@ -3815,497 +2666,11 @@ SEC("tc") int prog_datagrams(struct __sk_buff *skb)
  *	eth ipv6 udp short ack
  */
 
-/* What is known of a packet. */
-struct acks_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 udp_end;
-	__u64 short_pn_size;
-	void *at_short_pn_end;
-	__u64 short_pn;
-	__u64 short_payload_end;
-	__u64 ack_largest;
-	__u64 ack_largest_end;
-	__u64 ack_delay;
-	__u64 ack_first;
-	__u64 ack_first_end;
-	__u64 ack_ect0_size;
-	__u64 ack_ect0;
-};
-
-static __always_inline int acks_ipv4_send(struct __sk_buff *skb, struct acks_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_ACKS + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int acks_ipv4_ack_ect0_end(struct __sk_buff *skb, struct acks_packet *pkt)
-{
-	void *at_ack_ect0_end;
-	void *at_ack_ect1_end;
-	void *at_ack_ce_end;
-	struct hdr_ack *ack = pkt->at_short_pn_end;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short *v_short = pkt->data + 42;
-
-	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
-	__u64 ack_ect0_end = fr_forget(skb, pkt->ack_first_end + pkt->ack_ect0_size);
-	at_ack_ect0_end = fr_pin(pkt->data + fr_bound(ack_ect0_end, 0x7f));
-	if (at_ack_ect0_end > pkt->data_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (ack_ect0_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	__u64 ack_ect1_present = be8(&ack->type) == 3;
-	__u64 ack_ect1;
-	__u64 ack_ect1_size;
-	if (ack_ect1_present) { /* ect1 */
-		ack_ect1_size = fr_varint(at_ack_ect0_end, pkt->data_end, &ack_ect1);
-		if (!ack_ect1_size)
-			return fr_up(skb, PROG_ACKS + reason_truncated);
-	} else {
-		ack_ect1_size = 0;
-		ack_ect1 = 0;
-	}
-	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
-	at_ack_ect1_end = fr_pin(pkt->data + fr_bound(ack_ect1_end, 0x7f));
-	if (at_ack_ect1_end > pkt->data_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (ack_ect1_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	__u64 ack_ce_present = be8(&ack->type) == 3;
-	__u64 ack_ce;
-	__u64 ack_ce_size;
-	if (ack_ce_present) { /* ce */
-		ack_ce_size = fr_varint(at_ack_ect1_end, pkt->data_end, &ack_ce);
-		if (!ack_ce_size)
-			return fr_up(skb, PROG_ACKS + reason_truncated);
-	} else {
-		ack_ce_size = 0;
-		ack_ce = 0;
-	}
-	__u64 ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
-	at_ack_ce_end = fr_pin(pkt->data + fr_bound(ack_ce_end, 0x7f));
-	if (at_ack_ce_end > pkt->data_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (ack_ce_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "short", "ack"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_ACKS + reason_gso_packet);
-
-	/* when: "len(ack.payload) == 0" */
-	if (pkt->short_payload_end - ack_ce_end != 0)
-		return fr_up(skb, PROG_ACKS + reason_no_match);
-
-	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
-	struct val_connections *c;
-	struct key_connections key __attribute__((aligned(8))) = {};
-
-	fr_put_endpoint_v4(&key.remote, ld32(ipv4->src), be16(&udp->src_port));
-	fr_put_endpoint_v4(&key.local, ld32(ipv4->dst), be16(&udp->dst_port));
-	st32((void *)&key + 36, ld32(v_short->dcid));
-	st32((void *)&key + 40, ld32(v_short->dcid + 4));
-	enum fr_found found = find_connections(&key, pkt->lease, 0, &c);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_ACKS + reason_no_connections,
-				 PROG_ACKS + reason_changing);
-
-	/* {when: "c.subscriber == 0 || len(short.pn) == 1", do: ["pass"]}, */
-	if (c->subscriber == 0 || pkt->short_pn_size == 1)
-		return acks_ipv4_send(skb, pkt);
-
-	/* {drop: "acked"}, */
-
-	/* {emit: acked: {subscriber: "c.subscriber", pn: "short.pn", pn_size: "len(short.pn)"... */
-	struct event_acked *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_acked), 0);
-	if (!event0)
-		return fr_up(skb, PROG_ACKS + reason_ring_full_2);
-	fr_head(&event0->head, 0, 3, sizeof(*event0));
-	st8((void *)event0 + 25, 0);
-	st16((void *)event0 + 26, 0);
-	st8((void *)event0 + 57, 0);
-	st16((void *)event0 + 58, 0);
-	st32((void *)event0 + 60, 0);
-	event0->subscriber = c->subscriber;
-	event0->pn = pkt->short_pn;
-	event0->pn_size = pkt->short_pn_size;
-	event0->size = pkt->udp_end - 42;
-	event0->largest = pkt->ack_largest;
-	event0->delay = pkt->ack_delay;
-	event0->first = pkt->ack_first;
-	event0->type = be8(&ack->type);
-	event0->ect0 = pkt->ack_ect0;
-	event0->ect1 = ack_ect1;
-	event0->ce = ack_ce;
-	fr_submit(&event0->head, bpf_ktime_get_ns());
-	return fr_drop(skb->len, PROG_ACKS + reason_acked);
-}
-
-static __always_inline int acks_ipv4_further(struct __sk_buff *skb, struct acks_packet *pkt)
-{
-	void *at_ack_largest_end;
-	void *at_ack_delay_end;
-	void *at_ack_count_end;
-	void *at_ack_first_end;
-	struct hdr_ack *ack = pkt->at_short_pn_end;
-
-	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	at_ack_largest_end = fr_pin(pkt->data + fr_bound(pkt->ack_largest_end, 0x7f));
-	if (at_ack_largest_end > pkt->data_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (pkt->ack_largest_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	__u64 ack_delay_size = fr_varint(at_ack_largest_end, pkt->data_end, &pkt->ack_delay);
-	if (!ack_delay_size)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	__u64 ack_delay_end = fr_forget(skb, pkt->ack_largest_end + ack_delay_size);
-	at_ack_delay_end = fr_pin(pkt->data + fr_bound(ack_delay_end, 0x7f));
-	if (at_ack_delay_end > pkt->data_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (ack_delay_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-
-	/* {name: "count", varint: "quic", is: 0, reason: "ranges"}, {name: "first", varint: "... */
-	__u64 ack_count;
-	__u64 ack_count_size = fr_varint(at_ack_delay_end, pkt->data_end, &ack_count);
-	if (!ack_count_size)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
-	at_ack_count_end = fr_pin(pkt->data + fr_bound(ack_count_end, 0x7f));
-	if (at_ack_count_end > pkt->data_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (ack_count_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (ack_count != 0)
-		return fr_up(skb, PROG_ACKS + reason_ranges);
-	__u64 ack_first_size = fr_varint(at_ack_count_end, pkt->data_end, &pkt->ack_first);
-	if (!ack_first_size)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	pkt->ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
-	at_ack_first_end = fr_pin(pkt->data + fr_bound(pkt->ack_first_end, 0x7f));
-	if (at_ack_first_end > pkt->data_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (pkt->ack_first_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-
-	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
-	__u64 ack_ect0_present = be8(&ack->type) == 3;
-	if (ack_ect0_present) { /* ect0 */
-		pkt->ack_ect0_size = fr_varint(at_ack_first_end, pkt->data_end, &pkt->ack_ect0);
-		if (!pkt->ack_ect0_size)
-			return fr_up(skb, PROG_ACKS + reason_truncated);
-	} else {
-		pkt->ack_ect0_size = 0;
-		pkt->ack_ect0 = 0;
-	}
-
-	return acks_ipv4_ack_ect0_end(skb, pkt);
-}
-
-static __always_inline int acks_ipv4(struct __sk_buff *skb, struct acks_packet *pkt)
-{
-	struct hdr_short *v_short = pkt->data + 42;
-	struct hdr_ack *ack;
-	__u64 ip_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_ACKS + why);
-
-	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
-	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, PROG_ACKS + reason_long_header);
-	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, PROG_ACKS + reason_short_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
-	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, PROG_ACKS + reason_short_reserved);
-	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, PROG_ACKS + reason_key_phase);
-	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (pkt->short_pn_size > 4)
-		return fr_up(skb, PROG_ACKS + reason_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 51ULL + pkt->short_pn_size);
-	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(short_pn_end, 0x3f));
-	if (pkt->at_short_pn_end > pkt->data_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (short_pn_end > pkt->udp_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(short_pn_end - 4, 0x3f)), pkt->data_end, 4,
-		     pkt->short_pn_size, &pkt->short_pn))
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-
-	/* short: {fields: [ */
-	if (pkt->udp_end < short_pn_end + 16)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	pkt->short_payload_end = pkt->udp_end - 16;
-
-	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	ack = pkt->at_short_pn_end;
-	if ((void *)(ack + 1) > pkt->data_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (short_pn_end + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
-		return fr_up(skb, PROG_ACKS + reason_other_frame);
-	__u64 ack_largest_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end,
-					   &pkt->ack_largest);
-	if (!ack_largest_size)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	pkt->ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
-
-	return acks_ipv4_further(skb, pkt);
-}
-
-static __always_inline int acks_ipv6_send(struct __sk_buff *skb, struct acks_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_ACKS + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int acks_ipv6_ack_ect0_end(struct __sk_buff *skb, struct acks_packet *pkt)
-{
-	void *at_ack_ect0_end;
-	void *at_ack_ect1_end;
-	void *at_ack_ce_end;
-	struct hdr_ack *ack = pkt->at_short_pn_end;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_short *v_short = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
-	__u64 ack_ect0_end = fr_forget(skb, pkt->ack_first_end + pkt->ack_ect0_size);
-	at_ack_ect0_end = fr_pin(pkt->data + fr_bound(ack_ect0_end, 0x7f));
-	if (at_ack_ect0_end > pkt->data_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (ack_ect0_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	__u64 ack_ect1_present = be8(&ack->type) == 3;
-	__u64 ack_ect1;
-	__u64 ack_ect1_size;
-	if (ack_ect1_present) { /* ect1 */
-		ack_ect1_size = fr_varint(at_ack_ect0_end, pkt->data_end, &ack_ect1);
-		if (!ack_ect1_size)
-			return fr_up(skb, PROG_ACKS + reason_truncated);
-	} else {
-		ack_ect1_size = 0;
-		ack_ect1 = 0;
-	}
-	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
-	at_ack_ect1_end = fr_pin(pkt->data + fr_bound(ack_ect1_end, 0x7f));
-	if (at_ack_ect1_end > pkt->data_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (ack_ect1_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	__u64 ack_ce_present = be8(&ack->type) == 3;
-	__u64 ack_ce;
-	__u64 ack_ce_size;
-	if (ack_ce_present) { /* ce */
-		ack_ce_size = fr_varint(at_ack_ect1_end, pkt->data_end, &ack_ce);
-		if (!ack_ce_size)
-			return fr_up(skb, PROG_ACKS + reason_truncated);
-	} else {
-		ack_ce_size = 0;
-		ack_ce = 0;
-	}
-	__u64 ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
-	at_ack_ce_end = fr_pin(pkt->data + fr_bound(ack_ce_end, 0xff));
-	if (at_ack_ce_end > pkt->data_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (ack_ce_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "short", "ack"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_ACKS + reason_gso_packet);
-
-	/* when: "len(ack.payload) == 0" */
-	if (pkt->short_payload_end - ack_ce_end != 0)
-		return fr_up(skb, PROG_ACKS + reason_no_match);
-
-	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
-	struct val_connections *c;
-	struct key_connections key __attribute__((aligned(8)));
-
-	fr_put_endpoint_v6(&key.remote, ipv6->src, be16(&udp->src_port), 0);
-	fr_put_endpoint_v6(&key.local, ipv6->dst, be16(&udp->dst_port), 2);
-	st32((void *)&key + 36, ld32(v_short->dcid));
-	st32((void *)&key + 40, ld32(v_short->dcid + 4));
-	enum fr_found found = find_connections(&key, pkt->lease, 0, &c);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_ACKS + reason_no_connections,
-				 PROG_ACKS + reason_changing);
-
-	/* {when: "c.subscriber == 0 || len(short.pn) == 1", do: ["pass"]}, */
-	if (c->subscriber == 0 || pkt->short_pn_size == 1)
-		return acks_ipv6_send(skb, pkt);
-
-	/* {drop: "acked"}, */
-
-	/* {emit: acked: {subscriber: "c.subscriber", pn: "short.pn", pn_size: "len(short.pn)"... */
-	struct event_acked *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_acked), 0);
-	if (!event0)
-		return fr_up(skb, PROG_ACKS + reason_ring_full_2);
-	fr_head(&event0->head, 0, 3, sizeof(*event0));
-	st8((void *)event0 + 25, 0);
-	st16((void *)event0 + 26, 0);
-	st8((void *)event0 + 57, 0);
-	st16((void *)event0 + 58, 0);
-	st32((void *)event0 + 60, 0);
-	event0->subscriber = c->subscriber;
-	event0->pn = pkt->short_pn;
-	event0->pn_size = pkt->short_pn_size;
-	event0->size = pkt->udp_end - 62;
-	event0->largest = pkt->ack_largest;
-	event0->delay = pkt->ack_delay;
-	event0->first = pkt->ack_first;
-	event0->type = be8(&ack->type);
-	event0->ect0 = pkt->ack_ect0;
-	event0->ect1 = ack_ect1;
-	event0->ce = ack_ce;
-	fr_submit(&event0->head, bpf_ktime_get_ns());
-	return fr_drop(skb->len, PROG_ACKS + reason_acked);
-}
-
-static __always_inline int acks_ipv6_further(struct __sk_buff *skb, struct acks_packet *pkt)
-{
-	void *at_ack_largest_end;
-	void *at_ack_delay_end;
-	void *at_ack_count_end;
-	void *at_ack_first_end;
-	struct hdr_ack *ack = pkt->at_short_pn_end;
-
-	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	at_ack_largest_end = fr_pin(pkt->data + fr_bound(pkt->ack_largest_end, 0x7f));
-	if (at_ack_largest_end > pkt->data_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (pkt->ack_largest_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	__u64 ack_delay_size = fr_varint(at_ack_largest_end, pkt->data_end, &pkt->ack_delay);
-	if (!ack_delay_size)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	__u64 ack_delay_end = fr_forget(skb, pkt->ack_largest_end + ack_delay_size);
-	at_ack_delay_end = fr_pin(pkt->data + fr_bound(ack_delay_end, 0x7f));
-	if (at_ack_delay_end > pkt->data_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (ack_delay_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-
-	/* {name: "count", varint: "quic", is: 0, reason: "ranges"}, {name: "first", varint: "... */
-	__u64 ack_count;
-	__u64 ack_count_size = fr_varint(at_ack_delay_end, pkt->data_end, &ack_count);
-	if (!ack_count_size)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
-	at_ack_count_end = fr_pin(pkt->data + fr_bound(ack_count_end, 0x7f));
-	if (at_ack_count_end > pkt->data_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (ack_count_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (ack_count != 0)
-		return fr_up(skb, PROG_ACKS + reason_ranges);
-	__u64 ack_first_size = fr_varint(at_ack_count_end, pkt->data_end, &pkt->ack_first);
-	if (!ack_first_size)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	pkt->ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
-	at_ack_first_end = fr_pin(pkt->data + fr_bound(pkt->ack_first_end, 0x7f));
-	if (at_ack_first_end > pkt->data_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (pkt->ack_first_end > pkt->short_payload_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-
-	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
-	__u64 ack_ect0_present = be8(&ack->type) == 3;
-	if (ack_ect0_present) { /* ect0 */
-		pkt->ack_ect0_size = fr_varint(at_ack_first_end, pkt->data_end, &pkt->ack_ect0);
-		if (!pkt->ack_ect0_size)
-			return fr_up(skb, PROG_ACKS + reason_truncated);
-	} else {
-		pkt->ack_ect0_size = 0;
-		pkt->ack_ect0 = 0;
-	}
-
-	return acks_ipv6_ack_ect0_end(skb, pkt);
-}
-
-static __always_inline int acks_ipv6(struct __sk_buff *skb, struct acks_packet *pkt)
-{
-	struct hdr_short *v_short = pkt->data + 62;
-	struct hdr_ack *ack;
-	__u64 ip_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_ACKS + why);
-
-	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > pkt->data_end || 71ULL > pkt->udp_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
-	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, PROG_ACKS + reason_long_header);
-	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, PROG_ACKS + reason_short_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
-	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, PROG_ACKS + reason_short_reserved);
-	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, PROG_ACKS + reason_key_phase);
-	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (pkt->short_pn_size > 4)
-		return fr_up(skb, PROG_ACKS + reason_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 71ULL + pkt->short_pn_size);
-	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(short_pn_end, 0x7f));
-	if (pkt->at_short_pn_end > pkt->data_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (short_pn_end > pkt->udp_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(short_pn_end - 4, 0x7f)), pkt->data_end, 4,
-		     pkt->short_pn_size, &pkt->short_pn))
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-
-	/* short: {fields: [ */
-	if (pkt->udp_end < short_pn_end + 16)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	pkt->short_payload_end = pkt->udp_end - 16;
-
-	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	ack = pkt->at_short_pn_end;
-	if ((void *)(ack + 1) > pkt->data_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (short_pn_end + 1 > pkt->short_payload_end)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
-		return fr_up(skb, PROG_ACKS + reason_other_frame);
-	__u64 ack_largest_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end,
-					   &pkt->ack_largest);
-	if (!ack_largest_size)
-		return fr_up(skb, PROG_ACKS + reason_truncated);
-	pkt->ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
-
-	return acks_ipv6_further(skb, pkt);
-}
-
 SEC("tc") int prog_acks(struct __sk_buff *skb)
 {
-	struct acks_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_ACKS;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -4325,8 +2690,8 @@ SEC("tc") int prog_acks(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short", "ack"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return acks_ipv4(skb, &pkt);
+		return shared_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return acks_ipv6(skb, &pkt);
+		return shared_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_ACKS + reason_not_ip);
 }

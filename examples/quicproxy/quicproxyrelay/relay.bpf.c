@@ -119,15 +119,15 @@ static __always_inline __u64 copy_by_id(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY(8, 36);
-	FR_COPY(64, 40);
-	FR_COPY(64, 48);
-	FR_COPY(32, 56);
-	FR_COPY_HOP(60);
-	FR_COPY(32, 80);
-	FR_COPY(32, 84);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy8(to + 36, from + 36);
+	all |= fr_copy64(to + 40, from + 40);
+	all |= fr_copy64(to + 48, from + 48);
+	all |= fr_copy32(to + 56, from + 56);
+	all |= fr_copy_hop(to + 60, from + 60);
+	all |= fr_copy32(to + 80, from + 80);
+	all |= fr_copy32(to + 84, from + 84);
 	return all;
 }
 
@@ -155,6 +155,22 @@ enum {
 	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
 };
 
+/* What is known of a packet. */
+struct packet {
+	void *data;
+	void *data_end;
+	const struct fr_lease *lease;
+	__u64 now;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 partial;
+	__u64 payload_len;
+	__u64 partial_2;
+	__u64 partial_3;
+	struct val_by_id *r;
+	struct val_by_id *r_2;
+};
+
 /*
  * prog_swap: tc/ingress
  *	eth ipv4 udp short20
@@ -168,24 +184,6 @@ enum {
  *	eth ipv6 udp short4
  *	eth ipv6 udp short0
  */
-
-/* What is known of a packet. */
-struct swap_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 now;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 partial;
-	__u64 payload_len;
-	__u64 partial_2;
-	__u64 payload_len_2;
-	__u64 payload_len_3;
-	__u64 partial_3;
-	struct val_by_id *r;
-	struct val_by_id *r_2;
-};
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
 {
@@ -202,6 +200,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -241,27 +286,204 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
+static __always_inline int swap_ipv6_short8_rule_send(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = data + at;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short8->a)));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	*end = udp_end;
-	return 0;
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 71 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
+	}
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 57);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short8 *new_short8 = pkt->data + 62;
+	if (direct)
+		fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, 57);
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short20_rule_send(struct __sk_buff *skb,
-						       struct swap_packet *pkt)
+static __always_inline int swap_ipv6_short20_rule_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short20 *short20 = pkt->data + 62;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short20->a)) +
+			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 83 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
+	}
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, 5);
+	}
+
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short20 *new_short20 = pkt->data + 62;
+	if (direct)
+		fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, 5);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
+}
+
+static __always_inline int swap_ipv4_short8_rule_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+
+	/* udp.checksum */
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short8->a)));
+	udp_csum.optional = 1;
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 64);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 51 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
+	}
+
+	__s64 csum = fr_complete_begin(skb, 18, 33);
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short8 *new_short8 = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, 18, 33);
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
+}
+
+static __always_inline int swap_ipv4_short20_rule_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -332,12 +554,191 @@ static __always_inline int swap_ipv4_short20_rule_send(struct __sk_buff *skb,
 	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short20_rule_send_ipv6(struct __sk_buff *skb,
-							    struct swap_packet *pkt)
+static __always_inline int swap_ip_short8_rule_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+							 const int to_v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_short20 *short20 = pkt->data + 42;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_short8 *short8 = pkt->data + (to_v6 ? 62 : 42);
+	__u32 len = skb->len;
+	const __u32 headers_len = to_v6 ? 71 : 51, new_headers_len = to_v6 ? 51 :
+		71, udp_checksum_at = to_v6 ? 60 : 40, udp_new_checksum_at = to_v6 ? 40 : 60;
+	__be32 ipv6_version_to_flow_label = 0;
+	__be16 ipv4_version_to_ecn = 0;
+
+	if (to_v6)
+		ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+						(((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						 2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						       3));
+	else
+		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						       ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						       ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 short8_long_flags = ld8(&short8->long_flags);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo;
+	if (to_v6)
+		udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short8->a)));
+	__u64 udp_new_pseudo;
+	if (to_v6)
+		udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+			bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+			fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+			bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 17) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
+	__be16 ipv4_checksum = 0;
+	if (to_v6) {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 37) +
+					    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+					    0x1180);
+	}
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    to_v6 ? FR_TO_IPV4 : FR_TO_IPV6, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 34 : 54);
+	struct hdr_short8 *new_short8 = pkt->data + (to_v6 ? 42 : 62);
+	if (direct)
+		fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, bpf_htons(to_v6 ? 0x800 : 0x86dd));
+	if (to_v6) {
+		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4011));
+		st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	} else {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
+		st16(&new_ipv6->next_header, bpf_htons(0x1140));
+		st128(new_ipv6->src, ld128(pkt->r->from.addr));
+		st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	}
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_short8->long_flags, short8_long_flags);
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (to_v6)
+		st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
+}
+
+static __always_inline int swap_ipv6_short20_rule_send_ipv4(struct __sk_buff *skb,
+							    struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short20 *short20 = pkt->data + 62;
+	__u32 len = skb->len;
+	const __u32 headers_len = 83, new_headers_len = 63, udp_checksum_at = 60,
+		udp_new_checksum_at = 40;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u8 short20_long_flags = ld8(&short20->long_flags);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short20->a)) +
+			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len + 29) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 29) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 49) +
+			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short20 *new_short20 = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 49));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
+	st8(&new_short20->long_flags, short20_long_flags);
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
+}
+
+static __always_inline int swap_ipv4_short20_rule_send_ipv6(struct __sk_buff *skb,
+							    struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short20 *short20 = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 63, new_headers_len = 83, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -409,49 +810,157 @@ static __always_inline int swap_ipv4_short20_rule_send_ipv6(struct __sk_buff *sk
 	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short20_rule(struct __sk_buff *skb, struct swap_packet *pkt)
+static __always_inline int swap_ip_short_rule(struct __sk_buff *skb, struct packet *pkt,
+					      const int second, const int v6)
 {
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 
 	/* {send: {from: "r.from", to: "r.to"}}, */
 	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
 		return fr_up(skb, reason_address_family);
-	if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= 63) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		return swap_ipv4_short20_rule_send(skb, pkt);
+	if (v6) {
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			pkt->partial_3 = fr_partial(skb);
+			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
+			      (pkt->partial_3 >> 16) >= (second ? 71 : 83)))
+				return fr_up(skb, reason_partial_checksum);
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, reason_udp_checksum);
+			if (!(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			if (second)
+				return swap_ipv6_short8_rule_send(skb, pkt);
+			return swap_ipv6_short20_rule_send(skb, pkt);
+		}
+	} else {
+		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= (second ? 51 : 63)) ||
+			    !(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			if (second)
+				return swap_ipv4_short8_rule_send(skb, pkt);
+			return swap_ipv4_short20_rule_send(skb, pkt);
+		}
 	}
-	pkt->payload_len = pkt->udp_end - 63;
+	pkt->payload_len = pkt->udp_end - (second ? (v6 ? 71 : 51) : v6 ? 83 : 63);
 	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 63 &&
-	       (pkt->partial_2 & 0xffff) < 63ULL + pkt->payload_len - 1)))
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      ((pkt->partial_2 >> 16) >= (second ? (v6 ? 71 : 51) : v6 ? 83 : 63) &&
+	       (pkt->partial_2 & 0xffff) < (second ? (v6 ? 71ULL : 51ULL) : v6 ? 83ULL : 63ULL) +
+	       pkt->payload_len - 1)))
 		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->r->hop_to, 69ULL + pkt->payload_len)))
+	if (unlikely(!fr_fits(&pkt->r->hop_to,
+			      (second ? (v6 ? 37ULL : 57ULL) : v6 ? 49ULL : 69ULL) +
+			      pkt->payload_len)))
 		return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+	if (second)
+		return swap_ip_short8_rule_send_ipv6(skb, pkt, v6);
+	if (v6)
+		return swap_ipv6_short20_rule_send_ipv4(skb, pkt);
 	return swap_ipv4_short20_rule_send_ipv6(skb, pkt);
 }
 
-static __always_inline int swap_ipv4_short20(struct __sk_buff *skb, struct swap_packet *pkt)
+static __always_inline int swap_ipv6_short20(struct __sk_buff *skb, struct packet *pkt)
 {
 	/* when: "short?(n) && r.new_length == ?(m)" */
 	if (pkt->r->m_new_length == 20)
-		return swap_ipv4_short20_rule(skb, pkt);
+		return swap_ip_short_rule(skb, pkt, 0, 1);
 
 	/* programs: swap: { */
 	return fr_up(skb, reason_no_rule);
 }
 
-static __always_inline int swap_ipv4_short16_rule_send(struct __sk_buff *skb,
-						       struct swap_packet *pkt)
+static __always_inline int swap_ipv4_short20(struct __sk_buff *skb, struct packet *pkt)
+{
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 20)
+		return swap_ip_short_rule(skb, pkt, 0, 0);
+
+	/* programs: swap: { */
+	return fr_up(skb, reason_no_rule);
+}
+
+static __always_inline int swap_ipv6_short16_rule_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short16 *short16 = pkt->data + 62;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short16->a)) +
+			fr_odd64(ld64(&short16->b)));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r_2->from.addr)) +
+		fr_add128(ld128(pkt->r_2->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r_2->from.port) + bpf_htons(pkt->r_2->to.port) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_b)));
+	int direct = pkt->r_2->hop_to.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_up(skb, reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 79 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
+	}
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, 1);
+	}
+
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short16 *new_short16 = pkt->data + 62;
+	if (direct)
+		fr_link(pkt->data, &pkt->r_2->hop_to);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->r_2->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r_2->to.port));
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r_2->m_new_b));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, 1);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r_2->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r_2->hop_to, direct);
+}
+
+static __always_inline int swap_ipv4_short16_rule_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -521,12 +1030,85 @@ static __always_inline int swap_ipv4_short16_rule_send(struct __sk_buff *skb,
 	return fr_send(&pkt->r_2->hop_to, direct);
 }
 
+static __always_inline int swap_ipv6_short16_rule_send_ipv4(struct __sk_buff *skb,
+							    struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short16 *short16 = pkt->data + 62;
+	__u32 len = skb->len;
+	const __u32 headers_len = 79, new_headers_len = 59, udp_checksum_at = 60,
+		udp_new_checksum_at = 40;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u8 short16_long_flags = ld8(&short16->long_flags);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short16->a)) +
+			fr_odd64(ld64(&short16->b)));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) +
+		bpf_htons(pkt->payload_len + 25) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r_2->from.port) + bpf_htons(pkt->r_2->to.port) +
+			  bpf_htons(pkt->payload_len + 25) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_b)));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 45) +
+			    fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) + 0x1180);
+	int direct = pkt->r_2->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short16 *new_short16 = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, &pkt->r_2->hop_to);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 45));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->r_2->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r_2->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
+	st8(&new_short16->long_flags, short16_long_flags);
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r_2->m_new_b));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r_2->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r_2->hop_to, direct);
+}
+
 static __always_inline int swap_ipv4_short16_rule_send_ipv6(struct __sk_buff *skb,
-							    struct swap_packet *pkt)
+							    struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_short16 *short16 = pkt->data + 42;
 	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short16 *short16 = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 59, new_headers_len = 79, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -596,53 +1178,83 @@ static __always_inline int swap_ipv4_short16_rule_send_ipv6(struct __sk_buff *sk
 	return fr_send(&pkt->r_2->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short16_rule(struct __sk_buff *skb, struct swap_packet *pkt)
+static __always_inline int swap_ip_short16_rule(struct __sk_buff *skb, struct packet *pkt,
+						const int v6)
 {
-	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 
 	/* {send: {from: "r.from", to: "r.to"}}, */
 	if (fr_is_v4(pkt->r_2->from.addr) != fr_is_v4(pkt->r_2->to.addr))
 		return fr_up(skb, reason_address_family);
-	if (fr_is_v4(pkt->r_2->to.addr)) { /* ipv4 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= 59) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->r_2->hop_to, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
-		return swap_ipv4_short16_rule_send(skb, pkt);
+	if (v6) {
+		if (!fr_is_v4(pkt->r_2->to.addr)) { /* ipv6 stays */
+			pkt->partial_3 = fr_partial(skb);
+			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
+			      (pkt->partial_3 >> 16) >= 79))
+				return fr_up(skb, reason_partial_checksum);
+			if (be16(&udp->checksum) == 0)
+				return fr_up(skb, reason_udp_checksum);
+			if (!(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->r_2->hop_to, pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+			return swap_ipv6_short16_rule_send(skb, pkt);
+		}
+	} else {
+		if (fr_is_v4(pkt->r_2->to.addr)) { /* ipv4 stays */
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 59) ||
+			    !(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_up(skb, reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->r_2->hop_to, pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+			return swap_ipv4_short16_rule_send(skb, pkt);
+		}
 	}
-	pkt->payload_len = pkt->udp_end - 59;
+	pkt->payload_len = pkt->udp_end - (v6 ? 79 : 59);
 	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 59 &&
-	       (pkt->partial_2 & 0xffff) < 59ULL + pkt->payload_len - 1)))
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      ((pkt->partial_2 >> 16) >= (v6 ? 79 : 59) &&
+	       (pkt->partial_2 & 0xffff) < (v6 ? 79ULL : 59ULL) + pkt->payload_len - 1)))
 		return fr_up(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->r_2->hop_to, 65ULL + pkt->payload_len)))
+	if (unlikely(!fr_fits(&pkt->r_2->hop_to, (v6 ? 45ULL : 65ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+	if (v6)
+		return swap_ipv6_short16_rule_send_ipv4(skb, pkt);
 	return swap_ipv4_short16_rule_send_ipv6(skb, pkt);
 }
 
-static __always_inline int swap_ipv4_short16(struct __sk_buff *skb, struct swap_packet *pkt)
+static __always_inline int swap_ipv6_short16(struct __sk_buff *skb, struct packet *pkt)
 {
 	/* when: "short?(n) && r.new_length == ?(m)" */
 	if (pkt->r_2->m_new_length == 16)
-		return swap_ipv4_short16_rule(skb, pkt);
+		return swap_ip_short16_rule(skb, pkt, 1);
 
 	/* programs: swap: { */
 	return fr_up(skb, reason_no_rule);
 }
 
-static __always_inline int swap_ipv4_short8_send(struct __sk_buff *skb, struct swap_packet *pkt)
+static __always_inline int swap_ipv4_short16(struct __sk_buff *skb, struct packet *pkt)
+{
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r_2->m_new_length == 16)
+		return swap_ip_short16_rule(skb, pkt, 0);
+
+	/* programs: swap: { */
+	return fr_up(skb, reason_no_rule);
+}
+
+static __always_inline int swap_ipv4_short8_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_short8 *short8 = pkt->data + 42;
 	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 63, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -715,1717 +1327,12 @@ static __always_inline int swap_ipv4_short8_send(struct __sk_buff *skb, struct s
 	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short8_send_ipv6(struct __sk_buff *skb,
-						      struct swap_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_short8 *short8 = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 51, new_headers_len = 83, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 short20_long_flags = be8(&short8->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
-		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 29) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len + 29) + short20_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
-			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 5);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short20 *new_short20 = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 29));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->r->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
-	st8(&new_short20->long_flags, short20_long_flags);
-	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
-	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 5);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv4_short8_send_2(struct __sk_buff *skb, struct swap_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_short8 *short8 = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 51, new_headers_len = 59, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 short16_long_flags = be8(&short8->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-		bpf_htons(pkt->payload_len_2 + 25) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len_2 + 25) + short16_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len_2 + 45) +
-					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
-					 fr_v4(pkt->r->to.addr) + 64);
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short16 *new_short16 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 45));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 25));
-	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv4_short8_send_ipv6_2(struct __sk_buff *skb,
-							struct swap_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_short8 *short8 = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 51, new_headers_len = 79, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 short16_long_flags = be8(&short8->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
-		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len_2 + 25) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len_2 + 25) + short16_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)));
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 1);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short16 *new_short16 = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 25));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->r->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 25));
-	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 1);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv4_short8_rule_send(struct __sk_buff *skb,
-						      struct swap_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short8 *short8 = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-
-	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short8->a)));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol +
-					 fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 64);
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 51 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 18, 33);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short8 *new_short8 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, 18, 33);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv4_short8_rule_send_ipv6(struct __sk_buff *skb,
-							   struct swap_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_short8 *short8 = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 51, new_headers_len = 71, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 short8_long_flags = ld8(&short8->long_flags);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short8->a)));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
-		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 17) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len + 17) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short8 *new_short8 = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->r->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv4_short8_rule(struct __sk_buff *skb, struct swap_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-
-	/* {send: {from: "r.from", to: "r.to"}}, */
-	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-		return fr_up(skb, reason_address_family);
-	if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= 51) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		return swap_ipv4_short8_rule_send(skb, pkt);
-	}
-	pkt->payload_len = pkt->udp_end - 51;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 51 &&
-	       (pkt->partial_2 & 0xffff) < 51ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->r->hop_to, 57ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-	return swap_ipv4_short8_rule_send_ipv6(skb, pkt);
-}
-
-static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, struct swap_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_short8 *short8 = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 51, new_headers_len = 47, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
-	__be32 short4_a = bpf_htonl((__u64)pkt->r->m_new_a & 0xffffffffULL);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-		bpf_htons(pkt->payload_len_3 + 13) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len_3 + 13) + short4_long_flags +
-			  ((__u64)short4_a << 8));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len_3 + 33) +
-					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
-					 fr_v4(pkt->r->to.addr) + 64);
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_3,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short4 *new_short4 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_3 + 33));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_3 + 13));
-	st8(&new_short4->long_flags, short4_long_flags);
-	st32(&new_short4->a, short4_a);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv4_short8_send_ipv6_3(struct __sk_buff *skb,
-							struct swap_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_short8 *short8 = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 51, new_headers_len = 67, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
-	__be32 short4_a = bpf_htonl((__u64)pkt->r->m_new_a & 0xffffffffULL);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
-		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len_3 + 13) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len_3 + 13) + short4_long_flags +
-			  ((__u64)short4_a << 8));
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_3, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short4 *new_short4 = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_3 + 13));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->r->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_3 + 13));
-	st8(&new_short4->long_flags, short4_long_flags);
-	st32(&new_short4->a, short4_a);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv4_short8_send_4(struct __sk_buff *skb, struct swap_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_short8 *short8 = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 51, new_headers_len = 43, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 short0_long_flags = be8(&short8->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-		bpf_htons(pkt->payload_len + 9) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len + 9) + short0_long_flags);
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 29) +
-					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
-					 fr_v4(pkt->r->to.addr) + 64);
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short0 *new_short0 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 29));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 9));
-	st8(&new_short0->long_flags, short0_long_flags);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv4_short8_send_ipv6_4(struct __sk_buff *skb,
-							struct swap_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_short8 *short8 = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 51, new_headers_len = 63, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 short0_long_flags = be8(&short8->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
-		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 9) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len + 9) + short0_long_flags);
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short0 *new_short0 = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 9));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->r->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 9));
-	st8(&new_short0->long_flags, short0_long_flags);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv4_short8_rules(struct __sk_buff *skb, struct swap_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (pkt->r->m_new_length == 0) {
-		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return fr_up(skb, reason_address_family);
-		pkt->payload_len = pkt->udp_end - 51;
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial >> 16) >= 51 &&
-		       (pkt->partial & 0xffff) < 51ULL + pkt->payload_len - 1)))
-			return fr_up(skb, reason_partial_checksum);
-		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->r->hop_to, 29ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-			return swap_ipv4_short8_send_4(skb, pkt);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		return swap_ipv4_short8_send_ipv6_4(skb, pkt);
-	}
-
-	/* programs: swap: { */
-	return fr_up(skb, reason_no_rule);
-}
-
-static __always_inline int swap_ipv4_short8_2(struct __sk_buff *skb, struct swap_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (pkt->r->m_new_length == 20) {
-		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return fr_up(skb, reason_address_family);
-		pkt->payload_len = pkt->udp_end - 51;
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial >> 16) >= 51 &&
-		       (pkt->partial & 0xffff) < 51ULL + pkt->payload_len - 1)))
-			return fr_up(skb, reason_partial_checksum);
-		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-			return swap_ipv4_short8_send(skb, pkt);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->r->hop_to, 69ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		return swap_ipv4_short8_send_ipv6(skb, pkt);
-	}
-	if (pkt->r->m_new_length == 16) {
-		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return fr_up(skb, reason_address_family);
-		pkt->payload_len_2 = pkt->udp_end - 51;
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial_2 >> 16) >= 51 &&
-		       (pkt->partial_2 & 0xffff) < 51ULL + pkt->payload_len_2 - 1)))
-			return fr_up(skb, reason_partial_checksum);
-		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->r->hop_to, 45ULL + pkt->payload_len_2)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-			return swap_ipv4_short8_send_2(skb, pkt);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->r->hop_to, 65ULL + pkt->payload_len_2)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		return swap_ipv4_short8_send_ipv6_2(skb, pkt);
-	}
-	if (pkt->r->m_new_length == 8)
-		return swap_ipv4_short8_rule(skb, pkt);
-	if (pkt->r->m_new_length == 4) {
-		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return fr_up(skb, reason_address_family);
-		pkt->payload_len_3 = pkt->udp_end - 51;
-		pkt->partial_3 = fr_partial(skb);
-		if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial_3 >> 16) >= 51 &&
-		       (pkt->partial_3 & 0xffff) < 51ULL + pkt->payload_len_3 - 1)))
-			return fr_up(skb, reason_partial_checksum);
-		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->r->hop_to, 33ULL + pkt->payload_len_3)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-			return swap_ipv4_short8_send_3(skb, pkt);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->r->hop_to, 53ULL + pkt->payload_len_3)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		return swap_ipv4_short8_send_ipv6_3(skb, pkt);
-	}
-
-	return swap_ipv4_short8_rules(skb, pkt);
-}
-
-static __always_inline int swap_ipv4_short4_send(struct __sk_buff *skb, struct swap_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_short4 *short4 = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 47, new_headers_len = 51, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 short8_long_flags = be8(&short4->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ld32(&short4->long_flags) + ld8((void *)&short4->a + 3));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) +
-		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r_2->from.port) + bpf_htons(pkt->r_2->to.port) +
-			  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_a)));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
-					 ipv4_ttl_protocol + fr_v4(pkt->r_2->from.addr) +
-					 fr_v4(pkt->r_2->to.addr) + 64);
-	int direct = pkt->r_2->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short8 *new_short8 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->r_2->hop_to);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->r_2->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r_2->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r_2->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r_2->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r_2->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r_2->hop_to, direct);
-}
-
-static __always_inline int swap_ipv4_short4_send_ipv6(struct __sk_buff *skb,
-						      struct swap_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_short4 *short4 = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 47, new_headers_len = 71, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 short8_long_flags = be8(&short4->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ld32(&short4->long_flags) + ld8((void *)&short4->a + 3));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r_2->from.addr)) +
-		fr_add128(ld128(pkt->r_2->to.addr)) + bpf_htons(pkt->payload_len + 17) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r_2->from.port) + bpf_htons(pkt->r_2->to.port) +
-			  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_a)));
-	int direct = pkt->r_2->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short8 *new_short8 = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->r_2->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->r_2->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->r_2->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r_2->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r_2->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r_2->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r_2->hop_to, direct);
-}
-
-static __always_inline int swap_ipv4_short4(struct __sk_buff *skb, struct swap_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 34;
-
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (pkt->r_2->m_new_length == 8) {
-		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(pkt->r_2->from.addr) != fr_is_v4(pkt->r_2->to.addr))
-			return fr_up(skb, reason_address_family);
-		pkt->payload_len = pkt->udp_end - 47;
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial >> 16) >= 47 &&
-		       (pkt->partial & 0xffff) < 47ULL + pkt->payload_len - 1)))
-			return fr_up(skb, reason_partial_checksum);
-		if (fr_is_v4(pkt->r_2->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->r_2->hop_to, 37ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
-			return swap_ipv4_short4_send(skb, pkt);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->r_2->hop_to, 57ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
-		return swap_ipv4_short4_send_ipv6(skb, pkt);
-	}
-
-	/* programs: swap: { */
-	return fr_up(skb, reason_no_rule);
-}
-
-static __always_inline __u32 check_short0(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 udp_end, const __u32 at)
-{
-	struct hdr_short0 *short0 = data + at;
-
-	if ((void *)(short0 + 1) > data_end || at + sizeof(*short0) > udp_end)
-		return reason_truncated;
-	if ((be8(&short0->long_flags) >> 7) != 0)
-		return reason_long_header;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-	return 0;
-}
-
-static __always_inline int swap_ipv4_short0_send(struct __sk_buff *skb, struct swap_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_short0 *short0 = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 43, new_headers_len = 51, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 short8_long_flags = be8(&short0->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + ld8(&short0->long_flags));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
-					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
-					 fr_v4(pkt->r->to.addr) + 64);
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short8 *new_short8 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv4_short0_send_ipv6(struct __sk_buff *skb,
-						      struct swap_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_short0 *short0 = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 43, new_headers_len = 71, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 short8_long_flags = be8(&short0->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + ld8(&short0->long_flags));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
-		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 17) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short8 *new_short8 = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->r->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv4_short0(struct __sk_buff *skb, struct swap_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-
-	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	__u32 why = check_short0(skb, pkt->data, pkt->data_end, pkt->udp_end, 42);
-	if (why)
-		return fr_up(skb, why);
-
-	/* lookup: r: by_id: [ */
-	{
-		struct key_by_id key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.src, ld32(ipv4->src), be16(&udp->src_port));
-		fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst), be16(&udp->dst_port));
-		key.length = 0;
-		key.a = 0;
-		key.b = 0;
-		key.c = 0;
-		enum fr_found found = find_by_id(&key, pkt->lease, 352, &pkt->r, pkt->now);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_no_by_id, reason_changing);
-	}
-
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (pkt->r->m_new_length == 8) {
-		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return fr_up(skb, reason_address_family);
-		pkt->payload_len = pkt->udp_end - 43;
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial >> 16) >= 43 &&
-		       (pkt->partial & 0xffff) < 43ULL + pkt->payload_len - 1)))
-			return fr_up(skb, reason_partial_checksum);
-		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-			return swap_ipv4_short0_send(skb, pkt);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->r->hop_to, 57ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		return swap_ipv4_short0_send_ipv6(skb, pkt);
-	}
-
-	/* programs: swap: { */
-	return fr_up(skb, reason_no_rule);
-}
-
-static __always_inline int swap_ipv4_short8(struct __sk_buff *skb, struct swap_packet *pkt)
-{
-	struct hdr_short8 *short8 = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short4 *short4 = pkt->data + 42;
-
-	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	if (51ULL <= skb->len) { /* short8 */
-		if ((void *)(short8 + 1) > pkt->data_end)
-			return fr_up(skb, reason_truncated);
-		if (51ULL <= pkt->udp_end) { /* short8 */
-			if ((be8(&short8->long_flags) >> 7) == 0) { /* short8 */
-				/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"sho... */
-				if (skb->gso_size != 0)
-					return fr_up(skb, reason_gso_packet);
-
-				/* lookup: r: by_id: [ */
-				{
-					struct key_by_id key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
-							   be16(&udp->src_port));
-					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
-							   be16(&udp->dst_port));
-					key.length = 8;
-					key.a = be64(&short8->a);
-					key.b = 0;
-					key.c = 0;
-					enum fr_found found = find_by_id(&key, pkt->lease, 176,
-						&pkt->r, pkt->now);
-					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_changing);
-					if (found == FR_MISSING)
-						pkt->r = NULL;
-				}
-				if (fr_has(pkt->r))
-					return swap_ipv4_short8_2(skb, pkt);
-			}
-		}
-	}
-	if (47ULL <= skb->len) { /* short4 */
-		if ((void *)(short4 + 1) > pkt->data_end)
-			return fr_up(skb, reason_truncated);
-		if (47ULL <= pkt->udp_end) { /* short4 */
-			if ((be8(&short4->long_flags) >> 7) == 0) { /* short4 */
-				if (skb->gso_size != 0)
-					return fr_up(skb, reason_gso_packet);
-				{
-					struct key_by_id key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
-							   be16(&udp->src_port));
-					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
-							   be16(&udp->dst_port));
-					key.length = 4;
-					key.a = be32(&short4->a);
-					key.b = 0;
-					key.c = 0;
-					enum fr_found found = find_by_id(&key, pkt->lease, 264,
-						&pkt->r_2, pkt->now);
-					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_changing);
-					if (found == FR_MISSING)
-						pkt->r_2 = NULL;
-				}
-				if (fr_has(pkt->r_2))
-					return swap_ipv4_short4(skb, pkt);
-			}
-		}
-	}
-
-	return swap_ipv4_short0(skb, pkt);
-}
-
-static __always_inline int swap_ipv4(struct __sk_buff *skb, struct swap_packet *pkt)
-{
-	struct hdr_short20 *short20 = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short16 *short16 = pkt->data + 42;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, why);
-
-	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	if (63ULL <= skb->len) { /* short20 */
-		if ((void *)(short20 + 1) > pkt->data_end)
-			return fr_up(skb, reason_truncated);
-		if (63ULL <= pkt->udp_end) { /* short20 */
-			if ((be8(&short20->long_flags) >> 7) == 0) { /* short20 */
-				/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"sho... */
-				if (skb->gso_size != 0)
-					return fr_up(skb, reason_gso_packet);
-
-				/* lookup: r: by_id: [ */
-				{
-					struct key_by_id key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
-							   be16(&udp->src_port));
-					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
-							   be16(&udp->dst_port));
-					key.length = 20;
-					key.a = be64(&short20->a);
-					key.b = be64(&short20->b);
-					key.c = be32(&short20->c);
-					enum fr_found found = find_by_id(&key, pkt->lease, 0,
-						&pkt->r, pkt->now);
-					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_changing);
-					if (found == FR_MISSING)
-						pkt->r = NULL;
-				}
-				if (fr_has(pkt->r))
-					return swap_ipv4_short20(skb, pkt);
-			}
-		}
-	}
-	if (59ULL <= skb->len) { /* short16 */
-		if ((void *)(short16 + 1) > pkt->data_end)
-			return fr_up(skb, reason_truncated);
-		if (59ULL <= pkt->udp_end) { /* short16 */
-			if ((be8(&short16->long_flags) >> 7) == 0) { /* short16 */
-				if (skb->gso_size != 0)
-					return fr_up(skb, reason_gso_packet);
-				{
-					struct key_by_id key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
-							   be16(&udp->src_port));
-					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
-							   be16(&udp->dst_port));
-					key.length = 16;
-					key.a = be64(&short16->a);
-					key.b = be64(&short16->b);
-					key.c = 0;
-					enum fr_found found = find_by_id(&key, pkt->lease, 88,
-						&pkt->r_2, pkt->now);
-					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_changing);
-					if (found == FR_MISSING)
-						pkt->r_2 = NULL;
-				}
-				if (fr_has(pkt->r_2))
-					return swap_ipv4_short16(skb, pkt);
-			}
-		}
-	}
-
-	return swap_ipv4_short8(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int swap_ipv6_short20_rule_send(struct __sk_buff *skb,
-						       struct swap_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short20 *short20 = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short20->a)) +
-			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
-		fr_add128(ld128(pkt->r->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
-			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 83 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 5);
-	}
-
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short20 *new_short20 = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->r->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
-	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 5);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv6_short20_rule_send_ipv4(struct __sk_buff *skb,
-							    struct swap_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_short20 *short20 = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 83, new_headers_len = 63, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 short20_long_flags = ld8(&short20->long_flags);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short20->a)) +
-			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-		bpf_htons(pkt->payload_len + 29) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len + 29) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
-			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 49) +
-			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short20 *new_short20 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 49));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
-	st8(&new_short20->long_flags, short20_long_flags);
-	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
-	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv6_short20_rule(struct __sk_buff *skb, struct swap_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* {send: {from: "r.from", to: "r.to"}}, */
-	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-		return fr_up(skb, reason_address_family);
-	if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= 83))
-			return fr_up(skb, reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		return swap_ipv6_short20_rule_send(skb, pkt);
-	}
-	pkt->payload_len = pkt->udp_end - 83;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 83 &&
-	       (pkt->partial_2 & 0xffff) < 83ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-	return swap_ipv6_short20_rule_send_ipv4(skb, pkt);
-}
-
-static __always_inline int swap_ipv6_short20(struct __sk_buff *skb, struct swap_packet *pkt)
-{
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (pkt->r->m_new_length == 20)
-		return swap_ipv6_short20_rule(skb, pkt);
-
-	/* programs: swap: { */
-	return fr_up(skb, reason_no_rule);
-}
-
-static __always_inline int swap_ipv6_short16_rule_send(struct __sk_buff *skb,
-						       struct swap_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short16 *short16 = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short16->a)) +
-			fr_odd64(ld64(&short16->b)));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r_2->from.addr)) +
-		fr_add128(ld128(pkt->r_2->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r_2->from.port) + bpf_htons(pkt->r_2->to.port) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_b)));
-	int direct = pkt->r_2->hop_to.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 79 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 1);
-	}
-
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short16 *new_short16 = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->r_2->hop_to);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->r_2->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->r_2->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r_2->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r_2->to.port));
-	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
-	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r_2->m_new_b));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 1);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r_2->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r_2->hop_to, direct);
-}
-
-static __always_inline int swap_ipv6_short16_rule_send_ipv4(struct __sk_buff *skb,
-							    struct swap_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_short16 *short16 = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 79, new_headers_len = 59, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 short16_long_flags = ld8(&short16->long_flags);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short16->a)) +
-			fr_odd64(ld64(&short16->b)));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) +
-		bpf_htons(pkt->payload_len + 25) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r_2->from.port) + bpf_htons(pkt->r_2->to.port) +
-			  bpf_htons(pkt->payload_len + 25) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_b)));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 45) +
-			    fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) + 0x1180);
-	int direct = pkt->r_2->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short16 *new_short16 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->r_2->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 45));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->r_2->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r_2->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r_2->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r_2->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
-	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
-	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r_2->m_new_b));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r_2->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r_2->hop_to, direct);
-}
-
-static __always_inline int swap_ipv6_short16_rule(struct __sk_buff *skb, struct swap_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* {send: {from: "r.from", to: "r.to"}}, */
-	if (fr_is_v4(pkt->r_2->from.addr) != fr_is_v4(pkt->r_2->to.addr))
-		return fr_up(skb, reason_address_family);
-	if (!fr_is_v4(pkt->r_2->to.addr)) { /* ipv6 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= 79))
-			return fr_up(skb, reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->r_2->hop_to, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
-		return swap_ipv6_short16_rule_send(skb, pkt);
-	}
-	pkt->payload_len = pkt->udp_end - 79;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 79 &&
-	       (pkt->partial_2 & 0xffff) < 79ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->r_2->hop_to, 45ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
-	return swap_ipv6_short16_rule_send_ipv4(skb, pkt);
-}
-
-static __always_inline int swap_ipv6_short16(struct __sk_buff *skb, struct swap_packet *pkt)
-{
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (pkt->r_2->m_new_length == 16)
-		return swap_ipv6_short16_rule(skb, pkt);
-
-	/* programs: swap: { */
-	return fr_up(skb, reason_no_rule);
-}
-
-static __always_inline int swap_ipv6_short8_send(struct __sk_buff *skb, struct swap_packet *pkt)
+static __always_inline int swap_ipv6_short8_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_short8 *short8 = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 83, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -2498,12 +1405,11 @@ static __always_inline int swap_ipv6_short8_send(struct __sk_buff *skb, struct s
 	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_send_ipv4(struct __sk_buff *skb,
-						      struct swap_packet *pkt)
+static __always_inline int swap_ipv6_short8_send_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_short8 *short8 = pkt->data + 62;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 63, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -2573,12 +1479,164 @@ static __always_inline int swap_ipv6_short8_send_ipv4(struct __sk_buff *skb,
 	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_send_2(struct __sk_buff *skb, struct swap_packet *pkt)
+static __always_inline int swap_ipv4_short8_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	__u32 len = skb->len;
+	const __u32 headers_len = 51, new_headers_len = 83, udp_checksum_at = 40,
+		udp_new_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 short20_long_flags = be8(&short8->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 29) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 29) + short20_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, 5);
+	}
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short20 *new_short20 = pkt->data + 62;
+	if (direct)
+		fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 29));
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
+	st8(&new_short20->long_flags, short20_long_flags);
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, 5);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
+}
+
+static __always_inline int swap_ipv4_short8_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	__u32 len = skb->len;
+	const __u32 headers_len = 51, new_headers_len = 59, udp_checksum_at = 40;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 short16_long_flags = be8(&short8->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	udp_csum.optional = 1;
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len + 25) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 25) + short16_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)));
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 45) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short16 *new_short16 = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 45));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
+	st8(&new_short16->long_flags, short16_long_flags);
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
+}
+
+static __always_inline int swap_ipv6_short8_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_short8 *short8 = pkt->data + 62;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 79, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -2593,20 +1651,20 @@ static __always_inline int swap_ipv6_short8_send_2(struct __sk_buff *skb, struct
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length +
 			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
-		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len_2 + 25) +
+		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 25) +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len_2 + 25) + short16_long_flags +
+			  bpf_htons(pkt->payload_len + 25) + short16_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)));
 	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fault);
@@ -2626,13 +1684,13 @@ static __always_inline int swap_ipv6_short8_send_2(struct __sk_buff *skb, struct
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 25));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 25));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ld128(pkt->r->from.addr));
 	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 25));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
 	st8(&new_short16->long_flags, short16_long_flags);
 	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
 	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
@@ -2649,12 +1707,11 @@ static __always_inline int swap_ipv6_short8_send_2(struct __sk_buff *skb, struct
 	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_send_ipv4_2(struct __sk_buff *skb,
-							struct swap_packet *pkt)
+static __always_inline int swap_ipv6_short8_send_ipv4_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_short8 *short8 = pkt->data + 62;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 59, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -2668,24 +1725,24 @@ static __always_inline int swap_ipv6_short8_send_ipv4_2(struct __sk_buff *skb,
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length +
 			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-		bpf_htons(pkt->payload_len_2 + 25) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len + 25) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len_2 + 25) + short16_long_flags +
+			  bpf_htons(pkt->payload_len + 25) + short16_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 45) +
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 45) +
 			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
 	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV4 |
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fault);
@@ -2700,14 +1757,14 @@ static __always_inline int swap_ipv6_short8_send_ipv4_2(struct __sk_buff *skb,
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 45));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 45));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
 	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 25));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
 	st8(&new_short16->long_flags, short16_long_flags);
 	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
 	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
@@ -2722,102 +1779,122 @@ static __always_inline int swap_ipv6_short8_send_ipv4_2(struct __sk_buff *skb,
 	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_rule_send(struct __sk_buff *skb,
-						      struct swap_packet *pkt)
+static __always_inline int swap_ipv4_short8_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short8 *short8 = pkt->data + 62;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	const __u32 headers_len = 51, new_headers_len = 79, udp_checksum_at = 40,
+		udp_new_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 short16_long_flags = be8(&short8->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short8->a)));
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
-		fr_add128(ld128(pkt->r->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 25) +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
+			  bpf_htons(pkt->payload_len + 25) + short16_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)));
 	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
 
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 71 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, 1);
 	}
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 57);
+	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short8 *new_short8 = pkt->data + 62;
+	struct hdr_short16 *new_short16 = pkt->data + 62;
 	if (direct)
 		fr_link(pkt->data, &pkt->r->hop_to);
 
+	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 25));
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
 	st128(new_ipv6->src, ld128(pkt->r->from.addr));
 	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
+	st8(&new_short16->long_flags, short16_long_flags);
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 57);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, 1);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
 
 	fr_count(reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_rule_send_ipv4(struct __sk_buff *skb,
-							   struct swap_packet *pkt)
+static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_short8 *short8 = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
 	__u32 len = skb->len;
-	const __u32 headers_len = 71, new_headers_len = 51, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 short8_long_flags = ld8(&short8->long_flags);
+	const __u32 headers_len = 51, new_headers_len = 47, udp_checksum_at = 40;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
+	__be32 short4_a = bpf_htonl((__u64)pkt->r->m_new_a & 0xffffffffULL);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short8->a)));
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len + 13) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len + 17) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
+			  bpf_htons(pkt->payload_len + 13) + short4_long_flags +
+			  ((__u64)short4_a << 8));
 
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 37) +
-			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 33) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
 	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
-			    &pkt->data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fault);
 
@@ -2825,25 +1902,24 @@ static __always_inline int swap_ipv6_short8_rule_send_ipv4(struct __sk_buff *skb
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short8 *new_short8 = pkt->data + 42;
+	struct hdr_short4 *new_short4 = pkt->data + 42;
 	if (direct)
 		fr_link(pkt->data, &pkt->r->hop_to);
 
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 33));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
 	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 13));
+	st8(&new_short4->long_flags, short4_long_flags);
+	st32(&new_short4->a, short4_a);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -2852,46 +1928,12 @@ static __always_inline int swap_ipv6_short8_rule_send_ipv4(struct __sk_buff *skb
 	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_rule(struct __sk_buff *skb, struct swap_packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* {send: {from: "r.from", to: "r.to"}}, */
-	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-		return fr_up(skb, reason_address_family);
-	if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= 71))
-			return fr_up(skb, reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		return swap_ipv6_short8_rule_send(skb, pkt);
-	}
-	pkt->payload_len = pkt->udp_end - 71;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 71 &&
-	       (pkt->partial_2 & 0xffff) < 71ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-	return swap_ipv6_short8_rule_send_ipv4(skb, pkt);
-}
-
-static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, struct swap_packet *pkt)
+static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_short8 *short8 = pkt->data + 62;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 67, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -2907,19 +1949,19 @@ static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, struct
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length +
 			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
-		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len_3 + 13) +
+		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 13) +
 		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len_3 + 13) + short4_long_flags +
+			  bpf_htons(pkt->payload_len + 13) + short4_long_flags +
 			  ((__u64)short4_a << 8));
 	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_3,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fault);
@@ -2934,13 +1976,13 @@ static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, struct
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_3 + 13));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 13));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ld128(pkt->r->from.addr));
 	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_3 + 13));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 13));
 	st8(&new_short4->long_flags, short4_long_flags);
 	st32(&new_short4->a, short4_a);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -2953,69 +1995,104 @@ static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, struct
 	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_send_ipv4_3(struct __sk_buff *skb,
-							struct swap_packet *pkt)
+static __always_inline int swap_ip_short8_send_ipv6_3(struct __sk_buff *skb, struct packet *pkt,
+						      const int to_v6)
 {
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_short8 *short8 = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_short8 *short8 = pkt->data + (to_v6 ? 62 : 42);
 	__u32 len = skb->len;
-	const __u32 headers_len = 71, new_headers_len = 47, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	const __u32 headers_len = to_v6 ? 71 : 51, new_headers_len = to_v6 ? 47 :
+		67, udp_checksum_at = to_v6 ? 60 : 40, udp_new_checksum_at = to_v6 ? 40 : 60;
+	__be32 ipv6_version_to_flow_label = 0;
+	__be16 ipv4_version_to_ecn = 0;
+
+	if (to_v6)
+		ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+						(((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						 2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						       3));
+	else
+		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						       ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						       ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
 	__be32 short4_a = bpf_htonl((__u64)pkt->r->m_new_a & 0xffffffffULL);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo;
+	if (to_v6)
+		udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length +
 			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-		bpf_htons(pkt->payload_len_3 + 13) + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (to_v6)
+		udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+			bpf_htons(pkt->payload_len + 13) + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+			fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 13) +
+			bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len_3 + 13) + short4_long_flags +
+			  bpf_htons(pkt->payload_len + 13) + short4_long_flags +
 			  ((__u64)short4_a << 8));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_3 + 33) +
-			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
+	__be16 ipv4_checksum = 0;
+	if (to_v6) {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 33) +
+					    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+					    0x1180);
+	}
 	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_3, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    (to_v6 ? FR_TO_IPV4 : FR_TO_IPV6) | (udp_csum.partial ? FR_PAYLOAD : 0),
+			    &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short4 *new_short4 = pkt->data + 42;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 34 : 54);
+	struct hdr_short4 *new_short4 = pkt->data + (to_v6 ? 42 : 62);
 	if (direct)
 		fr_link(pkt->data, &pkt->r->hop_to);
 
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_3 + 33));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_eth->type, bpf_htons(to_v6 ? 0x800 : 0x86dd));
+	if (to_v6) {
+		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 33));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4011));
+		st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	} else {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 13));
+		st16(&new_ipv6->next_header, bpf_htons(0x1140));
+		st128(new_ipv6->src, ld128(pkt->r->from.addr));
+		st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_3 + 13));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 13));
 	st8(&new_short4->long_flags, short4_long_flags);
 	st32(&new_short4->a, short4_a);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (to_v6)
+		st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -3025,12 +2102,84 @@ static __always_inline int swap_ipv6_short8_send_ipv4_3(struct __sk_buff *skb,
 	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_send_4(struct __sk_buff *skb, struct swap_packet *pkt)
+static __always_inline int swap_ipv4_short8_send_4(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	__u32 len = skb->len;
+	const __u32 headers_len = 51, new_headers_len = 43, udp_checksum_at = 40;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 short0_long_flags = be8(&short8->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	udp_csum.optional = 1;
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len + 9) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 9) + short0_long_flags);
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 29) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short0 *new_short0 = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 29));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 9));
+	st8(&new_short0->long_flags, short0_long_flags);
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
+}
+
+static __always_inline int swap_ipv6_short8_send_4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_short8 *short8 = pkt->data + 62;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 63, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -3089,66 +2238,101 @@ static __always_inline int swap_ipv6_short8_send_4(struct __sk_buff *skb, struct
 	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_send_ipv4_4(struct __sk_buff *skb,
-							struct swap_packet *pkt)
+static __always_inline int swap_ip_short8_send_ipv6_4(struct __sk_buff *skb, struct packet *pkt,
+						      const int to_v6)
 {
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_short8 *short8 = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_short8 *short8 = pkt->data + (to_v6 ? 62 : 42);
 	__u32 len = skb->len;
-	const __u32 headers_len = 71, new_headers_len = 43, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	const __u32 headers_len = to_v6 ? 71 : 51, new_headers_len = to_v6 ? 43 :
+		63, udp_checksum_at = to_v6 ? 60 : 40, udp_new_checksum_at = to_v6 ? 40 : 60;
+	__be32 ipv6_version_to_flow_label = 0;
+	__be16 ipv4_version_to_ecn = 0;
+
+	if (to_v6)
+		ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+						(((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						 2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						       3));
+	else
+		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						       ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						       ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__u8 short0_long_flags = be8(&short8->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo;
+	if (to_v6)
+		udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length +
 			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-		bpf_htons(pkt->payload_len + 9) + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (to_v6)
+		udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+			bpf_htons(pkt->payload_len + 9) + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+			fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 9) +
+			bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
 			  bpf_htons(pkt->payload_len + 9) + short0_long_flags);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 29) +
-			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
+	__be16 ipv4_checksum = 0;
+	if (to_v6) {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 29) +
+					    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+					    0x1180);
+	}
 	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    (to_v6 ? FR_TO_IPV4 : FR_TO_IPV6) | (udp_csum.partial ? FR_PAYLOAD : 0),
+			    &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short0 *new_short0 = pkt->data + 42;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 34 : 54);
+	struct hdr_short0 *new_short0 = pkt->data + (to_v6 ? 42 : 62);
 	if (direct)
 		fr_link(pkt->data, &pkt->r->hop_to);
 
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 29));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_eth->type, bpf_htons(to_v6 ? 0x800 : 0x86dd));
+	if (to_v6) {
+		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 29));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4011));
+		st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	} else {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 9));
+		st16(&new_ipv6->next_header, bpf_htons(0x1140));
+		st128(new_ipv6->src, ld128(pkt->r->from.addr));
+		st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 9));
 	st8(&new_short0->long_flags, short0_long_flags);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (to_v6)
+		st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -3158,115 +2342,238 @@ static __always_inline int swap_ipv6_short8_send_ipv4_4(struct __sk_buff *skb,
 	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short8_rules(struct __sk_buff *skb, struct swap_packet *pkt)
+static __always_inline int swap_ip_short8_rules(struct __sk_buff *skb, struct packet *pkt,
+						const int v6)
 {
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
 	if (pkt->r->m_new_length == 0) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
 			return fr_up(skb, reason_address_family);
-		pkt->payload_len = pkt->udp_end - 71;
+		pkt->payload_len = pkt->udp_end - (v6 ? 71 : 51);
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial >> 16) >= 71 &&
-		       (pkt->partial & 0xffff) < 71ULL + pkt->payload_len - 1)))
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      ((pkt->partial >> 16) >= (v6 ? 71 : 51) &&
+		       (pkt->partial & 0xffff) < (v6 ? 71ULL : 51ULL) + pkt->payload_len - 1)))
 			return fr_up(skb, reason_partial_checksum);
+		if (!v6) {
+			if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+				if (unlikely(!fr_fits(&pkt->r->hop_to, 29ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return swap_ipv4_short8_send_4(skb, pkt);
+			}
+		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_udp_checksum);
-		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-			return swap_ipv6_short8_send_4(skb, pkt);
+		if (v6) {
+			if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+				if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return swap_ipv6_short8_send_4(skb, pkt);
+			}
 		}
-		if (unlikely(!fr_fits(&pkt->r->hop_to, 29ULL + pkt->payload_len)))
+		if (unlikely(!fr_fits(&pkt->r->hop_to, (v6 ? 29ULL : 49ULL) + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		return swap_ipv6_short8_send_ipv4_4(skb, pkt);
+		return swap_ip_short8_send_ipv6_4(skb, pkt, v6);
 	}
 
 	/* programs: swap: { */
 	return fr_up(skb, reason_no_rule);
 }
 
-static __always_inline int swap_ipv6_short8_2(struct __sk_buff *skb, struct swap_packet *pkt)
+static __always_inline int swap_ip_short8_2(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
 	if (pkt->r->m_new_length == 20) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
 			return fr_up(skb, reason_address_family);
-		pkt->payload_len = pkt->udp_end - 71;
+		pkt->payload_len = pkt->udp_end - (v6 ? 71 : 51);
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial >> 16) >= 71 &&
-		       (pkt->partial & 0xffff) < 71ULL + pkt->payload_len - 1)))
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      ((pkt->partial >> 16) >= (v6 ? 71 : 51) &&
+		       (pkt->partial & 0xffff) < (v6 ? 71ULL : 51ULL) + pkt->payload_len - 1)))
 			return fr_up(skb, reason_partial_checksum);
+		if (!v6) {
+			if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+				if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return swap_ipv4_short8_send(skb, pkt);
+			}
+		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_udp_checksum);
-		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->r->hop_to, 69ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-			return swap_ipv6_short8_send(skb, pkt);
+		if (v6) {
+			if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+				if (unlikely(!fr_fits(&pkt->r->hop_to, 69ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return swap_ipv6_short8_send(skb, pkt);
+			}
 		}
-		if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
+		if (unlikely(!fr_fits(&pkt->r->hop_to, (v6 ? 49ULL : 69ULL) + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		return swap_ipv6_short8_send_ipv4(skb, pkt);
+		if (v6)
+			return swap_ipv6_short8_send_ipv4(skb, pkt);
+		return swap_ipv4_short8_send_ipv6(skb, pkt);
 	}
 	if (pkt->r->m_new_length == 16) {
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
 			return fr_up(skb, reason_address_family);
-		pkt->payload_len_2 = pkt->udp_end - 71;
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial_2 >> 16) >= 71 &&
-		       (pkt->partial_2 & 0xffff) < 71ULL + pkt->payload_len_2 - 1)))
+		pkt->payload_len = pkt->udp_end - (v6 ? 71 : 51);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      ((pkt->partial >> 16) >= (v6 ? 71 : 51) &&
+		       (pkt->partial & 0xffff) < (v6 ? 71ULL : 51ULL) + pkt->payload_len - 1)))
 			return fr_up(skb, reason_partial_checksum);
+		if (!v6) {
+			if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+				if (unlikely(!fr_fits(&pkt->r->hop_to, 45ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return swap_ipv4_short8_send_2(skb, pkt);
+			}
+		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_udp_checksum);
-		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->r->hop_to, 65ULL + pkt->payload_len_2)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-			return swap_ipv6_short8_send_2(skb, pkt);
+		if (v6) {
+			if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+				if (unlikely(!fr_fits(&pkt->r->hop_to, 65ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return swap_ipv6_short8_send_2(skb, pkt);
+			}
 		}
-		if (unlikely(!fr_fits(&pkt->r->hop_to, 45ULL + pkt->payload_len_2)))
+		if (unlikely(!fr_fits(&pkt->r->hop_to, (v6 ? 45ULL : 65ULL) + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		return swap_ipv6_short8_send_ipv4_2(skb, pkt);
+		if (v6)
+			return swap_ipv6_short8_send_ipv4_2(skb, pkt);
+		return swap_ipv4_short8_send_ipv6_2(skb, pkt);
 	}
-	if (pkt->r->m_new_length == 8)
-		return swap_ipv6_short8_rule(skb, pkt);
+	if (pkt->r->m_new_length == 8) {
+		if (v6)
+			return swap_ip_short_rule(skb, pkt, 1, 1);
+		return swap_ip_short_rule(skb, pkt, 1, 0);
+	}
 	if (pkt->r->m_new_length == 4) {
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
 			return fr_up(skb, reason_address_family);
-		pkt->payload_len_3 = pkt->udp_end - 71;
-		pkt->partial_3 = fr_partial(skb);
-		if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial_3 >> 16) >= 71 &&
-		       (pkt->partial_3 & 0xffff) < 71ULL + pkt->payload_len_3 - 1)))
+		pkt->payload_len = pkt->udp_end - (v6 ? 71 : 51);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      ((pkt->partial >> 16) >= (v6 ? 71 : 51) &&
+		       (pkt->partial & 0xffff) < (v6 ? 71ULL : 51ULL) + pkt->payload_len - 1)))
 			return fr_up(skb, reason_partial_checksum);
+		if (!v6) {
+			if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+				if (unlikely(!fr_fits(&pkt->r->hop_to, 33ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return swap_ipv4_short8_send_3(skb, pkt);
+			}
+		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_udp_checksum);
-		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->r->hop_to, 53ULL + pkt->payload_len_3)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-			return swap_ipv6_short8_send_3(skb, pkt);
+		if (v6) {
+			if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+				if (unlikely(!fr_fits(&pkt->r->hop_to, 53ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return swap_ipv6_short8_send_3(skb, pkt);
+			}
 		}
-		if (unlikely(!fr_fits(&pkt->r->hop_to, 33ULL + pkt->payload_len_3)))
+		if (unlikely(!fr_fits(&pkt->r->hop_to, (v6 ? 33ULL : 53ULL) + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		return swap_ipv6_short8_send_ipv4_3(skb, pkt);
+		if (v6)
+			return swap_ip_short8_send_ipv6_3(skb, pkt, 1);
+		return swap_ip_short8_send_ipv6_3(skb, pkt, 0);
+	}
+	if (v6) {
+		return swap_ip_short8_rules(skb, pkt, 1);
 	}
 
-	return swap_ipv6_short8_rules(skb, pkt);
+	return swap_ip_short8_rules(skb, pkt, 0);
 }
 
-static __always_inline int swap_ipv6_short4_send(struct __sk_buff *skb, struct swap_packet *pkt)
+static __always_inline int swap_ipv4_short4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short4 *short4 = pkt->data + 42;
+	__u32 len = skb->len;
+	const __u32 headers_len = 47, new_headers_len = 51, udp_checksum_at = 40;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 short8_long_flags = be8(&short4->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld32(&short4->long_flags) + ld8((void *)&short4->a + 3));
+	udp_csum.optional = 1;
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r_2->from.port) + bpf_htons(pkt->r_2->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_a)));
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r_2->from.addr) +
+					 fr_v4(pkt->r_2->to.addr) + 64);
+	int direct = pkt->r_2->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short8 *new_short8 = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, &pkt->r_2->hop_to);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r_2->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r_2->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_short8->long_flags, short8_long_flags);
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r_2->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r_2->hop_to, direct);
+}
+
+static __always_inline int swap_ipv6_short4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_short4 *short4 = pkt->data + 62;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short4 *short4 = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 67, new_headers_len = 71, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -3327,68 +2634,103 @@ static __always_inline int swap_ipv6_short4_send(struct __sk_buff *skb, struct s
 	return fr_send(&pkt->r_2->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short4_send_ipv4(struct __sk_buff *skb,
-						      struct swap_packet *pkt)
+static __always_inline int swap_ip_short4_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+						    const int to_v6)
 {
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_short4 *short4 = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_short4 *short4 = pkt->data + (to_v6 ? 62 : 42);
 	__u32 len = skb->len;
-	const __u32 headers_len = 67, new_headers_len = 51, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	const __u32 headers_len = to_v6 ? 67 : 47, new_headers_len = to_v6 ? 51 :
+		71, udp_checksum_at = to_v6 ? 60 : 40, udp_new_checksum_at = to_v6 ? 40 : 60;
+	__be32 ipv6_version_to_flow_label = 0;
+	__be16 ipv4_version_to_ecn = 0;
+
+	if (to_v6)
+		ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+						(((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						 2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						       3));
+	else
+		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						       ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						       ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__u8 short8_long_flags = be8(&short4->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo;
+	if (to_v6)
+		udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length +
 					  ld32(&short4->long_flags) + ld8((void *)&short4->a + 3));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) +
-		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (to_v6)
+		udp_new_pseudo = (__u64)fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) +
+			bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r_2->from.addr)) +
+			fr_add128(ld128(pkt->r_2->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+			bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)bpf_htons(pkt->r_2->from.port) + bpf_htons(pkt->r_2->to.port) +
 			  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_a)));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 37) +
-			    fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) + 0x1180);
+	__be16 ipv4_checksum = 0;
+	if (to_v6) {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 37) +
+					    fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) +
+					    0x1180);
+	}
 	int direct = pkt->r_2->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    (to_v6 ? FR_TO_IPV4 : FR_TO_IPV6) | (udp_csum.partial ? FR_PAYLOAD : 0),
+			    &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short8 *new_short8 = pkt->data + 42;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 34 : 54);
+	struct hdr_short8 *new_short8 = pkt->data + (to_v6 ? 42 : 62);
 	if (direct)
 		fr_link(pkt->data, &pkt->r_2->hop_to);
 
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->r_2->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r_2->to.addr));
+	st16(&new_eth->type, bpf_htons(to_v6 ? 0x800 : 0x86dd));
+	if (to_v6) {
+		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4011));
+		st32(new_ipv4->src, fr_v4(pkt->r_2->from.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->r_2->to.addr));
+	} else {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
+		st16(&new_ipv6->next_header, bpf_htons(0x1140));
+		st128(new_ipv6->src, ld128(pkt->r_2->from.addr));
+		st128(new_ipv6->dst, ld128(pkt->r_2->to.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(pkt->r_2->from.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->r_2->to.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
 	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (to_v6)
+		st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -3398,43 +2740,139 @@ static __always_inline int swap_ipv6_short4_send_ipv4(struct __sk_buff *skb,
 	return fr_send(&pkt->r_2->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short4(struct __sk_buff *skb, struct swap_packet *pkt)
+static __always_inline int swap_ip_short4(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
 	if (pkt->r_2->m_new_length == 8) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(pkt->r_2->from.addr) != fr_is_v4(pkt->r_2->to.addr))
 			return fr_up(skb, reason_address_family);
-		pkt->payload_len = pkt->udp_end - 67;
+		pkt->payload_len = pkt->udp_end - (v6 ? 67 : 47);
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial >> 16) >= 67 &&
-		       (pkt->partial & 0xffff) < 67ULL + pkt->payload_len - 1)))
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      ((pkt->partial >> 16) >= (v6 ? 67 : 47) &&
+		       (pkt->partial & 0xffff) < (v6 ? 67ULL : 47ULL) + pkt->payload_len - 1)))
 			return fr_up(skb, reason_partial_checksum);
+		if (!v6) {
+			if (fr_is_v4(pkt->r_2->to.addr)) { /* ipv4 stays */
+				if (unlikely(!fr_fits(&pkt->r_2->hop_to, 37ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+				return swap_ipv4_short4_send(skb, pkt);
+			}
+		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_udp_checksum);
-		if (!fr_is_v4(pkt->r_2->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->r_2->hop_to, 57ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
-			return swap_ipv6_short4_send(skb, pkt);
+		if (v6) {
+			if (!fr_is_v4(pkt->r_2->to.addr)) { /* ipv6 stays */
+				if (unlikely(!fr_fits(&pkt->r_2->hop_to, 57ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+				return swap_ipv6_short4_send(skb, pkt);
+			}
 		}
-		if (unlikely(!fr_fits(&pkt->r_2->hop_to, 37ULL + pkt->payload_len)))
+		if (unlikely(!fr_fits(&pkt->r_2->hop_to, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
-		return swap_ipv6_short4_send_ipv4(skb, pkt);
+		return swap_ip_short4_send_ipv6(skb, pkt, v6);
 	}
 
 	/* programs: swap: { */
 	return fr_up(skb, reason_no_rule);
 }
 
-static __always_inline int swap_ipv6_short0_send(struct __sk_buff *skb, struct swap_packet *pkt)
+static __always_inline __u32 check_short0(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at)
+{
+	struct hdr_short0 *short0 = data + at;
+
+	if ((void *)(short0 + 1) > data_end || at + sizeof(*short0) > udp_end)
+		return reason_truncated;
+	if ((be8(&short0->long_flags) >> 7) != 0)
+		return reason_long_header;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	return 0;
+}
+
+static __always_inline int swap_ipv4_short0_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short0 *short0 = pkt->data + 42;
+	__u32 len = skb->len;
+	const __u32 headers_len = 43, new_headers_len = 51, udp_checksum_at = 40;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 short8_long_flags = be8(&short0->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + ld8(&short0->long_flags));
+	udp_csum.optional = 1;
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short8 *new_short8 = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_short8->long_flags, short8_long_flags);
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
+}
+
+static __always_inline int swap_ipv6_short0_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_short0 *short0 = pkt->data + 62;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short0 *short0 = pkt->data + 62;
 	__u32 len = skb->len;
 	const __u32 headers_len = 63, new_headers_len = 71, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
@@ -3494,67 +2932,102 @@ static __always_inline int swap_ipv6_short0_send(struct __sk_buff *skb, struct s
 	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short0_send_ipv4(struct __sk_buff *skb,
-						      struct swap_packet *pkt)
+static __always_inline int swap_ip_short0_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+						    const int to_v6)
 {
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_short0 *short0 = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_short0 *short0 = pkt->data + (to_v6 ? 62 : 42);
 	__u32 len = skb->len;
-	const __u32 headers_len = 63, new_headers_len = 51, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	const __u32 headers_len = to_v6 ? 63 : 43, new_headers_len = to_v6 ? 51 :
+		71, udp_checksum_at = to_v6 ? 60 : 40, udp_new_checksum_at = to_v6 ? 40 : 60;
+	__be32 ipv6_version_to_flow_label = 0;
+	__be16 ipv4_version_to_ecn = 0;
+
+	if (to_v6)
+		ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+						(((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						 2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						       3));
+	else
+		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						       ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						       ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__u8 short8_long_flags = be8(&short0->long_flags) & 127;
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
+	__u64 udp_old_pseudo;
+	if (to_v6)
+		udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length + ld8(&short0->long_flags));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo;
+	if (to_v6)
+		udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+			bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+			fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+			bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
 			  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 37) +
-			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
+	__be16 ipv4_checksum = 0;
+	if (to_v6) {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 37) +
+					    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+					    0x1180);
+	}
 	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    (to_v6 ? FR_TO_IPV4 : FR_TO_IPV6) | (udp_csum.partial ? FR_PAYLOAD : 0),
+			    &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short8 *new_short8 = pkt->data + 42;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 34 : 54);
+	struct hdr_short8 *new_short8 = pkt->data + (to_v6 ? 42 : 62);
 	if (direct)
 		fr_link(pkt->data, &pkt->r->hop_to);
 
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_eth->type, bpf_htons(to_v6 ? 0x800 : 0x86dd));
+	if (to_v6) {
+		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4011));
+		st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	} else {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
+		st16(&new_ipv6->next_header, bpf_htons(0x1140));
+		st128(new_ipv6->src, ld128(pkt->r->from.addr));
+		st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
 	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (to_v6)
+		st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -3564,22 +3037,27 @@ static __always_inline int swap_ipv6_short0_send_ipv4(struct __sk_buff *skb,
 	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short0(struct __sk_buff *skb, struct swap_packet *pkt)
+static __always_inline int swap_ip_short0(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	__u32 why = check_short0(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
+	__u32 why = check_short0(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 : 42);
 	if (why)
 		return fr_up(skb, why);
 
 	/* lookup: r: by_id: [ */
 	{
 		struct key_by_id key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v6(&key.src, ipv6->src, be16(&udp->src_port), 0);
-		fr_put_endpoint_v6(&key.dst, ipv6->dst, be16(&udp->dst_port), 2);
+		if (v6) {
+			fr_put_endpoint_v6(&key.src, ipv6->src, be16(&udp->src_port), 0);
+			fr_put_endpoint_v6(&key.dst, ipv6->dst, be16(&udp->dst_port), 2);
+		} else {
+			fr_put_endpoint_v4(&key.src, ld32(ipv4->src), be16(&udp->src_port));
+			fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst), be16(&udp->dst_port));
+		}
 		key.length = 0;
 		key.a = 0;
 		key.b = 0;
@@ -3594,40 +3072,52 @@ static __always_inline int swap_ipv6_short0(struct __sk_buff *skb, struct swap_p
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
 			return fr_up(skb, reason_address_family);
-		pkt->payload_len = pkt->udp_end - 63;
+		pkt->payload_len = pkt->udp_end - (v6 ? 63 : 43);
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial >> 16) >= 63 &&
-		       (pkt->partial & 0xffff) < 63ULL + pkt->payload_len - 1)))
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      ((pkt->partial >> 16) >= (v6 ? 63 : 43) &&
+		       (pkt->partial & 0xffff) < (v6 ? 63ULL : 43ULL) + pkt->payload_len - 1)))
 			return fr_up(skb, reason_partial_checksum);
+		if (!v6) {
+			if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+				if (unlikely(!fr_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return swap_ipv4_short0_send(skb, pkt);
+			}
+		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_udp_checksum);
-		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->r->hop_to, 57ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-			return swap_ipv6_short0_send(skb, pkt);
+		if (v6) {
+			if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+				if (unlikely(!fr_fits(&pkt->r->hop_to, 57ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return swap_ipv6_short0_send(skb, pkt);
+			}
 		}
-		if (unlikely(!fr_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
+		if (unlikely(!fr_fits(&pkt->r->hop_to, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		return swap_ipv6_short0_send_ipv4(skb, pkt);
+		if (v6)
+			return swap_ip_short0_send_ipv6(skb, pkt, 1);
+		return swap_ip_short0_send_ipv6(skb, pkt, 0);
 	}
 
 	/* programs: swap: { */
 	return fr_up(skb, reason_no_rule);
 }
 
-static __always_inline int swap_ipv6_short8(struct __sk_buff *skb, struct swap_packet *pkt)
+static __always_inline int swap_ip_short8(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_short8 *short8 = pkt->data + 62;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short4 *short4 = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_short8 *short8 = pkt->data + (v6 ? 62 : 42);
+	struct hdr_short4 *short4 = pkt->data + (v6 ? 62 : 42);
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	if (71ULL <= skb->len) { /* short8 */
+	if ((v6 ? 71ULL : 51ULL) <= skb->len) { /* short8 */
 		if ((void *)(short8 + 1) > pkt->data_end)
 			return fr_up(skb, reason_truncated);
-		if (71ULL <= pkt->udp_end) { /* short8 */
+		if ((v6 ? 71ULL : 51ULL) <= pkt->udp_end) { /* short8 */
 			if ((be8(&short8->long_flags) >> 7) == 0) { /* short8 */
 				/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"sho... */
 				if (skb->gso_size != 0)
@@ -3636,11 +3126,17 @@ static __always_inline int swap_ipv6_short8(struct __sk_buff *skb, struct swap_p
 				/* lookup: r: by_id: [ */
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v6(&key.src, ipv6->src,
-							   be16(&udp->src_port), 0);
-					fr_put_endpoint_v6(&key.dst, ipv6->dst,
-							   be16(&udp->dst_port), 2);
+					if (v6) {
+						fr_put_endpoint_v6(&key.src, ipv6->src,
+							be16(&udp->src_port), 0);
+						fr_put_endpoint_v6(&key.dst, ipv6->dst,
+							be16(&udp->dst_port), 2);
+					} else {
+						fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							be16(&udp->src_port));
+						fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
+							be16(&udp->dst_port));
+					}
 					key.length = 8;
 					key.a = be64(&short8->a);
 					key.b = 0;
@@ -3652,25 +3148,34 @@ static __always_inline int swap_ipv6_short8(struct __sk_buff *skb, struct swap_p
 					if (found == FR_MISSING)
 						pkt->r = NULL;
 				}
-				if (fr_has(pkt->r))
-					return swap_ipv6_short8_2(skb, pkt);
+				if (fr_has(pkt->r)) {
+					if (v6)
+						return swap_ip_short8_2(skb, pkt, 1);
+					return swap_ip_short8_2(skb, pkt, 0);
+				}
 			}
 		}
 	}
-	if (67ULL <= skb->len) { /* short4 */
+	if ((v6 ? 67ULL : 47ULL) <= skb->len) { /* short4 */
 		if ((void *)(short4 + 1) > pkt->data_end)
 			return fr_up(skb, reason_truncated);
-		if (67ULL <= pkt->udp_end) { /* short4 */
+		if ((v6 ? 67ULL : 47ULL) <= pkt->udp_end) { /* short4 */
 			if ((be8(&short4->long_flags) >> 7) == 0) { /* short4 */
 				if (skb->gso_size != 0)
 					return fr_up(skb, reason_gso_packet);
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v6(&key.src, ipv6->src,
-							   be16(&udp->src_port), 0);
-					fr_put_endpoint_v6(&key.dst, ipv6->dst,
-							   be16(&udp->dst_port), 2);
+					if (v6) {
+						fr_put_endpoint_v6(&key.src, ipv6->src,
+							be16(&udp->src_port), 0);
+						fr_put_endpoint_v6(&key.dst, ipv6->dst,
+							be16(&udp->dst_port), 2);
+					} else {
+						fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							be16(&udp->src_port));
+						fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
+							be16(&udp->dst_port));
+					}
 					key.length = 4;
 					key.a = be32(&short4->a);
 					key.b = 0;
@@ -3682,32 +3187,44 @@ static __always_inline int swap_ipv6_short8(struct __sk_buff *skb, struct swap_p
 					if (found == FR_MISSING)
 						pkt->r_2 = NULL;
 				}
-				if (fr_has(pkt->r_2))
-					return swap_ipv6_short4(skb, pkt);
+				if (fr_has(pkt->r_2)) {
+					if (v6)
+						return swap_ip_short4(skb, pkt, 1);
+					return swap_ip_short4(skb, pkt, 0);
+				}
 			}
 		}
 	}
+	if (v6) {
+		return swap_ip_short0(skb, pkt, 1);
+	}
 
-	return swap_ipv6_short0(skb, pkt);
+	return swap_ip_short0(skb, pkt, 0);
 }
 
-static __always_inline int swap_ipv6(struct __sk_buff *skb, struct swap_packet *pkt)
+static __always_inline int swap_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_short20 *short20 = pkt->data + 62;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short16 *short16 = pkt->data + 62;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_short20 *short20 = pkt->data + (v6 ? 62 : 42);
+	struct hdr_short16 *short16 = pkt->data + (v6 ? 62 : 42);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
 		return fr_up(skb, why);
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	if (83ULL <= skb->len) { /* short20 */
+	if ((v6 ? 83ULL : 63ULL) <= skb->len) { /* short20 */
 		if ((void *)(short20 + 1) > pkt->data_end)
 			return fr_up(skb, reason_truncated);
-		if (83ULL <= pkt->udp_end) { /* short20 */
+		if ((v6 ? 83ULL : 63ULL) <= pkt->udp_end) { /* short20 */
 			if ((be8(&short20->long_flags) >> 7) == 0) { /* short20 */
 				/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"sho... */
 				if (skb->gso_size != 0)
@@ -3716,11 +3233,17 @@ static __always_inline int swap_ipv6(struct __sk_buff *skb, struct swap_packet *
 				/* lookup: r: by_id: [ */
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v6(&key.src, ipv6->src,
-							   be16(&udp->src_port), 0);
-					fr_put_endpoint_v6(&key.dst, ipv6->dst,
-							   be16(&udp->dst_port), 2);
+					if (v6) {
+						fr_put_endpoint_v6(&key.src, ipv6->src,
+							be16(&udp->src_port), 0);
+						fr_put_endpoint_v6(&key.dst, ipv6->dst,
+							be16(&udp->dst_port), 2);
+					} else {
+						fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							be16(&udp->src_port));
+						fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
+							be16(&udp->dst_port));
+					}
 					key.length = 20;
 					key.a = be64(&short20->a);
 					key.b = be64(&short20->b);
@@ -3732,25 +3255,34 @@ static __always_inline int swap_ipv6(struct __sk_buff *skb, struct swap_packet *
 					if (found == FR_MISSING)
 						pkt->r = NULL;
 				}
-				if (fr_has(pkt->r))
-					return swap_ipv6_short20(skb, pkt);
+				if (fr_has(pkt->r)) {
+					if (v6)
+						return swap_ipv6_short20(skb, pkt);
+					return swap_ipv4_short20(skb, pkt);
+				}
 			}
 		}
 	}
-	if (79ULL <= skb->len) { /* short16 */
+	if ((v6 ? 79ULL : 59ULL) <= skb->len) { /* short16 */
 		if ((void *)(short16 + 1) > pkt->data_end)
 			return fr_up(skb, reason_truncated);
-		if (79ULL <= pkt->udp_end) { /* short16 */
+		if ((v6 ? 79ULL : 59ULL) <= pkt->udp_end) { /* short16 */
 			if ((be8(&short16->long_flags) >> 7) == 0) { /* short16 */
 				if (skb->gso_size != 0)
 					return fr_up(skb, reason_gso_packet);
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v6(&key.src, ipv6->src,
-							   be16(&udp->src_port), 0);
-					fr_put_endpoint_v6(&key.dst, ipv6->dst,
-							   be16(&udp->dst_port), 2);
+					if (v6) {
+						fr_put_endpoint_v6(&key.src, ipv6->src,
+							be16(&udp->src_port), 0);
+						fr_put_endpoint_v6(&key.dst, ipv6->dst,
+							be16(&udp->dst_port), 2);
+					} else {
+						fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							be16(&udp->src_port));
+						fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
+							be16(&udp->dst_port));
+					}
 					key.length = 16;
 					key.a = be64(&short16->a);
 					key.b = be64(&short16->b);
@@ -3762,18 +3294,24 @@ static __always_inline int swap_ipv6(struct __sk_buff *skb, struct swap_packet *
 					if (found == FR_MISSING)
 						pkt->r_2 = NULL;
 				}
-				if (fr_has(pkt->r_2))
-					return swap_ipv6_short16(skb, pkt);
+				if (fr_has(pkt->r_2)) {
+					if (v6)
+						return swap_ipv6_short16(skb, pkt);
+					return swap_ipv4_short16(skb, pkt);
+				}
 			}
 		}
 	}
+	if (v6) {
+		return swap_ip_short8(skb, pkt, 1);
+	}
 
-	return swap_ipv6_short8(skb, pkt);
+	return swap_ip_short8(skb, pkt, 0);
 }
 
 SEC("tc") int prog_swap(struct __sk_buff *skb)
 {
-	struct swap_packet pkt;
+	struct packet pkt;
 
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
@@ -3794,8 +3332,8 @@ SEC("tc") int prog_swap(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"short?(n)"}], by: "lookup"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return swap_ipv4(skb, &pkt);
+		return swap_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return swap_ipv6(skb, &pkt);
+		return swap_ip(skb, &pkt, 1);
 	return fr_up(skb, reason_not_ip);
 }

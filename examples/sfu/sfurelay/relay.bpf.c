@@ -160,7 +160,7 @@ static __always_inline __u64 copy_streams(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(16, 0);
+	all |= fr_copy16(to + 0, from + 0);
 	return all;
 }
 
@@ -229,17 +229,12 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_VIDEO = 0, PROG_AUDIO = 67 };
 
-/*
- * prog_video: tc/ingress
- *	eth ipv4 udp rtp vp8
- *	eth ipv6 udp rtp vp8
- */
-
 /* What is known of a packet. */
-struct video_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
+	__u32 prog;
 	__u64 ip_end;
 	__u64 udp_end;
 	__u64 rtp_profile;
@@ -254,6 +249,30 @@ struct video_packet {
 	__u64 vp8_tl0picidx_end;
 	__u64 vp8_layer_end;
 	__u64 priority;
+	struct val_streams *stream;
+};
+
+/* What is the same for all receivers. */
+struct same {
+	__u32 size;
+	__u64 clock;
+	__u32 kind0;
+	__u64 rest0;
+	__u64 rest1;
+	__u64 quiet;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 rtp_extensions_end;
+	__u64 vp8_layer_end;
+	__u64 priority;
+	__s64 csum;
+	__u64 copies0;
+};
+
+struct fan {
+	struct __sk_buff *skb;
+	struct list_subscribers *list;
+	void *front;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -271,6 +290,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -310,25 +376,6 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
 static __always_inline __u32 check_rtp(struct __sk_buff *skb, void *data, void *data_end,
 				       __u64 udp_end, const __u32 at, __u64 *end)
 {
@@ -350,666 +397,57 @@ static __always_inline __u32 check_rtp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int video_ipv4_send(struct __sk_buff *skb, struct video_packet *pkt)
+static __always_inline int audio_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
-	fr_count(PROG_VIDEO + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-/* What is the same for all receivers. */
-struct video_same1 {
-	__u32 size;
-	__u64 clock;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u64 quiet;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 rtp_extensions_end;
-	__u64 vp8_layer_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
+static __always_inline int video_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
 
-struct video_fan1 {
-	struct __sk_buff *skb;
-	struct list_subscribers *list;
-	void *front;
-};
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
 
-static __always_inline int video_write1(struct __sk_buff *skb, void *front, __u64 number,
-					struct receiver_subscribers *r, struct video_same1 *same)
+static __always_inline int audio_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int video_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int shared_write(struct __sk_buff *skb, void *front, __u64 number,
+					struct receiver_subscribers *r, struct same *same,
+					const int v6)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	struct hdr_rtp *saved_rtp = front + 42;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) +
-					  bpf_htons(0x8000ULL |
-						    (((be8(&saved_rtp->version_to_csrcs) >> 5) &
-						      1) << 13) |
-						    (((be8(&saved_rtp->version_to_csrcs) >> 4) &
-						      1) << 12) |
-						    ((be8(&saved_rtp->version_to_csrcs) & 15) <<
-						     8) | ((be8(&saved_rtp->marker_payload_type) >>
-							    7) << 7) | (__u64)r->payload_type) +
-					  bpf_htons(number) +
-					  bpf_htonl((be32(&saved_rtp->timestamp) +
-						     (__u64)r->timestamp) & 0xffffffffULL) +
-					  bpf_htonl(r->ssrc));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 54 > (void *)(long)skb->data_end))
-		return 1;
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_rtp *new_rtp = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st16(&new_rtp->version_to_csrcs,
-	     bpf_htons(0x8000ULL | (((be8(&saved_rtp->version_to_csrcs) >> 5) & 1) << 13) |
-		       (((be8(&saved_rtp->version_to_csrcs) >> 4) & 1) << 12) |
-		       ((be8(&saved_rtp->version_to_csrcs) & 15) << 8) |
-		       ((be8(&saved_rtp->marker_payload_type) >> 7) << 7) |
-		       (__u64)r->payload_type));
-	st16(&new_rtp->sequence, bpf_htons(number));
-	st32(&new_rtp->timestamp,
-	     bpf_htonl((be32(&saved_rtp->timestamp) + (__u64)r->timestamp) & 0xffffffffULL));
-	st32(&new_rtp->ssrc, bpf_htonl(r->ssrc));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 36);
-	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
-}
-
-static __always_inline long video_copy1(struct __sk_buff *skb, void *front, __u64 udp_end,
-					__u64 rtp_extensions_end, __u64 priority, __u64 came,
-					__u64 number, struct receiver_subscribers *r,
-					struct video_same1 *same)
-{
-	struct hdr_rtp *saved_rtp = front + 42;
-
-	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->rate, 0);
-	__u64 spent0 = udp_end - 42;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_refused_rate);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_contended);
-
-	if (unlikely(video_write1(skb, front, number, r, same))) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, PROG_VIDEO + reason_refused_by_device);
-	}
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-
-	/* {emit: sent: {original: "rtp.sequence", number: "number"}}, */
-	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-	if (event0) {
-		fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
-		st32((void *)event0 + 20, 0);
-		event0->original = be16(&saved_rtp->sequence);
-		event0->number = number;
-		same->quiet |= fr_submit_more(&event0->head, same->clock);
-	} else {
-		fr_lose(1);
-	}
-
-	/* {count: {counter: "r.skipped", by: "came"}}, {count: "r.sent"}, {count: {counter: "... */
-	fr_shared_add(r->skipped, came);
-	fr_shared_add(r->sent, 1);
-	fr_shared_add(r->octets, udp_end - rtp_extensions_end);
-	return 0;
-}
-
-static __noinline long video_turn1(__u32 i, struct video_fan1 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct video_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 udp_end = same->udp_end;
-	__u64 rtp_extensions_end = same->rtp_extensions_end;
-	__u64 vp8_layer_end = same->vp8_layer_end;
-	__u64 priority = same->priority;
-	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
-	void *saved_rtp_extensions_end = fr_pin(front + fr_bound(rtp_extensions_end, 0xff));
-	void *saved_vp8_layer_end = fr_pin(front + fr_bound(vp8_layer_end, 0xff));
-	struct hdr_vp8 *saved_vp8 = saved_rtp_extensions_end;
-	struct hdr_vp8_2 *saved_vp8_2 = saved_vp8_layer_end;
-	struct hdr_rtp *saved_rtp = front + 42;
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* _begin: [{when: "r.sent == 0 && (vp8.start == 0 || vp8.partition != 0 || vp8.inter ... */
-	if (fr_shared_get(r->sent) == 0 &&
-	    (((be8(&saved_vp8->extended_to_partition) >> 4) & 1) == 0 ||
-	     !((be8(&saved_vp8->extended_to_partition) & 7) == 0) ||
-	     (be8(&saved_vp8_2->size0_to_inter) & 1) == 1))
-		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_no_key_frame);
-
-	/* {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.b... */
-	if (priority >
-	    (((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL ?
-	     (__u64)r->layer : (__u64)r->before)) {
-		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_layer);
-	}
-
-	/* {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.se... */
-	__u64 came = fr_shared_get(r->sent) == 0 ? be16(&saved_rtp->sequence) : 0ULL;
-	__u64 number = ((__u64)r->first +
-			(fr_shared_get(r->sent) == 0 ? 0ULL :
-			 be16(&saved_rtp->sequence) - fr_shared_get(r->skipped))) & 0xffff;
-
-	/* {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": ... */
-	if (!(r->payload_type <= 63 || r->payload_type >= 96))
-		return fr_decline(r->receiver, skb->len,
-				  PROG_VIDEO + reason_unfit_rtp_payload_type);
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_address_family);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_VIDEO + reason_no_route_2));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_too_big_2);
-	return video_copy1(skb, front, udp_end, rtp_extensions_end, priority, came, number, r,
-			   same);
-}
-
-static __always_inline int video_fan1(struct __sk_buff *skb, struct video_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_rtp *rtp = pkt->data + 42;
-	__u32 len = skb->len;
-
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
-	struct group_subscribers key __attribute__((aligned(8))) = {};
-	struct list_subscribers *list;
-
-	fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
-	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
-	key.ssrc = be32(&rtp->ssrc);
-	list = list_of_subscribers(&key);
-	if (!list)
-		return fr_up(skb, PROG_VIDEO + reason_no_subscribers);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_VIDEO + reason_no_memory);
-
-	__u32 size = fr_size(pkt->vp8_layer_end + 1, 256);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, size);
-	if (!front)
-		return fr_up(skb, PROG_VIDEO + reason_no_memory);
-	struct video_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_rtp *saved_rtp = front + 42;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	same->size = size;
-	same->clock = 0;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_VIDEO + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + ld32(&saved_rtp->version_to_csrcs) +
-		 ld32(&saved_rtp->timestamp) + ld32(&saved_rtp->ssrc) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->quiet = 0;
-	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end;
-	same->rtp_extensions_end = pkt->rtp_extensions_end;
-	same->vp8_layer_end = pkt->vp8_layer_end;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, 18, 36);
-
-	same->copies0 = 0;
-	struct video_fan1 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, video_turn1, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0))
-		return fr_drop(len, PROG_VIDEO + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 36);
-
-	fr_count_copies(PROG_VIDEO + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_VIDEO + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int video_ipv4_streams(struct __sk_buff *skb, struct video_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_rtp *rtp = pkt->data + 42;
-
-	/* lookup: stream: streams: names */
-	struct val_streams *stream;
-	{
-		struct key_streams key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
-		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
-		key.ssrc = be32(&rtp->ssrc);
-		enum fr_found found = find_streams(&key, pkt->lease, 0, &stream);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_VIDEO + reason_no_streams,
-					 PROG_VIDEO + reason_changing);
-	}
-
-	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
-	if (((be16(&rtp->sequence) - (__u64)stream->highest - 1) & 0xffff) >= 0x8000) {
-		fr_named_add(0, 1);
-		return video_ipv4_send(skb, pkt);
-	}
-
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
-	if (pkt->udp_end - 34 > 0x4000)
-		return fr_up(skb, PROG_VIDEO + reason_too_big);
-	if (be16(&udp->checksum) == 0 ||
-	    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb))))
-		return fr_up(skb, PROG_VIDEO + reason_udp_checksum);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= pkt->vp8_layer_end + 1) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_VIDEO + reason_partial_checksum);
-	{
-		struct key_streams key __attribute__((aligned(8))) = {};
-		struct val_streams val __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
-		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
-		key.ssrc = be32(&rtp->ssrc);
-		val.highest = be16(&rtp->sequence);
-		fr_learning(0);
-		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
-			return fr_up(skb, PROG_VIDEO + reason_full_streams);
-	}
-	return video_fan1(skb, pkt);
-}
-
-static __always_inline int video_ipv4_further_2(struct __sk_buff *skb, struct video_packet *pkt)
-{
-	void *at_vp8_tl0picidx_end;
-	void *at_vp8_layer_end;
-	struct hdr_vp8_2 *vp8;
-	struct hdr_rtp *rtp = pkt->data + 42;
-
-	/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
-	at_vp8_tl0picidx_end = fr_pin(pkt->data + fr_bound(pkt->vp8_tl0picidx_end, 0xff));
-	if (at_vp8_tl0picidx_end > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-	if (pkt->vp8_tl0picidx_end > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-
-	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
-	__u64 vp8_layer_present = !((pkt->vp8_has & 48) == 0);
-	__u64 vp8_layer_size;
-	__u64 vp8_layer;
-	if (vp8_layer_present) { /* layer */
-		if (at_vp8_tl0picidx_end + 1 > pkt->data_end)
-			return fr_up(skb, PROG_VIDEO + reason_truncated);
-		vp8_layer_size = 1;
-		vp8_layer = be8(at_vp8_tl0picidx_end);
-	} else {
-		vp8_layer_size = 0;
-		vp8_layer = 0;
-	}
-	pkt->vp8_layer_end = fr_forget(skb, pkt->vp8_tl0picidx_end + vp8_layer_size);
-	at_vp8_layer_end = fr_pin(pkt->data + fr_bound(pkt->vp8_layer_end, 0xff));
-	if (at_vp8_layer_end > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-	if (pkt->vp8_layer_end > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-
-	/* vp8: fields: [// RFC 7741 §4.2, and the first byte after it: of a frame, where star... */
-	vp8 = at_vp8_layer_end;
-	if ((void *)(vp8 + 1) > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-	if (pkt->vp8_layer_end + 1 > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-
-	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_VIDEO + reason_gso_packet);
-
-	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
-	__u64 rtp_extensions_found;
-	__u64 rtp_extensions_element;
-	{
-		__u64 form = pkt->rtp_profile == 0xbede ? FR_FORM(1, 1, 0, 15) :
-			(pkt->rtp_profile & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
-		__u64 element = form == FR_NO_FORM ? 0 :
-			fr_find_element(skb, pkt->rtp_words_end,
-					pkt->rtp_words_end + pkt->rtp_extensions_size, form,
-					set_extension);
-
-		rtp_extensions_found = element != 0;
-		rtp_extensions_element = element ?
-			fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-	}
-	__u64 priority_value = rtp_extensions_found ? (rtp_extensions_element >> 56) & 255 :
-		vp8_layer >> 6;
-	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
-
-	/* when:   "rtp.payload_type == setting.vp8" */
-	if ((be8(&rtp->marker_payload_type) & 127) != set_vp8)
-		return fr_up(skb, PROG_VIDEO + reason_no_match);
-
-	return video_ipv4_streams(skb, pkt);
-}
-
-static __always_inline int video_ipv4_picture(struct __sk_buff *skb, struct video_packet *pkt)
-{
-	void *at_vp8_picture_end;
-	void *at_vp8_picture_low_end;
-
-	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
-	__u64 vp8_picture_size;
-	__u64 vp8_picture;
-	if (pkt->vp8_picture_present) { /* picture */
-		if (pkt->at_vp8_has_end + 1 > pkt->data_end)
-			return fr_up(skb, PROG_VIDEO + reason_truncated);
-		vp8_picture_size = 1;
-		vp8_picture = be8(pkt->at_vp8_has_end);
-	} else {
-		vp8_picture_size = 0;
-		vp8_picture = 0;
-	}
-	__u64 vp8_picture_end = fr_forget(skb, pkt->vp8_has_end + vp8_picture_size);
-	at_vp8_picture_end = fr_pin(pkt->data + fr_bound(vp8_picture_end, 0xff));
-	if (at_vp8_picture_end > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-	if (vp8_picture_end > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-
-	/* {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
-	__u64 vp8_picture_low_present = !((pkt->vp8_has & 128) == 0) && !((vp8_picture & 128) == 0);
-	__u64 vp8_picture_low_size;
-	if (vp8_picture_low_present) { /* picture_low */
-		if (at_vp8_picture_end + 1 > pkt->data_end)
-			return fr_up(skb, PROG_VIDEO + reason_truncated);
-		vp8_picture_low_size = 1;
-	} else {
-		vp8_picture_low_size = 0;
-	}
-	__u64 vp8_picture_low_end = fr_forget(skb, vp8_picture_end + vp8_picture_low_size);
-	at_vp8_picture_low_end = fr_pin(pkt->data + fr_bound(vp8_picture_low_end, 0xff));
-	if (at_vp8_picture_low_end > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-	if (vp8_picture_low_end > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-
-	/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
-	__u64 vp8_tl0picidx_present = !((pkt->vp8_has & 64) == 0);
-	__u64 vp8_tl0picidx_size;
-	if (vp8_tl0picidx_present) { /* tl0picidx */
-		if (at_vp8_picture_low_end + 1 > pkt->data_end)
-			return fr_up(skb, PROG_VIDEO + reason_truncated);
-		vp8_tl0picidx_size = 1;
-	} else {
-		vp8_tl0picidx_size = 0;
-	}
-	pkt->vp8_tl0picidx_end = fr_forget(skb, vp8_picture_low_end + vp8_tl0picidx_size);
-
-	return video_ipv4_further_2(skb, pkt);
-}
-
-static __always_inline int video_ipv4_further(struct __sk_buff *skb, struct video_packet *pkt)
-{
-	void *at_rtp_words_end;
-	void *at_rtp_extensions_end;
-	struct hdr_rtp *rtp = pkt->data + 42;
-	struct hdr_vp8 *vp8;
-
-	/* {name: "words", bits: 16, when: "extended == 1"}, */
-	at_rtp_words_end = fr_pin(pkt->data + fr_bound(pkt->rtp_words_end, 0x7f));
-	if (at_rtp_words_end > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-	if (pkt->rtp_words_end > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-
-	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
-	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
-	if (rtp_extensions_present) { /* extensions */
-		pkt->rtp_extensions_size = pkt->rtp_words * 4;
-		if (pkt->rtp_extensions_size > 128)
-			return fr_up(skb, PROG_VIDEO + reason_rtp_extensions);
-	} else {
-		pkt->rtp_extensions_size = 0;
-	}
-	pkt->rtp_extensions_end = fr_forget(skb, pkt->rtp_words_end + pkt->rtp_extensions_size);
-	at_rtp_extensions_end = fr_pin(pkt->data + fr_bound(pkt->rtp_extensions_end, 0xff));
-	if (at_rtp_extensions_end > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-	if (pkt->rtp_extensions_end > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-
-	/* {name: "has", bits: 8, when: "extended == 1"}, */
-	vp8 = at_rtp_extensions_end;
-	if ((void *)(vp8 + 1) > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-	if (pkt->rtp_extensions_end + 1 > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-	__u64 vp8_has_present = (be8(&vp8->extended_to_partition) >> 7) == 1;
-	__u64 vp8_has_size;
-	if (vp8_has_present) { /* has */
-		if (at_rtp_extensions_end + 2 > pkt->data_end)
-			return fr_up(skb, PROG_VIDEO + reason_truncated);
-		vp8_has_size = 1;
-		pkt->vp8_has = be8(at_rtp_extensions_end + 1);
-	} else {
-		vp8_has_size = 0;
-		pkt->vp8_has = 0;
-	}
-	pkt->vp8_has_end = fr_forget(skb, pkt->rtp_extensions_end + 1 + vp8_has_size);
-	pkt->at_vp8_has_end = fr_pin(pkt->data + fr_bound(pkt->vp8_has_end, 0xff));
-	if (pkt->at_vp8_has_end > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-	if (pkt->vp8_has_end > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-
-	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
-	pkt->vp8_picture_present = !((pkt->vp8_has & 128) == 0);
-
-	return video_ipv4_picture(skb, pkt);
-}
-
-static __always_inline int video_ipv4(struct __sk_buff *skb, struct video_packet *pkt)
-{
-	void *at_rtp_csrc_list_end;
-	void *at_rtp_profile_end;
-	struct hdr_rtp *rtp = pkt->data + 42;
-	__u64 rtp_csrc_list_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_VIDEO + why);
-
-	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-	why = check_rtp(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &rtp_csrc_list_end);
-	if (why)
-		return fr_up(skb, PROG_VIDEO + why);
-	at_rtp_csrc_list_end = fr_pin(pkt->data + fr_bound(rtp_csrc_list_end, 0x7f));
-	if (at_rtp_csrc_list_end > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-	if (rtp_csrc_list_end > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-
-	/* {name: "profile", bits: 16, when: "extended == 1"}, */
-	__u64 rtp_profile_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
-	__u64 rtp_profile_size;
-	if (rtp_profile_present) { /* profile */
-		if (at_rtp_csrc_list_end + 2 > pkt->data_end)
-			return fr_up(skb, PROG_VIDEO + reason_truncated);
-		rtp_profile_size = 2;
-		pkt->rtp_profile = be16(at_rtp_csrc_list_end);
-	} else {
-		rtp_profile_size = 0;
-		pkt->rtp_profile = 0;
-	}
-	__u64 rtp_profile_end = fr_forget(skb, rtp_csrc_list_end + rtp_profile_size);
-	at_rtp_profile_end = fr_pin(pkt->data + fr_bound(rtp_profile_end, 0x7f));
-	if (at_rtp_profile_end > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-	if (rtp_profile_end > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
-
-	/* {name: "words", bits: 16, when: "extended == 1"}, */
-	__u64 rtp_words_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
-	__u64 rtp_words_size;
-	if (rtp_words_present) { /* words */
-		if (at_rtp_profile_end + 2 > pkt->data_end)
-			return fr_up(skb, PROG_VIDEO + reason_truncated);
-		rtp_words_size = 2;
-		pkt->rtp_words = be16(at_rtp_profile_end);
-	} else {
-		rtp_words_size = 0;
-		pkt->rtp_words = 0;
-	}
-	pkt->rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
-
-	return video_ipv4_further(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int video_ipv6_send(struct __sk_buff *skb, struct video_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_VIDEO + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-/* What is the same for all receivers. */
-struct video_same2 {
-	__u32 size;
-	__u64 clock;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 quiet;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 rtp_extensions_end;
-	__u64 vp8_layer_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct video_fan2 {
-	struct __sk_buff *skb;
-	struct list_subscribers *list;
-	void *front;
-};
-
-static __always_inline int video_write2(struct __sk_buff *skb, void *front, __u64 number,
-					struct receiver_subscribers *r, struct video_same2 *same)
-{
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	struct hdr_rtp *saved_rtp = front + 62;
+	struct hdr_rtp *saved_rtp = front + (v6 ? 62 : 42);
 	void *data;
+	__u64 udp_new_pseudo;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
+	if (v6) {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+			fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+			fr_add64(ld64(r->remote.addr + 8));
+	} else {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	}
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -1029,25 +467,40 @@ static __always_inline int video_write2(struct __sk_buff *skb, void *front, __u6
 					  bpf_htonl((be32(&saved_rtp->timestamp) +
 						     (__u64)r->timestamp) & 0xffffffffULL) +
 					  bpf_htonl(r->ssrc));
+	__be16 ip_checksum = 0;
+	if (!v6) {
+		if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
+		/* ip.checksum */
+		ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					  fr_v4(r->remote.addr));
+	}
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 74 > (void *)(long)skb->data_end))
+	if (unlikely(data + (v6 ? 74 : 54) > (void *)(long)skb->data_end))
 		return 1;
-
+	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_rtp *new_rtp = data + 62;
+	struct hdr_udp *new_udp = data + (v6 ? 54 : 34);
+	struct hdr_rtp *new_rtp = data + (v6 ? 62 : 42);
 
 	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	if (v6) {
+		st32(new_ipv6->version_to_flow_label,
+		     bpf_htonl(0x60000000ULL |
+			       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+		st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+		st64(new_ipv6->src, ld64(r->local.addr));
+		st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+		st64(new_ipv6->dst, ld64(r->remote.addr));
+		st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	} else {
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+		st32(new_ipv4->src, fr_v4(r->local.addr));
+		st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	}
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_rtp->version_to_csrcs,
@@ -1061,34 +514,42 @@ static __always_inline int video_write2(struct __sk_buff *skb, void *front, __u6
 	     bpf_htonl((be32(&saved_rtp->timestamp) + (__u64)r->timestamp) & 0xffffffffULL));
 	st32(&new_rtp->ssrc, bpf_htonl(r->ssrc));
 	st16(&new_udp->checksum, udp_checksum);
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 60);
+		fr_complete(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 60 : 36);
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long video_copy2(struct __sk_buff *skb, void *front, __u64 udp_end,
+static __always_inline long shared_copy(struct __sk_buff *skb, void *front, __u64 udp_end,
 					__u64 rtp_extensions_end, __u64 priority, __u64 came,
 					__u64 number, struct receiver_subscribers *r,
-					struct video_same2 *same)
+					struct same *same, const __u32 prog, const int second)
 {
-	struct hdr_rtp *saved_rtp = front + 62;
+	struct hdr_rtp *saved_rtp = front + (second ? 62 : 42);
 
 	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
 	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(r->rate, 0);
-	__u64 spent0 = udp_end - 62;
+	__u64 spent0 = udp_end - (second ? 62 : 42);
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_refused_rate);
+		return fr_decline(r->receiver, skb->len, prog + reason_refused_rate);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_contended);
-
-	if (unlikely(video_write2(skb, front, number, r, same))) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, PROG_VIDEO + reason_refused_by_device);
+		return fr_decline(r->receiver, skb->len, prog + reason_contended);
+	if (second) {
+		if (unlikely(shared_write(skb, front, number, r, same, 1))) {
+			fr_refund(credit0, admitted0 - FR_ADMITTED);
+			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+		}
+	} else {
+		if (unlikely(shared_write(skb, front, number, r, same, 0))) {
+			fr_refund(credit0, admitted0 - FR_ADMITTED);
+			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+		}
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -1112,42 +573,54 @@ static __always_inline long video_copy2(struct __sk_buff *skb, void *front, __u6
 	return 0;
 }
 
-static __noinline long video_turn2(__u32 i, struct video_fan2 *fan)
+static __always_inline long shared_turn(__u32 i, struct fan *fan, const int second,
+					const int second_2)
 {
+	__u32 prog = second_2 ? PROG_AUDIO : PROG_VIDEO;
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct video_same2 *same = front + FR_NEEDS_FRONT;
+	struct same *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	__u64 rtp_extensions_end = same->rtp_extensions_end;
-	__u64 vp8_layer_end = same->vp8_layer_end;
+	__u64 vp8_layer_end = 0;
+
+	if (!second_2)
+		vp8_layer_end = same->vp8_layer_end;
 	__u64 priority = same->priority;
 	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
-	void *saved_rtp_extensions_end = fr_pin(front + fr_bound(rtp_extensions_end, 0x1ff));
-	void *saved_vp8_layer_end = fr_pin(front + fr_bound(vp8_layer_end, 0x1ff));
+	void *saved_rtp_extensions_end = 0;
+	void *saved_vp8_layer_end = 0;
+	if (!second_2) {
+		saved_rtp_extensions_end =
+			fr_pin(front + fr_bound(rtp_extensions_end, second ? 0x1ff : 0xff));
+		saved_vp8_layer_end = fr_pin(front +
+					     fr_bound(vp8_layer_end, second ? 0x1ff : 0xff));
+	}
+	struct hdr_udp *saved_udp = front + 54;
+	struct hdr_rtp *saved_rtp = front + (second ? 62 : 42);
 	struct hdr_vp8 *saved_vp8 = saved_rtp_extensions_end;
 	struct hdr_vp8_2 *saved_vp8_2 = saved_vp8_layer_end;
-	struct hdr_rtp *saved_rtp = front + 62;
-	struct hdr_udp *saved_udp = front + 54;
 
 	if (!r)
 		return 1;
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
-
-	/* _begin: [{when: "r.sent == 0 && (vp8.start == 0 || vp8.partition != 0 || vp8.inter ... */
-	if (fr_shared_get(r->sent) == 0 &&
-	    (((be8(&saved_vp8->extended_to_partition) >> 4) & 1) == 0 ||
-	     !((be8(&saved_vp8->extended_to_partition) & 7) == 0) ||
-	     (be8(&saved_vp8_2->size0_to_inter) & 1) == 1))
-		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_no_key_frame);
+	if (!second_2) {
+		/* _begin: [{when: "r.sent == 0 && (vp8.start == 0 || vp8.partition != 0 || vp... */
+		if (fr_shared_get(r->sent) == 0 &&
+		    (((be8(&saved_vp8->extended_to_partition) >> 4) & 1) == 0 ||
+		     !((be8(&saved_vp8->extended_to_partition) & 7) == 0) ||
+		     (be8(&saved_vp8_2->size0_to_inter) & 1) == 1))
+			return fr_decline(r->receiver, skb->len, prog + reason_no_key_frame);
+	}
 
 	/* {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.b... */
 	if (priority >
 	    (((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL ?
 	     (__u64)r->layer : (__u64)r->before)) {
 		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_layer);
+		return fr_decline(r->receiver, skb->len, prog + reason_layer);
 	}
 
 	/* {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.se... */
@@ -1158,24 +631,45 @@ static __noinline long video_turn2(__u32 i, struct video_fan2 *fan)
 
 	/* {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": ... */
 	if (!(r->payload_type <= 63 || r->payload_type >= 96))
-		return fr_decline(r->receiver, skb->len,
-				  PROG_VIDEO + reason_unfit_rtp_payload_type);
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_address_family);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_udp_checksum_2);
+		return fr_decline(r->receiver, skb->len, prog + reason_unfit_rtp_payload_type);
+	if (second) {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum_2);
+	} else {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+	}
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_VIDEO + reason_no_route_2));
+				  fr_indirect(&r->hop_remote, prog + reason_no_route_2));
 	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_VIDEO + reason_too_big_2);
-	return video_copy2(skb, front, udp_end, rtp_extensions_end, priority, came, number, r,
-			   same);
+		return fr_decline(r->receiver, skb->len, prog + reason_too_big_2);
+	if (second_2)
+		return shared_copy(skb, front, udp_end, rtp_extensions_end, priority, came, number,
+				   r, same, prog, second);
+	if (second)
+		return shared_copy(skb, front, udp_end, rtp_extensions_end, priority, came, number,
+				   r, same, prog, 1);
+	return shared_copy(skb, front, udp_end, rtp_extensions_end, priority, came, number, r, same,
+			   prog, 0);
 }
 
-static __always_inline int video_fan2(struct __sk_buff *skb, struct video_packet *pkt)
+static __noinline long audio_turn2(__u32 i, struct fan *fan)
+{
+	return shared_turn(i, fan, 1, 1);
+}
+
+static __noinline long video_turn2(__u32 i, struct fan *fan)
+{
+	return shared_turn(i, fan, 1, 0);
+}
+
+static __always_inline int shared_fan2(struct __sk_buff *skb, struct packet *pkt, const int second)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -1191,22 +685,28 @@ static __always_inline int video_fan2(struct __sk_buff *skb, struct video_packet
 	key.ssrc = be32(&rtp->ssrc);
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, PROG_VIDEO + reason_no_subscribers);
+		return fr_up(skb, pkt->prog + reason_no_subscribers);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_VIDEO + reason_no_memory);
-
-	__u32 size = fr_size(pkt->vp8_layer_end + 1, 512);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, size);
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	__u32 size;
+	void *front;
+	if (second) {
+		/* Copies are made by writing to the packet: what it was is read from here. */
+		front = fr_save_front(skb, 74);
+	} else {
+		size = fr_size(pkt->vp8_layer_end + 1, 512);
+		/* Copies are made by writing to the packet: what it was is read from here. */
+		front = fr_save_front(skb, size);
+	}
 	if (!front)
-		return fr_up(skb, PROG_VIDEO + reason_no_memory);
-	struct video_same2 *same = front + FR_NEEDS_FRONT;
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_rtp *saved_rtp = front + 62;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	same->size = size;
+	if (!second)
+		same->size = size;
 	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
@@ -1217,7 +717,7 @@ static __always_inline int video_fan2(struct __sk_buff *skb, struct video_packet
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_VIDEO + reason_no_memory);
+		return fr_up(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1230,7 +730,8 @@ static __always_inline int video_fan2(struct __sk_buff *skb, struct video_packet
 	same->ip_end = pkt->ip_end;
 	same->udp_end = pkt->udp_end;
 	same->rtp_extensions_end = pkt->rtp_extensions_end;
-	same->vp8_layer_end = pkt->vp8_layer_end;
+	if (!second)
+		same->vp8_layer_end = pkt->vp8_layer_end;
 	same->priority = pkt->priority;
 
 	/*
@@ -1242,94 +743,346 @@ static __always_inline int video_fan2(struct __sk_buff *skb, struct video_packet
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 60);
 
 	same->copies0 = 0;
-	struct video_fan2 fan = {
+	struct fan fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, video_turn2, &fan, 0);
+	if (second)
+		bpf_loop(list->count, audio_turn2, &fan, 0);
+	else
+		bpf_loop(list->count, video_turn2, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 512), 0))
-		return fr_drop(len, PROG_VIDEO + reason_fault);
+	if (second) {
+		if (bpf_skb_store_bytes(skb, 0, front, 74, 0))
+			return fr_drop(len, pkt->prog + reason_fault);
+	} else {
+		if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 512), 0))
+			return fr_drop(len, pkt->prog + reason_fault);
+	}
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 60);
 
-	fr_count_copies(PROG_VIDEO + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_VIDEO + reason_pass, len);
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int video_ipv6_streams(struct __sk_buff *skb, struct video_packet *pkt)
+static __noinline long audio_turn1(__u32 i, struct fan *fan)
 {
+	return shared_turn(i, fan, 0, 1);
+}
+
+static __noinline long video_turn1(__u32 i, struct fan *fan)
+{
+	return shared_turn(i, fan, 0, 0);
+}
+
+static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt, const int second)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_rtp *rtp = pkt->data + 42;
+	__u32 len = skb->len;
+
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
+	struct group_subscribers key __attribute__((aligned(8))) = {};
+	struct list_subscribers *list;
+
+	fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
+	key.ssrc = be32(&rtp->ssrc);
+	list = list_of_subscribers(&key);
+	if (!list)
+		return fr_up(skb, pkt->prog + reason_no_subscribers);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	__u32 size;
+	void *front;
+	if (second) {
+		/* Copies are made by writing to the packet: what it was is read from here. */
+		front = fr_save_front(skb, 54);
+	} else {
+		size = fr_size(pkt->vp8_layer_end + 1, 256);
+		/* Copies are made by writing to the packet: what it was is read from here. */
+		front = fr_save_front(skb, size);
+	}
+	if (!front)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_rtp *saved_rtp = front + 42;
+	if (!second)
+		same->size = size;
+	same->clock = 0;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_up(skb, pkt->prog + reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + ld32(&saved_rtp->version_to_csrcs) +
+		 ld32(&saved_rtp->timestamp) + ld32(&saved_rtp->ssrc) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst));
+
+	/* ip.checksum, without what depends on the receiver */
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+	same->quiet = 0;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->rtp_extensions_end = pkt->rtp_extensions_end;
+	if (!second)
+		same->vp8_layer_end = pkt->vp8_layer_end;
+	same->priority = pkt->priority;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0))
+		same->csum = fr_complete_without(skb, same->csum, 18, 36);
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+	};
+	if (second)
+		bpf_loop(list->count, audio_turn1, &fan, 0);
+	else
+		bpf_loop(list->count, video_turn1, &fan, 0);
+
+	if (same->quiet)
+		fr_wake();
+	if (second) {
+		if (bpf_skb_store_bytes(skb, 0, front, 54, 0))
+			return fr_drop(len, pkt->prog + reason_fault);
+	} else {
+		if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0))
+			return fr_drop(len, pkt->prog + reason_fault);
+	}
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, 18, 36);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int shared_ip_streams(struct __sk_buff *skb, struct packet *pkt,
+					     const int v6, const int second)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_rtp *rtp = pkt->data + 62;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_rtp *rtp = pkt->data + (v6 ? 62 : 42);
+	struct val_streams *stream = 0;
 
-	/* lookup: stream: streams: names */
-	struct val_streams *stream;
-	{
-		struct key_streams key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
-		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
-		key.ssrc = be32(&rtp->ssrc);
-		enum fr_found found = find_streams(&key, pkt->lease, 0, &stream);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_VIDEO + reason_no_streams,
-					 PROG_VIDEO + reason_changing);
+	if (!second) {
+		/* lookup: stream: streams: names */
+		{
+			struct key_streams key __attribute__((aligned(8))) = {};
+			if (v6) {
+				fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port),
+						   0);
+				fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
+			} else {
+				fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src),
+						   be16(&udp->src_port));
+				fr_put_endpoint_v4(&key.server, ld32(ipv4->dst),
+						   be16(&udp->dst_port));
+			}
+			key.ssrc = be32(&rtp->ssrc);
+			enum fr_found found = find_streams(&key, pkt->lease, 0, &stream);
+			if (found != FR_FOUND)
+				return fr_missed(skb, found, pkt->prog + reason_no_streams,
+						 pkt->prog + reason_changing);
+		}
 	}
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
-	if (((be16(&rtp->sequence) - (__u64)stream->highest - 1) & 0xffff) >= 0x8000) {
+	if (((be16(&rtp->sequence) -
+	      (second ? (__u64)pkt->stream->highest : (__u64)stream->highest) - 1) & 0xffff) >=
+	    0x8000) {
 		fr_named_add(0, 1);
-		return video_ipv6_send(skb, pkt);
+		if (v6) {
+			if (second)
+				return audio_ipv6_send(skb, pkt);
+			return video_ipv6_send(skb, pkt);
+		}
+		if (second)
+			return audio_ipv4_send(skb, pkt);
+		return video_ipv4_send(skb, pkt);
 	}
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
-	if (pkt->udp_end - 54 > 0x4000)
-		return fr_up(skb, PROG_VIDEO + reason_too_big);
-	if (be16(&udp->checksum) == 0 ||
-	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
-		return fr_up(skb, PROG_VIDEO + reason_udp_checksum);
+	if (pkt->udp_end - (v6 ? 54 : 34) > 0x4000)
+		return fr_up(skb, pkt->prog + reason_too_big);
+	if (v6) {
+		if (be16(&udp->checksum) == 0 ||
+		    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+			       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+			       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
+			       bpf_htons(be16(&udp->length)) +
+			       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	} else {
+		if (be16(&udp->checksum) == 0 ||
+		    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+			       bpf_htons(be16(&udp->length)) +
+			       fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	}
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= pkt->vp8_layer_end + 1) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_VIDEO + reason_partial_checksum);
+	if (second) {
+		if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      (partial >> 16) >= pkt->rtp_extensions_end) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+	} else {
+		if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      (partial >> 16) >= pkt->vp8_layer_end + 1) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+	}
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 		struct val_streams val __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
-		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
+		if (v6) {
+			fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+			fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
+		} else {
+			fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+			fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
+		}
 		key.ssrc = be32(&rtp->ssrc);
 		val.highest = be16(&rtp->sequence);
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
-			return fr_up(skb, PROG_VIDEO + reason_full_streams);
+			return fr_up(skb, pkt->prog + reason_full_streams);
 	}
-	return video_fan2(skb, pkt);
+	if (v6) {
+		if (second)
+			return shared_fan2(skb, pkt, 1);
+		return shared_fan2(skb, pkt, 0);
+	}
+	if (second)
+		return shared_fan1(skb, pkt, 1);
+	return shared_fan1(skb, pkt, 0);
 }
 
-static __always_inline int video_ipv6_further_2(struct __sk_buff *skb, struct video_packet *pkt)
+static __always_inline int audio_ip_further(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	void *at_rtp_words_end;
+	void *at_rtp_extensions_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_rtp *rtp = pkt->data + (v6 ? 62 : 42);
+
+	/* {name: "words", bits: 16, when: "extended == 1"}, */
+	at_rtp_words_end = fr_pin(pkt->data + fr_bound(pkt->rtp_words_end, v6 ? 0xff : 0x7f));
+	if (at_rtp_words_end > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (pkt->rtp_words_end > pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+
+	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
+	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
+	__u64 rtp_extensions_size;
+	if (rtp_extensions_present) { /* extensions */
+		rtp_extensions_size = pkt->rtp_words * 4;
+		if (rtp_extensions_size > 128)
+			return fr_up(skb, pkt->prog + reason_rtp_extensions);
+	} else {
+		rtp_extensions_size = 0;
+	}
+	pkt->rtp_extensions_end = fr_forget(skb, pkt->rtp_words_end + rtp_extensions_size);
+	at_rtp_extensions_end = fr_pin(pkt->data +
+				       fr_bound(pkt->rtp_extensions_end, v6 ? 0x1ff : 0xff));
+	if (at_rtp_extensions_end > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (pkt->rtp_extensions_end > pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+
+	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
+	if (skb->gso_size != 0)
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+
+	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
+	__u64 rtp_extensions_found;
+	__u64 rtp_extensions_element;
+	{
+		__u64 form = pkt->rtp_profile == 0xbede ? FR_FORM(1, 1, 0, 15) :
+			(pkt->rtp_profile & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
+		__u64 element = form == FR_NO_FORM ? 0 :
+			fr_find_element(skb, pkt->rtp_words_end,
+					pkt->rtp_words_end + rtp_extensions_size, form,
+					set_extension);
+
+		rtp_extensions_found = element != 0;
+		rtp_extensions_element = element ?
+			fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
+	}
+	__u64 priority_value = rtp_extensions_found ? (rtp_extensions_element >> 56) & 255 : 0ULL;
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
+	if ((be8(&rtp->marker_payload_type) & 127) == set_vp8)
+		return fr_up(skb, pkt->prog + reason_no_match);
+
+	/* lookup: stream: streams: names */
+	{
+		struct key_streams key __attribute__((aligned(8))) = {};
+		if (v6) {
+			fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+			fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
+		} else {
+			fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+			fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
+		}
+		key.ssrc = be32(&rtp->ssrc);
+		enum fr_found found = find_streams(&key, pkt->lease, 0, &pkt->stream);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, pkt->prog + reason_no_streams,
+					 pkt->prog + reason_changing);
+	}
+	if (v6) {
+		return shared_ip_streams(skb, pkt, 1, 1);
+	}
+
+	return shared_ip_streams(skb, pkt, 0, 1);
+}
+
+static __always_inline int video_ip_further_2(struct __sk_buff *skb, struct packet *pkt,
+					      const int v6)
 {
 	void *at_vp8_tl0picidx_end;
 	void *at_vp8_layer_end;
+	struct hdr_rtp *rtp = pkt->data + (v6 ? 62 : 42);
 	struct hdr_vp8_2 *vp8;
-	struct hdr_rtp *rtp = pkt->data + 62;
 
 	/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
-	at_vp8_tl0picidx_end = fr_pin(pkt->data + fr_bound(pkt->vp8_tl0picidx_end, 0x1ff));
+	at_vp8_tl0picidx_end = fr_pin(pkt->data +
+				      fr_bound(pkt->vp8_tl0picidx_end, v6 ? 0x1ff : 0xff));
 	if (at_vp8_tl0picidx_end > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->vp8_tl0picidx_end > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
 	__u64 vp8_layer_present = !((pkt->vp8_has & 48) == 0);
@@ -1337,7 +1090,7 @@ static __always_inline int video_ipv6_further_2(struct __sk_buff *skb, struct vi
 	__u64 vp8_layer;
 	if (vp8_layer_present) { /* layer */
 		if (at_vp8_tl0picidx_end + 1 > pkt->data_end)
-			return fr_up(skb, PROG_VIDEO + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 		vp8_layer_size = 1;
 		vp8_layer = be8(at_vp8_tl0picidx_end);
 	} else {
@@ -1345,22 +1098,22 @@ static __always_inline int video_ipv6_further_2(struct __sk_buff *skb, struct vi
 		vp8_layer = 0;
 	}
 	pkt->vp8_layer_end = fr_forget(skb, pkt->vp8_tl0picidx_end + vp8_layer_size);
-	at_vp8_layer_end = fr_pin(pkt->data + fr_bound(pkt->vp8_layer_end, 0x1ff));
+	at_vp8_layer_end = fr_pin(pkt->data + fr_bound(pkt->vp8_layer_end, v6 ? 0x1ff : 0xff));
 	if (at_vp8_layer_end > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->vp8_layer_end > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* vp8: fields: [// RFC 7741 §4.2, and the first byte after it: of a frame, where star... */
 	vp8 = at_vp8_layer_end;
 	if ((void *)(vp8 + 1) > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->vp8_layer_end + 1 > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_VIDEO + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
 	__u64 rtp_extensions_found;
@@ -1383,12 +1136,15 @@ static __always_inline int video_ipv6_further_2(struct __sk_buff *skb, struct vi
 
 	/* when:   "rtp.payload_type == setting.vp8" */
 	if ((be8(&rtp->marker_payload_type) & 127) != set_vp8)
-		return fr_up(skb, PROG_VIDEO + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
+	if (v6) {
+		return shared_ip_streams(skb, pkt, 1, 0);
+	}
 
-	return video_ipv6_streams(skb, pkt);
+	return shared_ip_streams(skb, pkt, 0, 0);
 }
 
-static __always_inline int video_ipv6_picture(struct __sk_buff *skb, struct video_packet *pkt)
+static __always_inline int video_ip_picture(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_vp8_picture_end;
 	void *at_vp8_picture_low_end;
@@ -1398,7 +1154,7 @@ static __always_inline int video_ipv6_picture(struct __sk_buff *skb, struct vide
 	__u64 vp8_picture;
 	if (pkt->vp8_picture_present) { /* picture */
 		if (pkt->at_vp8_has_end + 1 > pkt->data_end)
-			return fr_up(skb, PROG_VIDEO + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 		vp8_picture_size = 1;
 		vp8_picture = be8(pkt->at_vp8_has_end);
 	} else {
@@ -1406,85 +1162,90 @@ static __always_inline int video_ipv6_picture(struct __sk_buff *skb, struct vide
 		vp8_picture = 0;
 	}
 	__u64 vp8_picture_end = fr_forget(skb, pkt->vp8_has_end + vp8_picture_size);
-	at_vp8_picture_end = fr_pin(pkt->data + fr_bound(vp8_picture_end, 0x1ff));
+	at_vp8_picture_end = fr_pin(pkt->data + fr_bound(vp8_picture_end, v6 ? 0x1ff : 0xff));
 	if (at_vp8_picture_end > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (vp8_picture_end > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
 	__u64 vp8_picture_low_present = !((pkt->vp8_has & 128) == 0) && !((vp8_picture & 128) == 0);
 	__u64 vp8_picture_low_size;
 	if (vp8_picture_low_present) { /* picture_low */
 		if (at_vp8_picture_end + 1 > pkt->data_end)
-			return fr_up(skb, PROG_VIDEO + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 		vp8_picture_low_size = 1;
 	} else {
 		vp8_picture_low_size = 0;
 	}
 	__u64 vp8_picture_low_end = fr_forget(skb, vp8_picture_end + vp8_picture_low_size);
-	at_vp8_picture_low_end = fr_pin(pkt->data + fr_bound(vp8_picture_low_end, 0x1ff));
+	at_vp8_picture_low_end = fr_pin(pkt->data +
+					fr_bound(vp8_picture_low_end, v6 ? 0x1ff : 0xff));
 	if (at_vp8_picture_low_end > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (vp8_picture_low_end > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
 	__u64 vp8_tl0picidx_present = !((pkt->vp8_has & 64) == 0);
 	__u64 vp8_tl0picidx_size;
 	if (vp8_tl0picidx_present) { /* tl0picidx */
 		if (at_vp8_picture_low_end + 1 > pkt->data_end)
-			return fr_up(skb, PROG_VIDEO + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 		vp8_tl0picidx_size = 1;
 	} else {
 		vp8_tl0picidx_size = 0;
 	}
 	pkt->vp8_tl0picidx_end = fr_forget(skb, vp8_picture_low_end + vp8_tl0picidx_size);
+	if (v6) {
+		return video_ip_further_2(skb, pkt, 1);
+	}
 
-	return video_ipv6_further_2(skb, pkt);
+	return video_ip_further_2(skb, pkt, 0);
 }
 
-static __always_inline int video_ipv6_further(struct __sk_buff *skb, struct video_packet *pkt)
+static __always_inline int video_ip_further(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_rtp_words_end;
 	void *at_rtp_extensions_end;
-	struct hdr_rtp *rtp = pkt->data + 62;
+	struct hdr_rtp *rtp = pkt->data + (v6 ? 62 : 42);
 	struct hdr_vp8 *vp8;
 
 	/* {name: "words", bits: 16, when: "extended == 1"}, */
-	at_rtp_words_end = fr_pin(pkt->data + fr_bound(pkt->rtp_words_end, 0xff));
+	at_rtp_words_end = fr_pin(pkt->data + fr_bound(pkt->rtp_words_end, v6 ? 0xff : 0x7f));
 	if (at_rtp_words_end > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->rtp_words_end > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
 	if (rtp_extensions_present) { /* extensions */
 		pkt->rtp_extensions_size = pkt->rtp_words * 4;
 		if (pkt->rtp_extensions_size > 128)
-			return fr_up(skb, PROG_VIDEO + reason_rtp_extensions);
+			return fr_up(skb, pkt->prog + reason_rtp_extensions);
 	} else {
 		pkt->rtp_extensions_size = 0;
 	}
 	pkt->rtp_extensions_end = fr_forget(skb, pkt->rtp_words_end + pkt->rtp_extensions_size);
-	at_rtp_extensions_end = fr_pin(pkt->data + fr_bound(pkt->rtp_extensions_end, 0x1ff));
+	at_rtp_extensions_end = fr_pin(pkt->data +
+				       fr_bound(pkt->rtp_extensions_end, v6 ? 0x1ff : 0xff));
 	if (at_rtp_extensions_end > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->rtp_extensions_end > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "has", bits: 8, when: "extended == 1"}, */
 	vp8 = at_rtp_extensions_end;
 	if ((void *)(vp8 + 1) > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->rtp_extensions_end + 1 > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	__u64 vp8_has_present = (be8(&vp8->extended_to_partition) >> 7) == 1;
 	__u64 vp8_has_size;
 	if (vp8_has_present) { /* has */
 		if (at_rtp_extensions_end + 2 > pkt->data_end)
-			return fr_up(skb, PROG_VIDEO + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 		vp8_has_size = 1;
 		pkt->vp8_has = be8(at_rtp_extensions_end + 1);
 	} else {
@@ -1492,46 +1253,55 @@ static __always_inline int video_ipv6_further(struct __sk_buff *skb, struct vide
 		pkt->vp8_has = 0;
 	}
 	pkt->vp8_has_end = fr_forget(skb, pkt->rtp_extensions_end + 1 + vp8_has_size);
-	pkt->at_vp8_has_end = fr_pin(pkt->data + fr_bound(pkt->vp8_has_end, 0x1ff));
+	pkt->at_vp8_has_end = fr_pin(pkt->data + fr_bound(pkt->vp8_has_end, v6 ? 0x1ff : 0xff));
 	if (pkt->at_vp8_has_end > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->vp8_has_end > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 	pkt->vp8_picture_present = !((pkt->vp8_has & 128) == 0);
+	if (v6) {
+		return video_ip_picture(skb, pkt, 1);
+	}
 
-	return video_ipv6_picture(skb, pkt);
+	return video_ip_picture(skb, pkt, 0);
 }
 
-static __always_inline int video_ipv6(struct __sk_buff *skb, struct video_packet *pkt)
+static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_rtp_csrc_list_end;
 	void *at_rtp_profile_end;
-	struct hdr_rtp *rtp = pkt->data + 62;
+	struct hdr_rtp *rtp = pkt->data + (v6 ? 62 : 42);
 	__u64 rtp_csrc_list_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, PROG_VIDEO + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-	why = check_rtp(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &rtp_csrc_list_end);
+	why = check_rtp(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 :
+			42, &rtp_csrc_list_end);
 	if (why)
-		return fr_up(skb, PROG_VIDEO + why);
-	at_rtp_csrc_list_end = fr_pin(pkt->data + fr_bound(rtp_csrc_list_end, 0xff));
+		return fr_up(skb, pkt->prog + why);
+	at_rtp_csrc_list_end = fr_pin(pkt->data + fr_bound(rtp_csrc_list_end, v6 ? 0xff : 0x7f));
 	if (at_rtp_csrc_list_end > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (rtp_csrc_list_end > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "profile", bits: 16, when: "extended == 1"}, */
 	__u64 rtp_profile_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
 	__u64 rtp_profile_size;
 	if (rtp_profile_present) { /* profile */
 		if (at_rtp_csrc_list_end + 2 > pkt->data_end)
-			return fr_up(skb, PROG_VIDEO + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 		rtp_profile_size = 2;
 		pkt->rtp_profile = be16(at_rtp_csrc_list_end);
 	} else {
@@ -1539,18 +1309,18 @@ static __always_inline int video_ipv6(struct __sk_buff *skb, struct video_packet
 		pkt->rtp_profile = 0;
 	}
 	__u64 rtp_profile_end = fr_forget(skb, rtp_csrc_list_end + rtp_profile_size);
-	at_rtp_profile_end = fr_pin(pkt->data + fr_bound(rtp_profile_end, 0xff));
+	at_rtp_profile_end = fr_pin(pkt->data + fr_bound(rtp_profile_end, v6 ? 0xff : 0x7f));
 	if (at_rtp_profile_end > pkt->data_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (rtp_profile_end > pkt->udp_end)
-		return fr_up(skb, PROG_VIDEO + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* {name: "words", bits: 16, when: "extended == 1"}, */
 	__u64 rtp_words_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
 	__u64 rtp_words_size;
 	if (rtp_words_present) { /* words */
 		if (at_rtp_profile_end + 2 > pkt->data_end)
-			return fr_up(skb, PROG_VIDEO + reason_truncated);
+			return fr_up(skb, pkt->prog + reason_truncated);
 		rtp_words_size = 2;
 		pkt->rtp_words = be16(at_rtp_profile_end);
 	} else {
@@ -1558,14 +1328,31 @@ static __always_inline int video_ipv6(struct __sk_buff *skb, struct video_packet
 		pkt->rtp_words = 0;
 	}
 	pkt->rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
+	if (pkt->prog == PROG_AUDIO) {
+		if (v6) {
+			return audio_ip_further(skb, pkt, 1);
+		}
 
-	return video_ipv6_further(skb, pkt);
+		return audio_ip_further(skb, pkt, 0);
+	}
+	if (v6) {
+		return video_ip_further(skb, pkt, 1);
+	}
+
+	return video_ip_further(skb, pkt, 0);
 }
+
+/*
+ * prog_video: tc/ingress
+ *	eth ipv4 udp rtp vp8
+ *	eth ipv6 udp rtp vp8
+ */
 
 SEC("tc") int prog_video(struct __sk_buff *skb)
 {
-	struct video_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_VIDEO;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -1585,9 +1372,9 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return video_ipv4(skb, &pkt);
+		return shared_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return video_ipv6(skb, &pkt);
+		return shared_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_VIDEO + reason_not_ip);
 }
 
@@ -1597,915 +1384,11 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
  *	eth ipv6 udp rtp
  */
 
-/* What is known of a packet. */
-struct audio_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 rtp_profile;
-	__u64 rtp_words;
-	__u64 rtp_words_end;
-	__u64 rtp_extensions_end;
-	__u64 priority;
-	struct val_streams *stream;
-};
-
-static __always_inline int audio_ipv4_send(struct __sk_buff *skb, struct audio_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_AUDIO + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-/* What is the same for all receivers. */
-struct audio_same1 {
-	__u64 clock;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 rest1;
-	__u64 quiet;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 rtp_extensions_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct audio_fan1 {
-	struct __sk_buff *skb;
-	struct list_subscribers *list;
-	void *front;
-};
-
-static __always_inline int audio_write1(struct __sk_buff *skb, void *front, __u64 number,
-					struct receiver_subscribers *r, struct audio_same1 *same)
-{
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	struct hdr_rtp *saved_rtp = front + 42;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) +
-					  bpf_htons(0x8000ULL |
-						    (((be8(&saved_rtp->version_to_csrcs) >> 5) &
-						      1) << 13) |
-						    (((be8(&saved_rtp->version_to_csrcs) >> 4) &
-						      1) << 12) |
-						    ((be8(&saved_rtp->version_to_csrcs) & 15) <<
-						     8) | ((be8(&saved_rtp->marker_payload_type) >>
-							    7) << 7) | (__u64)r->payload_type) +
-					  bpf_htons(number) +
-					  bpf_htonl((be32(&saved_rtp->timestamp) +
-						     (__u64)r->timestamp) & 0xffffffffULL) +
-					  bpf_htonl(r->ssrc));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					 fr_v4(r->remote.addr));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 54 > (void *)(long)skb->data_end))
-		return 1;
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_rtp *new_rtp = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, fr_v4(r->local.addr));
-	st32(new_ipv4->dst, fr_v4(r->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st16(&new_rtp->version_to_csrcs,
-	     bpf_htons(0x8000ULL | (((be8(&saved_rtp->version_to_csrcs) >> 5) & 1) << 13) |
-		       (((be8(&saved_rtp->version_to_csrcs) >> 4) & 1) << 12) |
-		       ((be8(&saved_rtp->version_to_csrcs) & 15) << 8) |
-		       ((be8(&saved_rtp->marker_payload_type) >> 7) << 7) |
-		       (__u64)r->payload_type));
-	st16(&new_rtp->sequence, bpf_htons(number));
-	st32(&new_rtp->timestamp,
-	     bpf_htonl((be32(&saved_rtp->timestamp) + (__u64)r->timestamp) & 0xffffffffULL));
-	st32(&new_rtp->ssrc, bpf_htonl(r->ssrc));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 36);
-	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
-}
-
-static __always_inline long audio_copy1(struct __sk_buff *skb, void *front, __u64 udp_end,
-					__u64 rtp_extensions_end, __u64 priority, __u64 came,
-					__u64 number, struct receiver_subscribers *r,
-					struct audio_same1 *same)
-{
-	struct hdr_rtp *saved_rtp = front + 42;
-
-	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->rate, 0);
-	__u64 spent0 = udp_end - 42;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_refused_rate);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_contended);
-
-	if (unlikely(audio_write1(skb, front, number, r, same))) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, PROG_AUDIO + reason_refused_by_device);
-	}
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-
-	/* {emit: sent: {original: "rtp.sequence", number: "number"}}, */
-	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-	if (event0) {
-		fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
-		st32((void *)event0 + 20, 0);
-		event0->original = be16(&saved_rtp->sequence);
-		event0->number = number;
-		same->quiet |= fr_submit_more(&event0->head, same->clock);
-	} else {
-		fr_lose(1);
-	}
-
-	/* {count: {counter: "r.skipped", by: "came"}}, {count: "r.sent"}, {count: {counter: "... */
-	fr_shared_add(r->skipped, came);
-	fr_shared_add(r->sent, 1);
-	fr_shared_add(r->octets, udp_end - rtp_extensions_end);
-	return 0;
-}
-
-static __noinline long audio_turn1(__u32 i, struct audio_fan1 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct audio_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 udp_end = same->udp_end;
-	__u64 rtp_extensions_end = same->rtp_extensions_end;
-	__u64 priority = same->priority;
-	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
-	struct hdr_rtp *saved_rtp = front + 42;
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.b... */
-	if (priority >
-	    (((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL ?
-	     (__u64)r->layer : (__u64)r->before)) {
-		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_layer);
-	}
-
-	/* {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.se... */
-	__u64 came = fr_shared_get(r->sent) == 0 ? be16(&saved_rtp->sequence) : 0ULL;
-	__u64 number = ((__u64)r->first +
-			(fr_shared_get(r->sent) == 0 ? 0ULL :
-			 be16(&saved_rtp->sequence) - fr_shared_get(r->skipped))) & 0xffff;
-
-	/* {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": ... */
-	if (!(r->payload_type <= 63 || r->payload_type >= 96))
-		return fr_decline(r->receiver, skb->len,
-				  PROG_AUDIO + reason_unfit_rtp_payload_type);
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_address_family);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_AUDIO + reason_no_route_2));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_too_big_2);
-	return audio_copy1(skb, front, udp_end, rtp_extensions_end, priority, came, number, r,
-			   same);
-}
-
-static __always_inline int audio_fan1(struct __sk_buff *skb, struct audio_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_rtp *rtp = pkt->data + 42;
-	__u32 len = skb->len;
-
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
-	struct group_subscribers key __attribute__((aligned(8))) = {};
-	struct list_subscribers *list;
-
-	fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
-	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
-	key.ssrc = be32(&rtp->ssrc);
-	list = list_of_subscribers(&key);
-	if (!list)
-		return fr_up(skb, PROG_AUDIO + reason_no_subscribers);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_AUDIO + reason_no_memory);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 54);
-	if (!front)
-		return fr_up(skb, PROG_AUDIO + reason_no_memory);
-	struct audio_same1 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_rtp *saved_rtp = front + 42;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	same->clock = 0;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_AUDIO + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + ld32(&saved_rtp->version_to_csrcs) +
-		 ld32(&saved_rtp->timestamp) + ld32(&saved_rtp->ssrc) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->quiet = 0;
-	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end;
-	same->rtp_extensions_end = pkt->rtp_extensions_end;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, 18, 36);
-
-	same->copies0 = 0;
-	struct audio_fan1 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, audio_turn1, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, 54, 0))
-		return fr_drop(len, PROG_AUDIO + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 36);
-
-	fr_count_copies(PROG_AUDIO + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_AUDIO + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int audio_ipv4_rules(struct __sk_buff *skb, struct audio_packet *pkt)
-{
-	struct hdr_rtp *rtp = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-
-	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
-	if (((be16(&rtp->sequence) - (__u64)pkt->stream->highest - 1) & 0xffff) >= 0x8000) {
-		fr_named_add(0, 1);
-		return audio_ipv4_send(skb, pkt);
-	}
-
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
-	if (pkt->udp_end - 34 > 0x4000)
-		return fr_up(skb, PROG_AUDIO + reason_too_big);
-	if (be16(&udp->checksum) == 0 ||
-	    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb))))
-		return fr_up(skb, PROG_AUDIO + reason_udp_checksum);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      (partial >> 16) >= pkt->rtp_extensions_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_AUDIO + reason_partial_checksum);
-	{
-		struct key_streams key __attribute__((aligned(8))) = {};
-		struct val_streams val __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
-		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
-		key.ssrc = be32(&rtp->ssrc);
-		val.highest = be16(&rtp->sequence);
-		fr_learning(0);
-		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
-			return fr_up(skb, PROG_AUDIO + reason_full_streams);
-	}
-	return audio_fan1(skb, pkt);
-}
-
-static __always_inline int audio_ipv4_further(struct __sk_buff *skb, struct audio_packet *pkt)
-{
-	void *at_rtp_words_end;
-	void *at_rtp_extensions_end;
-	struct hdr_rtp *rtp = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-
-	/* {name: "words", bits: 16, when: "extended == 1"}, */
-	at_rtp_words_end = fr_pin(pkt->data + fr_bound(pkt->rtp_words_end, 0x7f));
-	if (at_rtp_words_end > pkt->data_end)
-		return fr_up(skb, PROG_AUDIO + reason_truncated);
-	if (pkt->rtp_words_end > pkt->udp_end)
-		return fr_up(skb, PROG_AUDIO + reason_truncated);
-
-	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
-	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
-	__u64 rtp_extensions_size;
-	if (rtp_extensions_present) { /* extensions */
-		rtp_extensions_size = pkt->rtp_words * 4;
-		if (rtp_extensions_size > 128)
-			return fr_up(skb, PROG_AUDIO + reason_rtp_extensions);
-	} else {
-		rtp_extensions_size = 0;
-	}
-	pkt->rtp_extensions_end = fr_forget(skb, pkt->rtp_words_end + rtp_extensions_size);
-	at_rtp_extensions_end = fr_pin(pkt->data + fr_bound(pkt->rtp_extensions_end, 0xff));
-	if (at_rtp_extensions_end > pkt->data_end)
-		return fr_up(skb, PROG_AUDIO + reason_truncated);
-	if (pkt->rtp_extensions_end > pkt->udp_end)
-		return fr_up(skb, PROG_AUDIO + reason_truncated);
-
-	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_AUDIO + reason_gso_packet);
-
-	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
-	__u64 rtp_extensions_found;
-	__u64 rtp_extensions_element;
-	{
-		__u64 form = pkt->rtp_profile == 0xbede ? FR_FORM(1, 1, 0, 15) :
-			(pkt->rtp_profile & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
-		__u64 element = form == FR_NO_FORM ? 0 :
-			fr_find_element(skb, pkt->rtp_words_end,
-					pkt->rtp_words_end + rtp_extensions_size, form,
-					set_extension);
-
-		rtp_extensions_found = element != 0;
-		rtp_extensions_element = element ?
-			fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-	}
-	__u64 priority_value = rtp_extensions_found ? (rtp_extensions_element >> 56) & 255 : 0ULL;
-	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
-	if ((be8(&rtp->marker_payload_type) & 127) == set_vp8)
-		return fr_up(skb, PROG_AUDIO + reason_no_match);
-
-	/* lookup: stream: streams: names */
-	{
-		struct key_streams key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
-		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
-		key.ssrc = be32(&rtp->ssrc);
-		enum fr_found found = find_streams(&key, pkt->lease, 0, &pkt->stream);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_AUDIO + reason_no_streams,
-					 PROG_AUDIO + reason_changing);
-	}
-
-	return audio_ipv4_rules(skb, pkt);
-}
-
-static __always_inline int audio_ipv4(struct __sk_buff *skb, struct audio_packet *pkt)
-{
-	void *at_rtp_csrc_list_end;
-	void *at_rtp_profile_end;
-	struct hdr_rtp *rtp = pkt->data + 42;
-	__u64 rtp_csrc_list_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_AUDIO + why);
-
-	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-	why = check_rtp(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &rtp_csrc_list_end);
-	if (why)
-		return fr_up(skb, PROG_AUDIO + why);
-	at_rtp_csrc_list_end = fr_pin(pkt->data + fr_bound(rtp_csrc_list_end, 0x7f));
-	if (at_rtp_csrc_list_end > pkt->data_end)
-		return fr_up(skb, PROG_AUDIO + reason_truncated);
-	if (rtp_csrc_list_end > pkt->udp_end)
-		return fr_up(skb, PROG_AUDIO + reason_truncated);
-
-	/* {name: "profile", bits: 16, when: "extended == 1"}, */
-	__u64 rtp_profile_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
-	__u64 rtp_profile_size;
-	if (rtp_profile_present) { /* profile */
-		if (at_rtp_csrc_list_end + 2 > pkt->data_end)
-			return fr_up(skb, PROG_AUDIO + reason_truncated);
-		rtp_profile_size = 2;
-		pkt->rtp_profile = be16(at_rtp_csrc_list_end);
-	} else {
-		rtp_profile_size = 0;
-		pkt->rtp_profile = 0;
-	}
-	__u64 rtp_profile_end = fr_forget(skb, rtp_csrc_list_end + rtp_profile_size);
-	at_rtp_profile_end = fr_pin(pkt->data + fr_bound(rtp_profile_end, 0x7f));
-	if (at_rtp_profile_end > pkt->data_end)
-		return fr_up(skb, PROG_AUDIO + reason_truncated);
-	if (rtp_profile_end > pkt->udp_end)
-		return fr_up(skb, PROG_AUDIO + reason_truncated);
-
-	/* {name: "words", bits: 16, when: "extended == 1"}, */
-	__u64 rtp_words_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
-	__u64 rtp_words_size;
-	if (rtp_words_present) { /* words */
-		if (at_rtp_profile_end + 2 > pkt->data_end)
-			return fr_up(skb, PROG_AUDIO + reason_truncated);
-		rtp_words_size = 2;
-		pkt->rtp_words = be16(at_rtp_profile_end);
-	} else {
-		rtp_words_size = 0;
-		pkt->rtp_words = 0;
-	}
-	pkt->rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
-
-	return audio_ipv4_further(skb, pkt);
-}
-
-static __always_inline int audio_ipv6_send(struct __sk_buff *skb, struct audio_packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(PROG_AUDIO + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-/* What is the same for all receivers. */
-struct audio_same2 {
-	__u64 clock;
-	__u32 kind0;
-	__u64 rest0;
-	__u64 quiet;
-	__u64 ip_end;
-	__u64 udp_end;
-	__u64 rtp_extensions_end;
-	__u64 priority;
-	__s64 csum;
-	__u64 copies0;
-};
-
-struct audio_fan2 {
-	struct __sk_buff *skb;
-	struct list_subscribers *list;
-	void *front;
-};
-
-static __always_inline int audio_write2(struct __sk_buff *skb, void *front, __u64 number,
-					struct receiver_subscribers *r, struct audio_same2 *same)
-{
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	struct hdr_rtp *saved_rtp = front + 62;
-	void *data;
-
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) +
-					  bpf_htons(0x8000ULL |
-						    (((be8(&saved_rtp->version_to_csrcs) >> 5) &
-						      1) << 13) |
-						    (((be8(&saved_rtp->version_to_csrcs) >> 4) &
-						      1) << 12) |
-						    ((be8(&saved_rtp->version_to_csrcs) & 15) <<
-						     8) | ((be8(&saved_rtp->marker_payload_type) >>
-							    7) << 7) | (__u64)r->payload_type) +
-					  bpf_htons(number) +
-					  bpf_htonl((be32(&saved_rtp->timestamp) +
-						     (__u64)r->timestamp) & 0xffffffffULL) +
-					  bpf_htonl(r->ssrc));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 74 > (void *)(long)skb->data_end))
-		return 1;
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_rtp *new_rtp = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st16(&new_rtp->version_to_csrcs,
-	     bpf_htons(0x8000ULL | (((be8(&saved_rtp->version_to_csrcs) >> 5) & 1) << 13) |
-		       (((be8(&saved_rtp->version_to_csrcs) >> 4) & 1) << 12) |
-		       ((be8(&saved_rtp->version_to_csrcs) & 15) << 8) |
-		       ((be8(&saved_rtp->marker_payload_type) >> 7) << 7) |
-		       (__u64)r->payload_type));
-	st16(&new_rtp->sequence, bpf_htons(number));
-	st32(&new_rtp->timestamp,
-	     bpf_htonl((be32(&saved_rtp->timestamp) + (__u64)r->timestamp) & 0xffffffffULL));
-	st32(&new_rtp->ssrc, bpf_htonl(r->ssrc));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 60);
-	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
-}
-
-static __always_inline long audio_copy2(struct __sk_buff *skb, void *front, __u64 udp_end,
-					__u64 rtp_extensions_end, __u64 priority, __u64 came,
-					__u64 number, struct receiver_subscribers *r,
-					struct audio_same2 *same)
-{
-	struct hdr_rtp *saved_rtp = front + 62;
-
-	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->rate, 0);
-	__u64 spent0 = udp_end - 62;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_refused_rate);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_contended);
-
-	if (unlikely(audio_write2(skb, front, number, r, same))) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, PROG_AUDIO + reason_refused_by_device);
-	}
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-
-	/* {emit: sent: {original: "rtp.sequence", number: "number"}}, */
-	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-	if (event0) {
-		fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
-		st32((void *)event0 + 20, 0);
-		event0->original = be16(&saved_rtp->sequence);
-		event0->number = number;
-		same->quiet |= fr_submit_more(&event0->head, same->clock);
-	} else {
-		fr_lose(1);
-	}
-
-	/* {count: {counter: "r.skipped", by: "came"}}, {count: "r.sent"}, {count: {counter: "... */
-	fr_shared_add(r->skipped, came);
-	fr_shared_add(r->sent, 1);
-	fr_shared_add(r->octets, udp_end - rtp_extensions_end);
-	return 0;
-}
-
-static __noinline long audio_turn2(__u32 i, struct audio_fan2 *fan)
-{
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct audio_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 udp_end = same->udp_end;
-	__u64 rtp_extensions_end = same->rtp_extensions_end;
-	__u64 priority = same->priority;
-	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
-	struct hdr_rtp *saved_rtp = front + 62;
-	struct hdr_udp *saved_udp = front + 54;
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.b... */
-	if (priority >
-	    (((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL ?
-	     (__u64)r->layer : (__u64)r->before)) {
-		fr_shared_add(r->skipped, fr_shared_get(r->sent) == 0 ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_layer);
-	}
-
-	/* {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.se... */
-	__u64 came = fr_shared_get(r->sent) == 0 ? be16(&saved_rtp->sequence) : 0ULL;
-	__u64 number = ((__u64)r->first +
-			(fr_shared_get(r->sent) == 0 ? 0ULL :
-			 be16(&saved_rtp->sequence) - fr_shared_get(r->skipped))) & 0xffff;
-
-	/* {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": ... */
-	if (!(r->payload_type <= 63 || r->payload_type >= 96))
-		return fr_decline(r->receiver, skb->len,
-				  PROG_AUDIO + reason_unfit_rtp_payload_type);
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_address_family);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_udp_checksum_2);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, PROG_AUDIO + reason_no_route_2));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, PROG_AUDIO + reason_too_big_2);
-	return audio_copy2(skb, front, udp_end, rtp_extensions_end, priority, came, number, r,
-			   same);
-}
-
-static __always_inline int audio_fan2(struct __sk_buff *skb, struct audio_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_rtp *rtp = pkt->data + 62;
-	__u32 len = skb->len;
-
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
-	struct group_subscribers key __attribute__((aligned(8))) = {};
-	struct list_subscribers *list;
-
-	fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
-	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
-	key.ssrc = be32(&rtp->ssrc);
-	list = list_of_subscribers(&key);
-	if (!list)
-		return fr_up(skb, PROG_AUDIO + reason_no_subscribers);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, PROG_AUDIO + reason_no_memory);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 74);
-	if (!front)
-		return fr_up(skb, PROG_AUDIO + reason_no_memory);
-	struct audio_same2 *same = front + FR_NEEDS_FRONT;
-	struct hdr_udp *saved_udp = front + 54;
-	struct hdr_rtp *saved_rtp = front + 62;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	same->clock = 0;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
-				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
-					  fr_add64(ld64(saved_ipv6->src + 8)) +
-					  fr_add64(ld64(saved_ipv6->dst)) +
-					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, PROG_AUDIO + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
-		 fr_sum_of(ld16(&saved_udp->checksum)) -
-		 ((__u64)ld32(&saved_udp->src_port) + ld32(&saved_rtp->version_to_csrcs) +
-		  ld32(&saved_rtp->timestamp) + ld32(&saved_rtp->ssrc) +
-		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->quiet = 0;
-	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end;
-	same->rtp_extensions_end = pkt->rtp_extensions_end;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 60);
-
-	same->copies0 = 0;
-	struct audio_fan2 fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, audio_turn2, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, 74, 0))
-		return fr_drop(len, PROG_AUDIO + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 60);
-
-	fr_count_copies(PROG_AUDIO + reason_copy, same->copies0, skb->len);
-	fr_count(PROG_AUDIO + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int audio_ipv6_rules(struct __sk_buff *skb, struct audio_packet *pkt)
-{
-	struct hdr_rtp *rtp = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-
-	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
-	if (((be16(&rtp->sequence) - (__u64)pkt->stream->highest - 1) & 0xffff) >= 0x8000) {
-		fr_named_add(0, 1);
-		return audio_ipv6_send(skb, pkt);
-	}
-
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
-	if (pkt->udp_end - 54 > 0x4000)
-		return fr_up(skb, PROG_AUDIO + reason_too_big);
-	if (be16(&udp->checksum) == 0 ||
-	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-		       bpf_htons(be16(&udp->length)) +
-		       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
-		return fr_up(skb, PROG_AUDIO + reason_udp_checksum);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      (partial >> 16) >= pkt->rtp_extensions_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_AUDIO + reason_partial_checksum);
-	{
-		struct key_streams key __attribute__((aligned(8))) = {};
-		struct val_streams val __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
-		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
-		key.ssrc = be32(&rtp->ssrc);
-		val.highest = be16(&rtp->sequence);
-		fr_learning(0);
-		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
-			return fr_up(skb, PROG_AUDIO + reason_full_streams);
-	}
-	return audio_fan2(skb, pkt);
-}
-
-static __always_inline int audio_ipv6_further(struct __sk_buff *skb, struct audio_packet *pkt)
-{
-	void *at_rtp_words_end;
-	void *at_rtp_extensions_end;
-	struct hdr_rtp *rtp = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* {name: "words", bits: 16, when: "extended == 1"}, */
-	at_rtp_words_end = fr_pin(pkt->data + fr_bound(pkt->rtp_words_end, 0xff));
-	if (at_rtp_words_end > pkt->data_end)
-		return fr_up(skb, PROG_AUDIO + reason_truncated);
-	if (pkt->rtp_words_end > pkt->udp_end)
-		return fr_up(skb, PROG_AUDIO + reason_truncated);
-
-	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
-	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
-	__u64 rtp_extensions_size;
-	if (rtp_extensions_present) { /* extensions */
-		rtp_extensions_size = pkt->rtp_words * 4;
-		if (rtp_extensions_size > 128)
-			return fr_up(skb, PROG_AUDIO + reason_rtp_extensions);
-	} else {
-		rtp_extensions_size = 0;
-	}
-	pkt->rtp_extensions_end = fr_forget(skb, pkt->rtp_words_end + rtp_extensions_size);
-	at_rtp_extensions_end = fr_pin(pkt->data + fr_bound(pkt->rtp_extensions_end, 0x1ff));
-	if (at_rtp_extensions_end > pkt->data_end)
-		return fr_up(skb, PROG_AUDIO + reason_truncated);
-	if (pkt->rtp_extensions_end > pkt->udp_end)
-		return fr_up(skb, PROG_AUDIO + reason_truncated);
-
-	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_AUDIO + reason_gso_packet);
-
-	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
-	__u64 rtp_extensions_found;
-	__u64 rtp_extensions_element;
-	{
-		__u64 form = pkt->rtp_profile == 0xbede ? FR_FORM(1, 1, 0, 15) :
-			(pkt->rtp_profile & 0xfff0) == 0x1000 ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
-		__u64 element = form == FR_NO_FORM ? 0 :
-			fr_find_element(skb, pkt->rtp_words_end,
-					pkt->rtp_words_end + rtp_extensions_size, form,
-					set_extension);
-
-		rtp_extensions_found = element != 0;
-		rtp_extensions_element = element ?
-			fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-	}
-	__u64 priority_value = rtp_extensions_found ? (rtp_extensions_element >> 56) & 255 : 0ULL;
-	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
-	if ((be8(&rtp->marker_payload_type) & 127) == set_vp8)
-		return fr_up(skb, PROG_AUDIO + reason_no_match);
-
-	/* lookup: stream: streams: names */
-	{
-		struct key_streams key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
-		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
-		key.ssrc = be32(&rtp->ssrc);
-		enum fr_found found = find_streams(&key, pkt->lease, 0, &pkt->stream);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_AUDIO + reason_no_streams,
-					 PROG_AUDIO + reason_changing);
-	}
-
-	return audio_ipv6_rules(skb, pkt);
-}
-
-static __always_inline int audio_ipv6(struct __sk_buff *skb, struct audio_packet *pkt)
-{
-	void *at_rtp_csrc_list_end;
-	void *at_rtp_profile_end;
-	struct hdr_rtp *rtp = pkt->data + 62;
-	__u64 rtp_csrc_list_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_AUDIO + why);
-
-	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-	why = check_rtp(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &rtp_csrc_list_end);
-	if (why)
-		return fr_up(skb, PROG_AUDIO + why);
-	at_rtp_csrc_list_end = fr_pin(pkt->data + fr_bound(rtp_csrc_list_end, 0xff));
-	if (at_rtp_csrc_list_end > pkt->data_end)
-		return fr_up(skb, PROG_AUDIO + reason_truncated);
-	if (rtp_csrc_list_end > pkt->udp_end)
-		return fr_up(skb, PROG_AUDIO + reason_truncated);
-
-	/* {name: "profile", bits: 16, when: "extended == 1"}, */
-	__u64 rtp_profile_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
-	__u64 rtp_profile_size;
-	if (rtp_profile_present) { /* profile */
-		if (at_rtp_csrc_list_end + 2 > pkt->data_end)
-			return fr_up(skb, PROG_AUDIO + reason_truncated);
-		rtp_profile_size = 2;
-		pkt->rtp_profile = be16(at_rtp_csrc_list_end);
-	} else {
-		rtp_profile_size = 0;
-		pkt->rtp_profile = 0;
-	}
-	__u64 rtp_profile_end = fr_forget(skb, rtp_csrc_list_end + rtp_profile_size);
-	at_rtp_profile_end = fr_pin(pkt->data + fr_bound(rtp_profile_end, 0xff));
-	if (at_rtp_profile_end > pkt->data_end)
-		return fr_up(skb, PROG_AUDIO + reason_truncated);
-	if (rtp_profile_end > pkt->udp_end)
-		return fr_up(skb, PROG_AUDIO + reason_truncated);
-
-	/* {name: "words", bits: 16, when: "extended == 1"}, */
-	__u64 rtp_words_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
-	__u64 rtp_words_size;
-	if (rtp_words_present) { /* words */
-		if (at_rtp_profile_end + 2 > pkt->data_end)
-			return fr_up(skb, PROG_AUDIO + reason_truncated);
-		rtp_words_size = 2;
-		pkt->rtp_words = be16(at_rtp_profile_end);
-	} else {
-		rtp_words_size = 0;
-		pkt->rtp_words = 0;
-	}
-	pkt->rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
-
-	return audio_ipv6_further(skb, pkt);
-}
-
 SEC("tc") int prog_audio(struct __sk_buff *skb)
 {
-	struct audio_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_AUDIO;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -2523,8 +1406,8 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 	if (why)
 		return fr_up(skb, PROG_AUDIO + why);
 	if (be16(&eth->type) == ETH_P_IP)
-		return audio_ipv4(skb, &pkt);
+		return shared_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return audio_ipv6(skb, &pkt);
+		return shared_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_AUDIO + reason_not_ip);
 }

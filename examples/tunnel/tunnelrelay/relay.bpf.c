@@ -176,10 +176,10 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(32, 0);
-	FR_COPY(16, 4);
-	FR_COPY(8, 6);
-	FR_COPY(32, 8);
+	all |= fr_copy32(to + 0, from + 0);
+	all |= fr_copy16(to + 4, from + 4);
+	all |= fr_copy8(to + 6, from + 6);
+	all |= fr_copy32(to + 8, from + 8);
 	return all;
 }
 
@@ -201,7 +201,7 @@ static __always_inline __u64 copy_own(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(32, 0);
+	all |= fr_copy32(to + 0, from + 0);
 	return all;
 }
 
@@ -239,22 +239,22 @@ enum {
 	PROG_VXLAN_IN = 264, PROG_GENEVE_IN = 330, PROG_IPIP_IN = 396, PROG_FOU_IN = 462,
 };
 
-/*
- * prog_vxlan_out: tc/ingress
- *	eth ipv4_any
- *	eth ipv6
- */
-
 /* What is known of a packet. */
-struct vxlan_out_packet {
+struct packet {
 	void *data;
 	void *data_end;
+	const struct fr_lease *lease;
+	__u32 prog;
 	__u64 inner_options_end;
 	__u64 inner_end;
 	__u64 payload_len;
-	__u64 payload_len_2;
-	__u64 payload_len_3;
 	struct val_networks *n;
+	__u64 udp_end;
+	__u64 payload_len_2;
+	struct val_peers *p;
+	struct val_own *own;
+	__u64 geneve_options_end;
+	void *at_geneve_options_end;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -295,47 +295,85 @@ static __always_inline __u32 check_ipv4_any(struct __sk_buff *skb, void *data, v
 	return 0;
 }
 
-static __always_inline int vxlan_out_ipv4_any_send(struct __sk_buff *skb,
-						   struct vxlan_out_packet *pkt)
+static __always_inline int shared_out_ipv4_any_send_2(struct __sk_buff *skb, struct packet *pkt,
+						      const int second)
 {
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 64;
+	const __u32 headers_len = 14,
+		new_headers_len = (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+				   pkt->prog == PROG_FOU_OUT) ? 42 : 34;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 50 - 14));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv4_any->src + 3) * 31 +
-					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 50 - 34));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len +
+					     (pkt->inner_options_end +
+					      ((pkt->prog == PROG_VXLAN_OUT ||
+						pkt->prog == PROG_GENEVE_OUT ||
+						pkt->prog == PROG_FOU_OUT) ? 28 : 20) - 14));
+	__be16 udp_src_port = 0;
+	__be16 udp_dst_port = 0;
+	__be16 udp_length = 0;
+
+	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+	    pkt->prog == PROG_FOU_OUT) {
+		udp_src_port = bpf_htons(0xc000ULL +
+					 ((__u64)ld8(ipv4_any->src + 3) * 31 +
+					  (__u64)ld8(ipv4_any->dst + 3)));
+		udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
+					 0x15b4ULL);
+		udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 28 - 34));
+	}
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
+	__u64 udp_pseudo = 0;
+	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+	    pkt->prog == PROG_FOU_OUT) {
+		udp_pseudo = 0;
+		if (second) {
+			/* udp.checksum, without what the kernel may have left to a device */
+			if (!fr_facts)
+				return fr_up(skb, pkt->prog + reason_no_memory);
+			udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
+				udp_length + bpf_htons(IPPROTO_UDP);
+		}
+	}
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
+					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
+					   ((pkt->prog == PROG_VXLAN_OUT ||
+					     pkt->prog == PROG_GENEVE_OUT ||
+					     pkt->prog == PROG_FOU_OUT) ? 0x1180 : 0x480));
 	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len,
 			    pkt->payload_len + (pkt->inner_options_end - 14),
-			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP | FR_IN_ETHERNET :
+			    (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+			     pkt->prog == PROG_FOU_OUT) ? (second ? 0 :
+							   skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP :
+							   0) : skb->gso_size ? FR_IN_IPV4 :
 			    0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_VXLAN_OUT + reason_fault);
-	if (unlikely(pkt->data + 76 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_VXLAN_OUT + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data +
+		     ((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+		       pkt->prog == PROG_FOU_OUT) ? 54 : 46) > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 62);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN,
+				       (pkt->prog == PROG_VXLAN_OUT ||
+					pkt->prog == PROG_GENEVE_OUT || pkt->prog == PROG_FOU_OUT) ?
+				       40 : 32);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_vxlan *new_vxlan = pkt->data + 42;
-	struct hdr_eth *new_eth_2 = pkt->data + 50;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 64;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data +
+		((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+		  pkt->prog == PROG_FOU_OUT) ? 42 : 34);
 	if (direct)
 		fr_link(pkt->data, &pkt->n->hop_remote);
 
@@ -343,54 +381,73 @@ static __always_inline int vxlan_out_ipv4_any_send(struct __sk_buff *skb,
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st16(&new_ipv4->ttl,
+	     bpf_htons((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+			pkt->prog == PROG_FOU_OUT) ? 0x4011 : 0x4004));
 	st32(new_ipv4->src, fr_v4(pkt->n->local));
 	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x12b5));
-	st16(&new_udp->length, udp_length);
-	st16(&new_udp->checksum, bpf_htons(0));
-	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
-	st32(new_eth_2->dst, ld32(pkt->n->mac));
-	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
-	st32(new_eth_2->src, ld32(pkt->n->own));
-	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
-	st16(&new_eth_2->type, bpf_htons(0x800));
+	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+	    pkt->prog == PROG_FOU_OUT) {
+		st16(&new_udp->src_port, udp_src_port);
+		st16(&new_udp->dst_port, udp_dst_port);
+		st16(&new_udp->length, udp_length);
+		if (!second)
+			st16(&new_udp->checksum, bpf_htons(0));
+	}
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
+	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+	    pkt->prog == PROG_FOU_OUT) {
+		if (second)
+			st16(&new_udp->checksum, 0);
+	}
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 62);
+	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+	    pkt->prog == PROG_FOU_OUT) {
+		if (second) {
+			udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
+			st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+		}
+	}
+	fr_complete_end(skb, csum, ETH_HLEN,
+			(pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+			 pkt->prog == PROG_FOU_OUT) ? 40 : 32);
 
-	fr_count(PROG_VXLAN_OUT + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int vxlan_out_ipv4_any_send_2(struct __sk_buff *skb,
-						     struct vxlan_out_packet *pkt)
+static __always_inline int shared_out_ipv4_any_send(struct __sk_buff *skb, struct packet *pkt,
+						    const int second)
 {
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 64;
+	const __u32 headers_len = 14, new_headers_len = pkt->prog == PROG_GENEVE_OUT ? 72 : 64;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 50 - 14));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len +
+					     (pkt->inner_options_end +
+					      (pkt->prog == PROG_GENEVE_OUT ? 58 : 50) - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 50 - 34));
+	__be16 udp_length = bpf_htons(pkt->payload_len +
+				      (pkt->inner_options_end +
+				       (pkt->prog == PROG_GENEVE_OUT ? 58 : 50) - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-
-	/* udp.checksum, without what the kernel may have left to a device */
-	if (!fr_facts)
-		return fr_up(skb, PROG_VXLAN_OUT + reason_no_memory);
-	__u64 udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + udp_length +
-		bpf_htons(IPPROTO_UDP);
+	__u64 udp_pseudo = 0;
+	if (second) {
+		/* udp.checksum, without what the kernel may have left to a device */
+		if (!fr_facts)
+			return fr_up(skb, pkt->prog + reason_no_memory);
+		udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + udp_length +
+			bpf_htons(IPPROTO_UDP);
+	}
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
@@ -398,19 +455,31 @@ static __always_inline int vxlan_out_ipv4_any_send_2(struct __sk_buff *skb,
 	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 14), 0, &pkt->data);
+			    pkt->payload_len + (pkt->inner_options_end - 14), second ? 0 :
+			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP | FR_IN_ETHERNET :
+			    0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_VXLAN_OUT + reason_fault);
-	if (unlikely(pkt->data + 76 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_VXLAN_OUT + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 62);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data +
+		     (pkt->prog == PROG_GENEVE_OUT ? 84 : 76) > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+	__s64 csum;
+	if (pkt->prog == PROG_GENEVE_OUT) {
+		csum = bpf_csum_update(skb, 0);
+		if (unlikely(csum >= 0)) {
+			csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+			csum = fr_complete_without(skb, csum, 78, 6);
+		}
+	} else {
+		csum = fr_complete_begin(skb, ETH_HLEN, 62);
+	}
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
 	struct hdr_vxlan *new_vxlan = pkt->data + 42;
-	struct hdr_eth *new_eth_2 = pkt->data + 50;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 64;
+	struct hdr_geneve_out *new_geneve_out = pkt->data + 42;
+	struct hdr_eth *new_eth_2 = pkt->data + (pkt->prog == PROG_GENEVE_OUT ? 58 : 50);
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + (pkt->prog == PROG_GENEVE_OUT ? 72 : 64);
 	if (direct)
 		fr_link(pkt->data, &pkt->n->hop_remote);
 
@@ -422,10 +491,24 @@ static __always_inline int vxlan_out_ipv4_any_send_2(struct __sk_buff *skb,
 	st32(new_ipv4->src, fr_v4(pkt->n->local));
 	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x12b5));
+	st16(&new_udp->dst_port, bpf_htons(pkt->prog == PROG_GENEVE_OUT ? 0x17c1 : 0x12b5));
 	st16(&new_udp->length, udp_length);
-	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
+	if (pkt->prog == PROG_GENEVE_OUT) {
+		if (second) {
+			st32(&new_geneve_out->version_words, bpf_htonl(0x2006558));
+		} else {
+			st32(&new_udp->checksum, bpf_htonl(0x200));
+			st16(&new_geneve_out->protocol, bpf_htons(0x6558));
+		}
+		st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
+		st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
+		st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
+	} else {
+		if (!second)
+			st16(&new_udp->checksum, bpf_htons(0));
+		st32(&new_vxlan->flags, bpf_htonl(0x8000000));
+		st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
+	}
 	st32(new_eth_2->dst, ld32(pkt->n->mac));
 	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
 	st32(new_eth_2->src, ld32(pkt->n->own));
@@ -433,27 +516,146 @@ static __always_inline int vxlan_out_ipv4_any_send_2(struct __sk_buff *skb,
 	st16(&new_eth_2->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
-	st16(&new_udp->checksum, 0);
+	if (second)
+		st16(&new_udp->checksum, 0);
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
-	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-	fr_complete_end(skb, csum, ETH_HLEN, 62);
+	if (second) {
+		udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
+		st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	}
+	if (pkt->prog == PROG_GENEVE_OUT) {
+		if (unlikely(csum >= 0)) {
+			csum = fr_complete_with(skb, csum, 78, 6);
+			fr_complete(skb, csum, ETH_HLEN, 64);
+		}
+	} else {
+		fr_complete_end(skb, csum, ETH_HLEN, 62);
+	}
 
-	fr_count(PROG_VXLAN_OUT + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int vxlan_out_ipv4_any_send_ipv6(struct __sk_buff *skb,
-							struct vxlan_out_packet *pkt)
+static __always_inline int shared_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb,
+							   struct packet *pkt, const int second)
 {
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 84;
+	const __u32 headers_len = 14,
+		new_headers_len = (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+				   pkt->prog == PROG_FOU_OUT) ? 62 : 54;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len_2 +
-					       (pkt->inner_options_end + 70 - 54));
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len +
+					       (pkt->inner_options_end +
+						((pkt->prog == PROG_VXLAN_OUT ||
+						  pkt->prog == PROG_GENEVE_OUT ||
+						  pkt->prog == PROG_FOU_OUT) ? 48 : 40) - 54));
+	__be16 udp_src_port = 0;
+	__be16 udp_dst_port = 0;
+
+	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+	    pkt->prog == PROG_FOU_OUT) {
+		udp_src_port = bpf_htons(0xc000ULL +
+					 ((__u64)ld8(ipv4_any->src + 3) * 31 +
+					  (__u64)ld8(ipv4_any->dst + 3)));
+		udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
+					 0x15b4ULL);
+	}
+	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
+						 be8(&ipv4_any->protocol));
+
+	/* inner.checksum */
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
+	__u64 udp_pseudo = 0;
+	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+	    pkt->prog == PROG_FOU_OUT) {
+		udp_pseudo = 0;
+		if (!second) {
+			/* udp.checksum, without what the kernel may have left to a device */
+			if (!fr_facts)
+				return fr_up(skb, pkt->prog + reason_no_memory);
+			udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
+				fr_add128(ld128(pkt->n->remote)) + ipv6_payload_length +
+				bpf_htons(IPPROTO_UDP);
+		}
+	}
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 14),
+			    (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+			     pkt->prog == PROG_FOU_OUT) ?
+			    (second ? (skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP : FR_TO_IPV6) :
+			     FR_TO_IPV6) : skb->gso_size ? FR_IN_IPV6 : FR_TO_IPV6, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data +
+		     ((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+		       pkt->prog == PROG_FOU_OUT) ? 74 : 66) > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN,
+				       (pkt->prog == PROG_VXLAN_OUT ||
+					pkt->prog == PROG_GENEVE_OUT || pkt->prog == PROG_FOU_OUT) ?
+				       60 : 52);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data +
+		((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+		  pkt->prog == PROG_FOU_OUT) ? 62 : 54);
+	if (direct)
+		fr_link(pkt->data, &pkt->n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header,
+	     bpf_htons((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+			pkt->prog == PROG_FOU_OUT) ? 0x1140 : 0x440));
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
+	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+	    pkt->prog == PROG_FOU_OUT) {
+		st16(&new_udp->src_port, udp_src_port);
+		st16(&new_udp->dst_port, udp_dst_port);
+		st16(&new_udp->length, ipv6_payload_length);
+		if (second)
+			st16(&new_udp->checksum, bpf_htons(0));
+	}
+	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
+	st16(&new_ipv4_any->checksum, inner_checksum);
+	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+	    pkt->prog == PROG_FOU_OUT) {
+		if (!second) {
+			st16(&new_udp->checksum, 0);
+			udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
+			st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+		}
+	}
+	fr_complete_end(skb, csum, ETH_HLEN,
+			(pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+			 pkt->prog == PROG_FOU_OUT) ? 60 : 52);
+
+	fr_count(pkt->prog + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
+}
+
+static __always_inline int shared_out_ipv4_any_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+							 const int second)
+{
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = pkt->prog == PROG_GENEVE_OUT ? 92 : 84;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len +
+					       (pkt->inner_options_end +
+						(pkt->prog == PROG_GENEVE_OUT ? 78 : 70) - 54));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
@@ -463,34 +665,40 @@ static __always_inline int vxlan_out_ipv4_any_send_ipv6(struct __sk_buff *skb,
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-
-	/* udp.checksum, without what the kernel may have left to a device */
-	if (!fr_facts)
-		return fr_up(skb, PROG_VXLAN_OUT + reason_no_memory);
-	__u64 udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
-		fr_add128(ld128(pkt->n->remote)) + ipv6_payload_length + bpf_htons(IPPROTO_UDP);
+	__u64 udp_pseudo = 0;
+	if (!second) {
+		/* udp.checksum, without what the kernel may have left to a device */
+		if (!fr_facts)
+			return fr_up(skb, pkt->prog + reason_no_memory);
+		udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
+			fr_add128(ld128(pkt->n->remote)) + ipv6_payload_length +
+			bpf_htons(IPPROTO_UDP);
+	}
 	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len_2 + (pkt->inner_options_end - 14), FR_TO_IPV6,
-			    &pkt->data);
+			    pkt->payload_len + (pkt->inner_options_end - 14),
+			    second ? (skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP | FR_IN_ETHERNET :
+				      FR_TO_IPV6) : FR_TO_IPV6, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_VXLAN_OUT + reason_fault);
-	if (unlikely(pkt->data + 96 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_VXLAN_OUT + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data +
+		     (pkt->prog == PROG_GENEVE_OUT ? 104 : 96) > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 18);
+		csum = fr_complete_without(skb, csum, 78, pkt->prog == PROG_GENEVE_OUT ? 26 : 18);
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 54;
 	struct hdr_vxlan *new_vxlan = pkt->data + 62;
-	struct hdr_eth *new_eth_2 = pkt->data + 70;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 84;
+	struct hdr_geneve_out *new_geneve_out = pkt->data + 62;
+	struct hdr_eth *new_eth_2 = pkt->data + (pkt->prog == PROG_GENEVE_OUT ? 78 : 70);
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + (pkt->prog == PROG_GENEVE_OUT ? 92 : 84);
 	if (direct)
 		fr_link(pkt->data, &pkt->n->hop_remote);
 
@@ -501,10 +709,24 @@ static __always_inline int vxlan_out_ipv4_any_send_ipv6(struct __sk_buff *skb,
 	st128(new_ipv6->src, ld128(pkt->n->local));
 	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x12b5));
+	st16(&new_udp->dst_port, bpf_htons(pkt->prog == PROG_GENEVE_OUT ? 0x17c1 : 0x12b5));
 	st16(&new_udp->length, ipv6_payload_length);
-	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
+	if (pkt->prog == PROG_GENEVE_OUT) {
+		if (second) {
+			st32(&new_udp->checksum, bpf_htonl(0x200));
+			st16(&new_geneve_out->protocol, bpf_htons(0x6558));
+		} else {
+			st32(&new_geneve_out->version_words, bpf_htonl(0x2006558));
+		}
+		st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
+		st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
+		st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
+	} else {
+		if (second)
+			st16(&new_udp->checksum, bpf_htons(0));
+		st32(&new_vxlan->flags, bpf_htonl(0x8000000));
+		st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
+	}
 	st32(new_eth_2->dst, ld32(pkt->n->mac));
 	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
 	st32(new_eth_2->src, ld32(pkt->n->own));
@@ -512,187 +734,161 @@ static __always_inline int vxlan_out_ipv4_any_send_ipv6(struct __sk_buff *skb,
 	st16(&new_eth_2->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
-	st16(&new_udp->checksum, 0);
-	udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
-	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	if (!second) {
+		st16(&new_udp->checksum, 0);
+		udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
+		st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	}
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 18);
+		csum = fr_complete_with(skb, csum, 78, pkt->prog == PROG_GENEVE_OUT ? 26 : 18);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(PROG_VXLAN_OUT + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int vxlan_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb,
-							  struct vxlan_out_packet *pkt)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 84;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len_3 +
-					       (pkt->inner_options_end + 70 - 54));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv4_any->src + 3) * 31 +
-					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len_3 + (pkt->inner_options_end - 14),
-			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP | FR_IN_ETHERNET :
-			    FR_TO_IPV6, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_VXLAN_OUT + reason_fault);
-	if (unlikely(pkt->data + 96 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_VXLAN_OUT + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 18);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_vxlan *new_vxlan = pkt->data + 62;
-	struct hdr_eth *new_eth_2 = pkt->data + 70;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 84;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->n->local));
-	st128(new_ipv6->dst, ld128(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x12b5));
-	st16(&new_udp->length, ipv6_payload_length);
-	st16(&new_udp->checksum, bpf_htons(0));
-	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
-	st32(new_eth_2->dst, ld32(pkt->n->mac));
-	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
-	st32(new_eth_2->src, ld32(pkt->n->own));
-	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
-	st16(&new_eth_2->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 18);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(PROG_VXLAN_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int vxlan_out_ipv4_any_rules(struct __sk_buff *skb,
-						    struct vxlan_out_packet *pkt)
+static __always_inline int shared_out_ipv4_any_rules(struct __sk_buff *skb, struct packet *pkt,
+						     const int second, const int second_2)
 {
 	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
 	if (!pkt->n->v6) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_VXLAN_OUT + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
 		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_VXLAN_OUT + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->inner_options_end &&
 		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_VXLAN_OUT + reason_partial_checksum);
-
-		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (pkt->payload_len + (pkt->inner_options_end + 50 - 34) > 0x4000)
-			return fr_up(skb, PROG_VXLAN_OUT + reason_too_big);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      pkt->inner_options_end + (36ULL + pkt->payload_len))))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_VXLAN_OUT + reason_too_big);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (second_2) {
+			/* for h in front {push: {for name, fields in h {(name): {fields, if n... */
+			if (pkt->payload_len + (pkt->inner_options_end + 28 - 34) > 0x4000)
+				return fr_up(skb, pkt->prog + reason_too_big);
+			if (unlikely(!fr_fits(&pkt->n->hop_remote,
+					      pkt->inner_options_end + (14ULL + pkt->payload_len))))
+				return fr_unfit(skb, &pkt->n->hop_remote,
+						pkt->prog + reason_too_big);
+		} else {
+			/* for h in front {push: {for name, fields in h {(name): {fields, if n... */
+			if (pkt->payload_len +
+			    (pkt->inner_options_end + (second ? 58 : 50) - 34) > 0x4000)
+				return fr_up(skb, pkt->prog + reason_too_big);
+			if (unlikely(!fr_fits(&pkt->n->hop_remote,
+					      pkt->inner_options_end +
+					      ((second ? 44ULL : 36ULL) + pkt->payload_len))))
+				return fr_unfit(skb, &pkt->n->hop_remote,
+						pkt->prog + reason_too_big);
+		}
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(pkt->n->packets, 1);
-		return vxlan_out_ipv4_any_send_2(skb, pkt);
+		if (second_2)
+			return shared_out_ipv4_any_send_2(skb, pkt, 1);
+		return shared_out_ipv4_any_send(skb, pkt, 1);
 	}
 
 	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
 	if (pkt->n->sums) {
 		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_VXLAN_OUT + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_VXLAN_OUT + reason_address_family);
-		pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
+			return fr_up(skb, pkt->prog + reason_address_family);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
-			return fr_up(skb, PROG_VXLAN_OUT + reason_partial_checksum);
-		if (pkt->payload_len_2 + (pkt->inner_options_end + 70 - 54) > 0x4000)
-			return fr_up(skb, PROG_VXLAN_OUT + reason_too_big);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      pkt->inner_options_end + (56ULL + pkt->payload_len_2))))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_VXLAN_OUT + reason_too_big);
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (second_2) {
+			if (pkt->payload_len + (pkt->inner_options_end + 48 - 54) > 0x4000)
+				return fr_up(skb, pkt->prog + reason_too_big);
+			if (unlikely(!fr_fits(&pkt->n->hop_remote,
+					      pkt->inner_options_end + (34ULL + pkt->payload_len))))
+				return fr_unfit(skb, &pkt->n->hop_remote,
+						pkt->prog + reason_too_big);
+		} else {
+			if (pkt->payload_len +
+			    (pkt->inner_options_end + (second ? 78 : 70) - 54) > 0x4000)
+				return fr_up(skb, pkt->prog + reason_too_big);
+			if (unlikely(!fr_fits(&pkt->n->hop_remote,
+					      pkt->inner_options_end +
+					      ((second ? 64ULL : 56ULL) + pkt->payload_len))))
+				return fr_unfit(skb, &pkt->n->hop_remote,
+						pkt->prog + reason_too_big);
+		}
 		fr_shared_add(pkt->n->packets, 1);
-		return vxlan_out_ipv4_any_send_ipv6(skb, pkt);
+		if (second_2)
+			return shared_out_ipv4_any_send_ipv6_2(skb, pkt, 0);
+		return shared_out_ipv4_any_send_ipv6(skb, pkt, 0);
 	}
 	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xffc7 && skb->len <= pkt->inner_end)))
-		return fr_up(skb, PROG_VXLAN_OUT + reason_gso_packet);
+	if (second_2) {
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xffdd && skb->len <= pkt->inner_end)))
+			return fr_up(skb, pkt->prog + reason_gso_packet);
+	} else {
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= (second ? 0xffbf : 0xffc7) &&
+		       skb->len <= pkt->inner_end)))
+			return fr_up(skb, pkt->prog + reason_gso_packet);
+	}
 	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-		return fr_up(skb, PROG_VXLAN_OUT + reason_address_family);
-	pkt->payload_len_3 = pkt->inner_end - pkt->inner_options_end;
+		return fr_up(skb, pkt->prog + reason_address_family);
+	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_3 - 1)))
-		return fr_up(skb, PROG_VXLAN_OUT + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->n->hop_remote,
-			      skb->gso_size ? skb->gso_size + segment_front + 56 :
-			      pkt->inner_options_end + (56ULL + pkt->payload_len_3))))
-		return fr_unfit(skb, &pkt->n->hop_remote, PROG_VXLAN_OUT + reason_too_big);
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (second_2) {
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 34 :
+				      pkt->inner_options_end + (34ULL + pkt->payload_len))))
+			return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
+	} else {
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front +
+				      (second ? 64 : 56) :
+				      pkt->inner_options_end +
+				      ((second ? 64ULL : 56ULL) + pkt->payload_len))))
+			return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
+	}
 	fr_shared_add(pkt->n->packets, 1);
-	return vxlan_out_ipv4_any_send_ipv6_2(skb, pkt);
+	if (second_2)
+		return shared_out_ipv4_any_send_ipv6_2(skb, pkt, 1);
+	return shared_out_ipv4_any_send_ipv6(skb, pkt, 1);
 }
 
-static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, struct vxlan_out_packet *pkt)
+static __always_inline int shared_out_ipv4_any(struct __sk_buff *skb, struct packet *pkt)
 {
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, 14, &pkt->inner_options_end);
 
 	if (why)
-		return fr_up(skb, PROG_VXLAN_OUT + why);
+		return fr_up(skb, pkt->prog + why);
 	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
 	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_VXLAN_OUT + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 14)
-		return fr_up(skb, PROG_VXLAN_OUT + reason_ipv4_any_ihl);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
 	pkt->inner_end = 14ULL + be16(&ipv4_any->total_length);
 	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 14 ||
 	    pkt->inner_end > skb->len)
-		return fr_up(skb, PROG_VXLAN_OUT + reason_ipv4_any_total_length);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 14, pkt->inner_options_end - 14)))
-		return fr_up(skb, PROG_VXLAN_OUT + reason_ipv4_any_checksum);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, PROG_VXLAN_OUT + reason_martian_source);
+		return fr_up(skb, pkt->prog + reason_martian_source);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, PROG_VXLAN_OUT + reason_multicast);
-		return fr_up(skb, PROG_VXLAN_OUT + reason_martian_destination);
+			return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_martian_destination);
 	}
 
 	/* lookup: n: networks: ["inner.dst"] */
@@ -702,39 +898,74 @@ static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, struct vxla
 	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
 	pkt->n = find_networks(&key);
 	if (!pkt->n)
-		return fr_up(skb, PROG_VXLAN_OUT + reason_no_networks);
-
-	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-	if (!(pkt->n->kind == 1 && be8(&ipv4_any->ttl) > 1))
-		return fr_up(skb, PROG_VXLAN_OUT + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_networks);
+	if (pkt->prog == PROG_FOU_OUT) {
+		/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
+		if (!(pkt->n->kind == 4 && be8(&ipv4_any->ttl) > 1))
+			return fr_up(skb, pkt->prog + reason_no_match);
+	} else {
+		/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
+		if (!(pkt->n->kind == (pkt->prog == PROG_GENEVE_OUT ? 2 : 1) &&
+		      be8(&ipv4_any->ttl) > 1))
+			return fr_up(skb, pkt->prog + reason_no_match);
+	}
 
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
 	if (!pkt->n->v6 && !pkt->n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xffdb && skb->len <= pkt->inner_end)))
-			return fr_up(skb, PROG_VXLAN_OUT + reason_gso_packet);
+		if (pkt->prog == PROG_FOU_OUT) {
+			if (!(skb->gso_size == 0 ||
+			      (segment_front != 0 && skb->len <= 0xfff1 &&
+			       skb->len <= pkt->inner_end)))
+				return fr_up(skb, pkt->prog + reason_gso_packet);
+		} else {
+			if (!(skb->gso_size == 0 ||
+			      (segment_front != 0 &&
+			       skb->len <= (pkt->prog == PROG_GENEVE_OUT ? 0xffd3 : 0xffdb) &&
+			       skb->len <= pkt->inner_end)))
+				return fr_up(skb, pkt->prog + reason_gso_packet);
+		}
 		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
 		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_VXLAN_OUT + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->inner_options_end &&
 		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_VXLAN_OUT + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      skb->gso_size ? skb->gso_size + segment_front + 36 :
-				      pkt->inner_options_end + (36ULL + pkt->payload_len))))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_VXLAN_OUT + reason_too_big);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (pkt->prog == PROG_FOU_OUT) {
+			if (unlikely(!fr_fits(&pkt->n->hop_remote,
+					      skb->gso_size ? skb->gso_size + segment_front + 14 :
+					      pkt->inner_options_end + (14ULL + pkt->payload_len))))
+				return fr_unfit(skb, &pkt->n->hop_remote,
+						pkt->prog + reason_too_big);
+		} else {
+			if (unlikely(!fr_fits(&pkt->n->hop_remote,
+					      skb->gso_size ? skb->gso_size + segment_front +
+					      (pkt->prog == PROG_GENEVE_OUT ? 44 : 36) :
+					      pkt->inner_options_end +
+					      ((pkt->prog == PROG_GENEVE_OUT ? 44ULL : 36ULL) +
+					       pkt->payload_len))))
+				return fr_unfit(skb, &pkt->n->hop_remote,
+						pkt->prog + reason_too_big);
+		}
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(pkt->n->packets, 1);
-		return vxlan_out_ipv4_any_send(skb, pkt);
+		if (pkt->prog == PROG_FOU_OUT)
+			return shared_out_ipv4_any_send_2(skb, pkt, 0);
+		return shared_out_ipv4_any_send(skb, pkt, 0);
+	}
+	if (pkt->prog == PROG_FOU_OUT) {
+		return shared_out_ipv4_any_rules(skb, pkt, 0, 1);
+	}
+	if (pkt->prog == PROG_GENEVE_OUT) {
+		return shared_out_ipv4_any_rules(skb, pkt, 1, 0);
 	}
 
-	return vxlan_out_ipv4_any_rules(skb, pkt);
+	return shared_out_ipv4_any_rules(skb, pkt, 0, 0);
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -763,2442 +994,517 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int vxlan_out_ipv6_send_ipv4(struct __sk_buff *skb,
-						    struct vxlan_out_packet *pkt)
+static __always_inline int shared_out_ipv6_send_ipv4_2(struct __sk_buff *skb, struct packet *pkt,
+						       const int second)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 64;
+	const __u32 headers_len = 14,
+		new_headers_len = (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+				   pkt->prog == PROG_FOU_OUT) ? 42 : 34;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv6->src + 15) * 31 +
-					 (__u64)ld8(ipv6->dst + 15)));
+	__be16 udp_src_port = 0;
+	__be16 udp_dst_port = 0;
+
+	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+	    pkt->prog == PROG_FOU_OUT) {
+		udp_src_port = bpf_htons(0xc000ULL +
+					 ((__u64)ld8(ipv6->src + 15) * 31 +
+					  (__u64)ld8(ipv6->dst + 15)));
+		udp_dst_port = bpf_htons((be8(ipv6->version_to_flow_label) >> 4) == 4 ? 0x15b3ULL :
+					 0x15b4ULL);
+	}
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
+	__u64 udp_pseudo = 0;
+	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+	    pkt->prog == PROG_FOU_OUT) {
+		udp_pseudo = 0;
+		if (second) {
+			/* udp.checksum, without what the kernel may have left to a device */
+			if (!fr_facts)
+				return fr_up(skb, pkt->prog + reason_no_memory);
+			udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
+				bpf_htons(pkt->payload_len + 48) + bpf_htons(IPPROTO_UDP);
+		}
+	}
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(pkt->payload_len + 90) + fr_v4(pkt->n->local) +
-					   fr_v4(pkt->n->remote) + 0x1180);
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+			    bpf_htons(pkt->payload_len +
+				      ((pkt->prog == PROG_VXLAN_OUT ||
+					pkt->prog == PROG_GENEVE_OUT || pkt->prog == PROG_FOU_OUT) ?
+				       68 : 60)) + fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
+			    ((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+			      pkt->prog == PROG_FOU_OUT) ? 0x1180 : 0x2980));
 	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40,
-			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP | FR_IN_ETHERNET :
-			    FR_TO_IPV4, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_VXLAN_OUT + reason_fault);
-	if (unlikely(pkt->data + 72 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_VXLAN_OUT + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 58);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_vxlan *new_vxlan = pkt->data + 42;
-	struct hdr_eth *new_eth_2 = pkt->data + 50;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 64;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 90));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->n->local));
-	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x12b5));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 70));
-	st16(&new_udp->checksum, bpf_htons(0));
-	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
-	st32(new_eth_2->dst, ld32(pkt->n->mac));
-	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
-	st32(new_eth_2->src, ld32(pkt->n->own));
-	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
-	st16(&new_eth_2->type, bpf_htons(0x86dd));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 58);
-
-	fr_count(PROG_VXLAN_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int vxlan_out_ipv6_send_ipv4_2(struct __sk_buff *skb,
-						      struct vxlan_out_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 64;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv6->src + 15) * 31 +
-					 (__u64)ld8(ipv6->dst + 15)));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      ((be8(&ipv6->hop_limit) - 1) & 255));
-
-	/* udp.checksum, without what the kernel may have left to a device */
-	if (!fr_facts)
-		return fr_up(skb, PROG_VXLAN_OUT + reason_no_memory);
-	__u64 udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
-		bpf_htons(pkt->payload_len_2 + 70) + bpf_htons(IPPROTO_UDP);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(pkt->payload_len_2 + 90) +
-					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40, FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_VXLAN_OUT + reason_fault);
-	if (unlikely(pkt->data + 72 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_VXLAN_OUT + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 58);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_vxlan *new_vxlan = pkt->data + 42;
-	struct hdr_eth *new_eth_2 = pkt->data + 50;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 64;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 90));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->n->local));
-	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x12b5));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 70));
-	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
-	st32(new_eth_2->dst, ld32(pkt->n->mac));
-	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
-	st32(new_eth_2->src, ld32(pkt->n->own));
-	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
-	st16(&new_eth_2->type, bpf_htons(0x86dd));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st16(&new_udp->checksum, 0);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
-	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-	fr_complete_end(skb, csum, ETH_HLEN, 58);
-
-	fr_count(PROG_VXLAN_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int vxlan_out_ipv6_send(struct __sk_buff *skb, struct vxlan_out_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 84;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv6->src + 15) * 31 +
-					 (__u64)ld8(ipv6->dst + 15)));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      ((be8(&ipv6->hop_limit) - 1) & 255));
-
-	/* udp.checksum, without what the kernel may have left to a device */
-	if (!fr_facts)
-		return fr_up(skb, PROG_VXLAN_OUT + reason_no_memory);
-	__u64 udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
-		fr_add128(ld128(pkt->n->remote)) + bpf_htons(pkt->payload_len + 70) +
-		bpf_htons(IPPROTO_UDP);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_VXLAN_OUT + reason_fault);
-	if (unlikely(pkt->data + 92 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_VXLAN_OUT + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 14);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_vxlan *new_vxlan = pkt->data + 62;
-	struct hdr_eth *new_eth_2 = pkt->data + 70;
-	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 84;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 70));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->n->local));
-	st128(new_ipv6->dst, ld128(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x12b5));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 70));
-	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
-	st32(new_eth_2->dst, ld32(pkt->n->mac));
-	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
-	st32(new_eth_2->src, ld32(pkt->n->own));
-	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
-	st16(&new_eth_2->type, bpf_htons(0x86dd));
-	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
-	st16(&new_udp->checksum, 0);
-	udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
-	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 14);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(PROG_VXLAN_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int vxlan_out_ipv6_send_2(struct __sk_buff *skb,
-						 struct vxlan_out_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 84;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv6->src + 15) * 31 +
-					 (__u64)ld8(ipv6->dst + 15)));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      ((be8(&ipv6->hop_limit) - 1) & 255));
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40,
-			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP | FR_IN_ETHERNET :
-			    0, &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_VXLAN_OUT + reason_fault);
-	if (unlikely(pkt->data + 92 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_VXLAN_OUT + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 14);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_vxlan *new_vxlan = pkt->data + 62;
-	struct hdr_eth *new_eth_2 = pkt->data + 70;
-	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 84;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 70));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->n->local));
-	st128(new_ipv6->dst, ld128(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x12b5));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 70));
-	st16(&new_udp->checksum, bpf_htons(0));
-	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
-	st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
-	st32(new_eth_2->dst, ld32(pkt->n->mac));
-	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
-	st32(new_eth_2->src, ld32(pkt->n->own));
-	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
-	st16(&new_eth_2->type, bpf_htons(0x86dd));
-	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 14);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(PROG_VXLAN_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int vxlan_out_ipv6_rules(struct __sk_buff *skb, struct vxlan_out_packet *pkt)
-{
-	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
-	if (pkt->n->sums) {
-		/* {send: {from: "n.local", to: "n.remote"}}, */
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_VXLAN_OUT + reason_gso_packet);
-		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_VXLAN_OUT + reason_address_family);
-		pkt->payload_len = pkt->inner_end - 54;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_VXLAN_OUT + reason_partial_checksum);
-
-		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (pkt->payload_len + 70 > 0x4000)
-			return fr_up(skb, PROG_VXLAN_OUT + reason_too_big);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote, 110ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_VXLAN_OUT + reason_too_big);
-
-		/* {count: "n.packets"}, */
-		fr_shared_add(pkt->n->packets, 1);
-		return vxlan_out_ipv6_send(skb, pkt);
-	}
-	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xffc7 && skb->len <= pkt->inner_end)))
-		return fr_up(skb, PROG_VXLAN_OUT + reason_gso_packet);
-	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-		return fr_up(skb, PROG_VXLAN_OUT + reason_address_family);
-	pkt->payload_len_2 = pkt->inner_end - 54;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_VXLAN_OUT + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->n->hop_remote,
-			      skb->gso_size ? skb->gso_size + segment_front + 56 :
-			      110ULL + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->n->hop_remote, PROG_VXLAN_OUT + reason_too_big);
-	fr_shared_add(pkt->n->packets, 1);
-	return vxlan_out_ipv6_send_2(skb, pkt);
-}
-
-static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, struct vxlan_out_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->inner_end);
-
-	if (why)
-		return fr_up(skb, PROG_VXLAN_OUT + why);
-
-	/* lookup: n: networks: ["inner.dst"] */
-	struct key_networks key __attribute__((aligned(8)));
-
-	key.dst.len = 128;
-	fr_put_v6(key.dst.addr, ipv6->dst, 4);
-	pkt->n = find_networks(&key);
-	if (!pkt->n)
-		return fr_up(skb, PROG_VXLAN_OUT + reason_no_networks);
-
-	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-	if (!(pkt->n->kind == 1 && be8(&ipv6->hop_limit) > 1))
-		return fr_up(skb, PROG_VXLAN_OUT + reason_no_match);
-
-	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
-	if (!pkt->n->v6 && !pkt->n->sums) {
-		/* {send: {from: "n.local", to: "n.remote"}}, */
-		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xffdb && skb->len <= pkt->inner_end)))
-			return fr_up(skb, PROG_VXLAN_OUT + reason_gso_packet);
-		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
-		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_VXLAN_OUT + reason_address_family);
-		pkt->payload_len = pkt->inner_end - 54;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_VXLAN_OUT + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      skb->gso_size ? skb->gso_size + segment_front + 36 :
-				      90ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_VXLAN_OUT + reason_too_big);
-
-		/* {count: "n.packets"}, */
-		fr_shared_add(pkt->n->packets, 1);
-		return vxlan_out_ipv6_send_ipv4(skb, pkt);
-	}
-
-	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
-	if (!pkt->n->v6) {
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_VXLAN_OUT + reason_gso_packet);
-		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
-		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_VXLAN_OUT + reason_address_family);
-		pkt->payload_len_2 = pkt->inner_end - 54;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 &&
-		       (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
-			return fr_up(skb, PROG_VXLAN_OUT + reason_partial_checksum);
-
-		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (pkt->payload_len_2 + 70 > 0x4000)
-			return fr_up(skb, PROG_VXLAN_OUT + reason_too_big);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote, 90ULL + pkt->payload_len_2)))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_VXLAN_OUT + reason_too_big);
-		fr_shared_add(pkt->n->packets, 1);
-		return vxlan_out_ipv6_send_ipv4_2(skb, pkt);
-	}
-
-	return vxlan_out_ipv6_rules(skb, pkt);
-}
-
-SEC("tc") int prog_vxlan_out(struct __sk_buff *skb)
-{
-	struct vxlan_out_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
-
-	fr_pull(skb, 74);
-	pkt.data = (void *)(long)skb->data;
-	pkt.data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = pkt.data;
-
-	/* "?(name)_out": { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_VXLAN_OUT + reason_inactive);
-
-	/* hook: "tc/ingress" */
-	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
-	if (why)
-		return fr_up(skb, PROG_VXLAN_OUT + why);
-
-	/* stack: ["eth", {inner: "ip_any"}] */
-	if (be16(&eth->type) == ETH_P_IP)
-		return vxlan_out_ipv4_any(skb, &pkt);
-	if (be16(&eth->type) == ETH_P_IPV6)
-		return vxlan_out_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_VXLAN_OUT + reason_not_inner);
-}
-
-/*
- * prog_geneve_out: tc/ingress
- *	eth ipv4_any
- *	eth ipv6
- */
-
-/* What is known of a packet. */
-struct geneve_out_packet {
-	void *data;
-	void *data_end;
-	__u64 inner_options_end;
-	__u64 inner_end;
-	__u64 payload_len;
-	__u64 payload_len_2;
-	__u64 payload_len_3;
-	struct val_networks *n;
-};
-
-static __always_inline int geneve_out_ipv4_any_send(struct __sk_buff *skb,
-						    struct geneve_out_packet *pkt)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 72;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 58 - 14));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv4_any->src + 3) * 31 +
-					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 58 - 34));
-	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 14),
-			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP | FR_IN_ETHERNET :
-			    0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_GENEVE_OUT + reason_fault);
-	if (unlikely(pkt->data + 84 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_GENEVE_OUT + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 6);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_geneve_out *new_geneve_out = pkt->data + 42;
-	struct hdr_eth *new_eth_2 = pkt->data + 58;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 72;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->n->local));
-	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x17c1));
-	st16(&new_udp->length, udp_length);
-	st32(&new_udp->checksum, bpf_htonl(0x200));
-	st16(&new_geneve_out->protocol, bpf_htons(0x6558));
-	st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
-	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
-	st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
-	st32(new_eth_2->dst, ld32(pkt->n->mac));
-	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
-	st32(new_eth_2->src, ld32(pkt->n->own));
-	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
-	st16(&new_eth_2->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 6);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(PROG_GENEVE_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int geneve_out_ipv4_any_send_2(struct __sk_buff *skb,
-						      struct geneve_out_packet *pkt)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 72;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 58 - 14));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv4_any->src + 3) * 31 +
-					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 58 - 34));
-	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-
-	/* udp.checksum, without what the kernel may have left to a device */
-	if (!fr_facts)
-		return fr_up(skb, PROG_GENEVE_OUT + reason_no_memory);
-	__u64 udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + udp_length +
-		bpf_htons(IPPROTO_UDP);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 14), 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_GENEVE_OUT + reason_fault);
-	if (unlikely(pkt->data + 84 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_GENEVE_OUT + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 6);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_geneve_out *new_geneve_out = pkt->data + 42;
-	struct hdr_eth *new_eth_2 = pkt->data + 58;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 72;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->n->local));
-	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x17c1));
-	st16(&new_udp->length, udp_length);
-	st32(&new_geneve_out->version_words, bpf_htonl(0x2006558));
-	st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
-	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
-	st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
-	st32(new_eth_2->dst, ld32(pkt->n->mac));
-	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
-	st32(new_eth_2->src, ld32(pkt->n->own));
-	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
-	st16(&new_eth_2->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	st16(&new_udp->checksum, 0);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
-	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 6);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(PROG_GENEVE_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int geneve_out_ipv4_any_send_ipv6(struct __sk_buff *skb,
-							 struct geneve_out_packet *pkt)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 92;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len_2 +
-					       (pkt->inner_options_end + 78 - 54));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv4_any->src + 3) * 31 +
-					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-
-	/* udp.checksum, without what the kernel may have left to a device */
-	if (!fr_facts)
-		return fr_up(skb, PROG_GENEVE_OUT + reason_no_memory);
-	__u64 udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
-		fr_add128(ld128(pkt->n->remote)) + ipv6_payload_length + bpf_htons(IPPROTO_UDP);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len_2 + (pkt->inner_options_end - 14), FR_TO_IPV6,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_GENEVE_OUT + reason_fault);
-	if (unlikely(pkt->data + 104 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_GENEVE_OUT + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 26);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_geneve_out *new_geneve_out = pkt->data + 62;
-	struct hdr_eth *new_eth_2 = pkt->data + 78;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 92;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->n->local));
-	st128(new_ipv6->dst, ld128(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x17c1));
-	st16(&new_udp->length, ipv6_payload_length);
-	st32(&new_geneve_out->version_words, bpf_htonl(0x2006558));
-	st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
-	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
-	st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
-	st32(new_eth_2->dst, ld32(pkt->n->mac));
-	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
-	st32(new_eth_2->src, ld32(pkt->n->own));
-	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
-	st16(&new_eth_2->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	st16(&new_udp->checksum, 0);
-	udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
-	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 26);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(PROG_GENEVE_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int geneve_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb,
-							   struct geneve_out_packet *pkt)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 92;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len_3 +
-					       (pkt->inner_options_end + 78 - 54));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv4_any->src + 3) * 31 +
-					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len_3 + (pkt->inner_options_end - 14),
-			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP | FR_IN_ETHERNET :
-			    FR_TO_IPV6, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_GENEVE_OUT + reason_fault);
-	if (unlikely(pkt->data + 104 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_GENEVE_OUT + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 26);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_geneve_out *new_geneve_out = pkt->data + 62;
-	struct hdr_eth *new_eth_2 = pkt->data + 78;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 92;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->n->local));
-	st128(new_ipv6->dst, ld128(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x17c1));
-	st16(&new_udp->length, ipv6_payload_length);
-	st32(&new_udp->checksum, bpf_htonl(0x200));
-	st16(&new_geneve_out->protocol, bpf_htons(0x6558));
-	st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
-	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
-	st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
-	st32(new_eth_2->dst, ld32(pkt->n->mac));
-	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
-	st32(new_eth_2->src, ld32(pkt->n->own));
-	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
-	st16(&new_eth_2->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 26);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(PROG_GENEVE_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int geneve_out_ipv4_any_rules(struct __sk_buff *skb,
-						     struct geneve_out_packet *pkt)
-{
-	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
-	if (!pkt->n->v6) {
-		/* {send: {from: "n.local", to: "n.remote"}}, */
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_GENEVE_OUT + reason_gso_packet);
-		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
-		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_GENEVE_OUT + reason_address_family);
-		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_GENEVE_OUT + reason_partial_checksum);
-
-		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (pkt->payload_len + (pkt->inner_options_end + 58 - 34) > 0x4000)
-			return fr_up(skb, PROG_GENEVE_OUT + reason_too_big);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      pkt->inner_options_end + (44ULL + pkt->payload_len))))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_GENEVE_OUT + reason_too_big);
-
-		/* {count: "n.packets"}, */
-		fr_shared_add(pkt->n->packets, 1);
-		return geneve_out_ipv4_any_send_2(skb, pkt);
-	}
-
-	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
-	if (pkt->n->sums) {
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_GENEVE_OUT + reason_gso_packet);
-		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_GENEVE_OUT + reason_address_family);
-		pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
-			return fr_up(skb, PROG_GENEVE_OUT + reason_partial_checksum);
-		if (pkt->payload_len_2 + (pkt->inner_options_end + 78 - 54) > 0x4000)
-			return fr_up(skb, PROG_GENEVE_OUT + reason_too_big);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      pkt->inner_options_end + (64ULL + pkt->payload_len_2))))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_GENEVE_OUT + reason_too_big);
-		fr_shared_add(pkt->n->packets, 1);
-		return geneve_out_ipv4_any_send_ipv6(skb, pkt);
-	}
-	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xffbf && skb->len <= pkt->inner_end)))
-		return fr_up(skb, PROG_GENEVE_OUT + reason_gso_packet);
-	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-		return fr_up(skb, PROG_GENEVE_OUT + reason_address_family);
-	pkt->payload_len_3 = pkt->inner_end - pkt->inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_3 - 1)))
-		return fr_up(skb, PROG_GENEVE_OUT + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->n->hop_remote,
-			      skb->gso_size ? skb->gso_size + segment_front + 64 :
-			      pkt->inner_options_end + (64ULL + pkt->payload_len_3))))
-		return fr_unfit(skb, &pkt->n->hop_remote, PROG_GENEVE_OUT + reason_too_big);
-	fr_shared_add(pkt->n->packets, 1);
-	return geneve_out_ipv4_any_send_ipv6_2(skb, pkt);
-}
-
-static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, struct geneve_out_packet *pkt)
-{
-	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
-	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, 14, &pkt->inner_options_end);
-
-	if (why)
-		return fr_up(skb, PROG_GENEVE_OUT + why);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
-	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_GENEVE_OUT + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 14)
-		return fr_up(skb, PROG_GENEVE_OUT + reason_ipv4_any_ihl);
-	pkt->inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 14 ||
-	    pkt->inner_end > skb->len)
-		return fr_up(skb, PROG_GENEVE_OUT + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 14, pkt->inner_options_end - 14)))
-		return fr_up(skb, PROG_GENEVE_OUT + reason_ipv4_any_checksum);
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, PROG_GENEVE_OUT + reason_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, PROG_GENEVE_OUT + reason_multicast);
-		return fr_up(skb, PROG_GENEVE_OUT + reason_martian_destination);
-	}
-
-	/* lookup: n: networks: ["inner.dst"] */
-	struct key_networks key __attribute__((aligned(8))) = {};
-
-	key.dst.len = 128;
-	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-	pkt->n = find_networks(&key);
-	if (!pkt->n)
-		return fr_up(skb, PROG_GENEVE_OUT + reason_no_networks);
-
-	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-	if (!(pkt->n->kind == 2 && be8(&ipv4_any->ttl) > 1))
-		return fr_up(skb, PROG_GENEVE_OUT + reason_no_match);
-
-	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
-	if (!pkt->n->v6 && !pkt->n->sums) {
-		/* {send: {from: "n.local", to: "n.remote"}}, */
-		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= pkt->inner_end)))
-			return fr_up(skb, PROG_GENEVE_OUT + reason_gso_packet);
-		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
-		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_GENEVE_OUT + reason_address_family);
-		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_GENEVE_OUT + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      skb->gso_size ? skb->gso_size + segment_front + 44 :
-				      pkt->inner_options_end + (44ULL + pkt->payload_len))))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_GENEVE_OUT + reason_too_big);
-
-		/* {count: "n.packets"}, */
-		fr_shared_add(pkt->n->packets, 1);
-		return geneve_out_ipv4_any_send(skb, pkt);
-	}
-
-	return geneve_out_ipv4_any_rules(skb, pkt);
-}
-
-static __always_inline int geneve_out_ipv6_send_ipv4(struct __sk_buff *skb,
-						     struct geneve_out_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 72;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv6->src + 15) * 31 +
-					 (__u64)ld8(ipv6->dst + 15)));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      ((be8(&ipv6->hop_limit) - 1) & 255));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(pkt->payload_len + 98) + fr_v4(pkt->n->local) +
-					   fr_v4(pkt->n->remote) + 0x1180);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40,
-			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP | FR_IN_ETHERNET :
-			    FR_TO_IPV4, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_GENEVE_OUT + reason_fault);
-	if (unlikely(pkt->data + 80 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_GENEVE_OUT + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 2);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_geneve_out *new_geneve_out = pkt->data + 42;
-	struct hdr_eth *new_eth_2 = pkt->data + 58;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 72;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 98));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->n->local));
-	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x17c1));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 78));
-	st32(&new_udp->checksum, bpf_htonl(0x200));
-	st16(&new_geneve_out->protocol, bpf_htons(0x6558));
-	st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
-	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
-	st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
-	st32(new_eth_2->dst, ld32(pkt->n->mac));
-	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
-	st32(new_eth_2->src, ld32(pkt->n->own));
-	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
-	st16(&new_eth_2->type, bpf_htons(0x86dd));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 2);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(PROG_GENEVE_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int geneve_out_ipv6_send_ipv4_2(struct __sk_buff *skb,
-						       struct geneve_out_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 72;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv6->src + 15) * 31 +
-					 (__u64)ld8(ipv6->dst + 15)));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      ((be8(&ipv6->hop_limit) - 1) & 255));
-
-	/* udp.checksum, without what the kernel may have left to a device */
-	if (!fr_facts)
-		return fr_up(skb, PROG_GENEVE_OUT + reason_no_memory);
-	__u64 udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
-		bpf_htons(pkt->payload_len_2 + 78) + bpf_htons(IPPROTO_UDP);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(pkt->payload_len_2 + 98) +
-					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40, FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_GENEVE_OUT + reason_fault);
-	if (unlikely(pkt->data + 80 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_GENEVE_OUT + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 2);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_geneve_out *new_geneve_out = pkt->data + 42;
-	struct hdr_eth *new_eth_2 = pkt->data + 58;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 72;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 98));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->n->local));
-	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x17c1));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 78));
-	st32(&new_geneve_out->version_words, bpf_htonl(0x2006558));
-	st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
-	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
-	st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
-	st32(new_eth_2->dst, ld32(pkt->n->mac));
-	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
-	st32(new_eth_2->src, ld32(pkt->n->own));
-	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
-	st16(&new_eth_2->type, bpf_htons(0x86dd));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st16(&new_udp->checksum, 0);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
-	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 2);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(PROG_GENEVE_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int geneve_out_ipv6_send(struct __sk_buff *skb,
-						struct geneve_out_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 92;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv6->src + 15) * 31 +
-					 (__u64)ld8(ipv6->dst + 15)));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      ((be8(&ipv6->hop_limit) - 1) & 255));
-
-	/* udp.checksum, without what the kernel may have left to a device */
-	if (!fr_facts)
-		return fr_up(skb, PROG_GENEVE_OUT + reason_no_memory);
-	__u64 udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
-		fr_add128(ld128(pkt->n->remote)) + bpf_htons(pkt->payload_len + 78) +
-		bpf_htons(IPPROTO_UDP);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_GENEVE_OUT + reason_fault);
-	if (unlikely(pkt->data + 100 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_GENEVE_OUT + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 22);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_geneve_out *new_geneve_out = pkt->data + 62;
-	struct hdr_eth *new_eth_2 = pkt->data + 78;
-	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 92;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 78));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->n->local));
-	st128(new_ipv6->dst, ld128(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x17c1));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 78));
-	st32(&new_geneve_out->version_words, bpf_htonl(0x2006558));
-	st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
-	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
-	st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
-	st32(new_eth_2->dst, ld32(pkt->n->mac));
-	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
-	st32(new_eth_2->src, ld32(pkt->n->own));
-	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
-	st16(&new_eth_2->type, bpf_htons(0x86dd));
-	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
-	st16(&new_udp->checksum, 0);
-	udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
-	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 22);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(PROG_GENEVE_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int geneve_out_ipv6_send_2(struct __sk_buff *skb,
-						  struct geneve_out_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 92;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv6->src + 15) * 31 +
-					 (__u64)ld8(ipv6->dst + 15)));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      ((be8(&ipv6->hop_limit) - 1) & 255));
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40,
-			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP | FR_IN_ETHERNET :
-			    0, &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_GENEVE_OUT + reason_fault);
-	if (unlikely(pkt->data + 100 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_GENEVE_OUT + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 22);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_geneve_out *new_geneve_out = pkt->data + 62;
-	struct hdr_eth *new_eth_2 = pkt->data + 78;
-	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 92;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 78));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->n->local));
-	st128(new_ipv6->dst, ld128(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(0x17c1));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 78));
-	st32(&new_udp->checksum, bpf_htonl(0x200));
-	st16(&new_geneve_out->protocol, bpf_htons(0x6558));
-	st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
-	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
-	st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
-	st32(new_eth_2->dst, ld32(pkt->n->mac));
-	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
-	st32(new_eth_2->src, ld32(pkt->n->own));
-	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
-	st16(&new_eth_2->type, bpf_htons(0x86dd));
-	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 22);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(PROG_GENEVE_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int geneve_out_ipv6_rules(struct __sk_buff *skb,
-						 struct geneve_out_packet *pkt)
-{
-	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
-	if (pkt->n->sums) {
-		/* {send: {from: "n.local", to: "n.remote"}}, */
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_GENEVE_OUT + reason_gso_packet);
-		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_GENEVE_OUT + reason_address_family);
-		pkt->payload_len = pkt->inner_end - 54;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_GENEVE_OUT + reason_partial_checksum);
-
-		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (pkt->payload_len + 78 > 0x4000)
-			return fr_up(skb, PROG_GENEVE_OUT + reason_too_big);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote, 118ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_GENEVE_OUT + reason_too_big);
-
-		/* {count: "n.packets"}, */
-		fr_shared_add(pkt->n->packets, 1);
-		return geneve_out_ipv6_send(skb, pkt);
-	}
-	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xffbf && skb->len <= pkt->inner_end)))
-		return fr_up(skb, PROG_GENEVE_OUT + reason_gso_packet);
-	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-		return fr_up(skb, PROG_GENEVE_OUT + reason_address_family);
-	pkt->payload_len_2 = pkt->inner_end - 54;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_GENEVE_OUT + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->n->hop_remote,
-			      skb->gso_size ? skb->gso_size + segment_front + 64 :
-			      118ULL + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->n->hop_remote, PROG_GENEVE_OUT + reason_too_big);
-	fr_shared_add(pkt->n->packets, 1);
-	return geneve_out_ipv6_send_2(skb, pkt);
-}
-
-static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, struct geneve_out_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->inner_end);
-
-	if (why)
-		return fr_up(skb, PROG_GENEVE_OUT + why);
-
-	/* lookup: n: networks: ["inner.dst"] */
-	struct key_networks key __attribute__((aligned(8)));
-
-	key.dst.len = 128;
-	fr_put_v6(key.dst.addr, ipv6->dst, 4);
-	pkt->n = find_networks(&key);
-	if (!pkt->n)
-		return fr_up(skb, PROG_GENEVE_OUT + reason_no_networks);
-
-	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-	if (!(pkt->n->kind == 2 && be8(&ipv6->hop_limit) > 1))
-		return fr_up(skb, PROG_GENEVE_OUT + reason_no_match);
-
-	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
-	if (!pkt->n->v6 && !pkt->n->sums) {
-		/* {send: {from: "n.local", to: "n.remote"}}, */
-		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= pkt->inner_end)))
-			return fr_up(skb, PROG_GENEVE_OUT + reason_gso_packet);
-		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
-		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_GENEVE_OUT + reason_address_family);
-		pkt->payload_len = pkt->inner_end - 54;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_GENEVE_OUT + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      skb->gso_size ? skb->gso_size + segment_front + 44 :
-				      98ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_GENEVE_OUT + reason_too_big);
-
-		/* {count: "n.packets"}, */
-		fr_shared_add(pkt->n->packets, 1);
-		return geneve_out_ipv6_send_ipv4(skb, pkt);
-	}
-
-	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
-	if (!pkt->n->v6) {
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_GENEVE_OUT + reason_gso_packet);
-		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
-		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_GENEVE_OUT + reason_address_family);
-		pkt->payload_len_2 = pkt->inner_end - 54;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 &&
-		       (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
-			return fr_up(skb, PROG_GENEVE_OUT + reason_partial_checksum);
-
-		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (pkt->payload_len_2 + 78 > 0x4000)
-			return fr_up(skb, PROG_GENEVE_OUT + reason_too_big);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote, 98ULL + pkt->payload_len_2)))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_GENEVE_OUT + reason_too_big);
-		fr_shared_add(pkt->n->packets, 1);
-		return geneve_out_ipv6_send_ipv4_2(skb, pkt);
-	}
-
-	return geneve_out_ipv6_rules(skb, pkt);
-}
-
-SEC("tc") int prog_geneve_out(struct __sk_buff *skb)
-{
-	struct geneve_out_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
-
-	fr_pull(skb, 74);
-	pkt.data = (void *)(long)skb->data;
-	pkt.data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = pkt.data;
-
-	/* "?(name)_out": { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_GENEVE_OUT + reason_inactive);
-
-	/* hook: "tc/ingress" */
-	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
-	if (why)
-		return fr_up(skb, PROG_GENEVE_OUT + why);
-
-	/* stack: ["eth", {inner: "ip_any"}] */
-	if (be16(&eth->type) == ETH_P_IP)
-		return geneve_out_ipv4_any(skb, &pkt);
-	if (be16(&eth->type) == ETH_P_IPV6)
-		return geneve_out_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_GENEVE_OUT + reason_not_inner);
-}
-
-/*
- * prog_ipip_out: tc/ingress
- *	eth ipv4_any
- *	eth ipv6
- */
-
-/* What is known of a packet. */
-struct ipip_out_packet {
-	void *data;
-	void *data_end;
-	__u64 inner_options_end;
-	__u64 inner_end;
-	__u64 payload_len;
-	__u64 payload_len_2;
-	struct val_networks *n;
-};
-
-static __always_inline int ipip_out_ipv4_any_send(struct __sk_buff *skb,
-						  struct ipip_out_packet *pkt)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 34;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 20 - 14));
-	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x480);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 14),
-			    skb->gso_size ? FR_IN_IPV4 : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_IPIP_OUT + reason_fault);
-	if (unlikely(pkt->data + 46 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_IPIP_OUT + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 32);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4004));
-	st32(new_ipv4->src, fr_v4(pkt->n->local));
-	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 32);
-
-	fr_count(PROG_IPIP_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int ipip_out_ipv4_any_send_ipv6(struct __sk_buff *skb,
-						       struct ipip_out_packet *pkt)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 54;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len +
-					       (pkt->inner_options_end + 40 - 54));
-	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 14),
-			    skb->gso_size ? FR_IN_IPV6 : FR_TO_IPV6, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_IPIP_OUT + reason_fault);
-	if (unlikely(pkt->data + 66 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_IPIP_OUT + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 52);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_ipv6->next_header, bpf_htons(0x440));
-	st128(new_ipv6->src, ld128(pkt->n->local));
-	st128(new_ipv6->dst, ld128(pkt->n->remote));
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 52);
-
-	fr_count(PROG_IPIP_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int ipip_out_ipv4_any_segment_front(struct __sk_buff *skb,
-							   struct ipip_out_packet *pkt)
-{
-	/* {send: {from: "n.local", to: "n.remote"}}, */
-	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= pkt->inner_end)))
-		return fr_up(skb, PROG_IPIP_OUT + reason_gso_packet);
-	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-		return fr_up(skb, PROG_IPIP_OUT + reason_address_family);
-	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_IPIP_OUT + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->n->hop_remote,
-			      skb->gso_size ? skb->gso_size + segment_front + 26 :
-			      pkt->inner_options_end + (26ULL + pkt->payload_len))))
-		return fr_unfit(skb, &pkt->n->hop_remote, PROG_IPIP_OUT + reason_too_big);
-
-	/* {count: "n.packets"}, */
-	fr_shared_add(pkt->n->packets, 1);
-	return ipip_out_ipv4_any_send_ipv6(skb, pkt);
-}
-
-static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, struct ipip_out_packet *pkt)
-{
-	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
-	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, 14, &pkt->inner_options_end);
-
-	if (why)
-		return fr_up(skb, PROG_IPIP_OUT + why);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
-	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_IPIP_OUT + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 14)
-		return fr_up(skb, PROG_IPIP_OUT + reason_ipv4_any_ihl);
-	pkt->inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 14 ||
-	    pkt->inner_end > skb->len)
-		return fr_up(skb, PROG_IPIP_OUT + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 14, pkt->inner_options_end - 14)))
-		return fr_up(skb, PROG_IPIP_OUT + reason_ipv4_any_checksum);
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, PROG_IPIP_OUT + reason_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, PROG_IPIP_OUT + reason_multicast);
-		return fr_up(skb, PROG_IPIP_OUT + reason_martian_destination);
-	}
-
-	/* lookup: n: networks: ["inner.dst"] */
-	struct key_networks key __attribute__((aligned(8))) = {};
-
-	key.dst.len = 128;
-	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-	pkt->n = find_networks(&key);
-	if (!pkt->n)
-		return fr_up(skb, PROG_IPIP_OUT + reason_no_networks);
-
-	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-	if (!(pkt->n->kind == 3 && be8(&ipv4_any->ttl) > 1))
-		return fr_up(skb, PROG_IPIP_OUT + reason_no_match);
-
-	/* let plain = [{when: "!n.v6", outer: "ipv4"}, {outer: "ipv6"}] */
-	if (!pkt->n->v6) {
-		/* {send: {from: "n.local", to: "n.remote"}}, */
-		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= pkt->inner_end)))
-			return fr_up(skb, PROG_IPIP_OUT + reason_gso_packet);
-		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
-		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_IPIP_OUT + reason_address_family);
-		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_IPIP_OUT + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      skb->gso_size ? skb->gso_size + segment_front + 6 :
-				      pkt->inner_options_end + (6ULL + pkt->payload_len))))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_IPIP_OUT + reason_too_big);
-
-		/* {count: "n.packets"}, */
-		fr_shared_add(pkt->n->packets, 1);
-		return ipip_out_ipv4_any_send(skb, pkt);
-	}
-
-	return ipip_out_ipv4_any_segment_front(skb, pkt);
-}
-
-static __always_inline int ipip_out_ipv6_send_ipv4(struct __sk_buff *skb,
-						   struct ipip_out_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 34;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      ((be8(&ipv6->hop_limit) - 1) & 255));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(pkt->payload_len + 60) + fr_v4(pkt->n->local) +
-					   fr_v4(pkt->n->remote) + 0x2980);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40,
+			    (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+			     pkt->prog == PROG_FOU_OUT) ? (second ? FR_TO_IPV4 :
+							   skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP :
+							   FR_TO_IPV4) :
 			    skb->gso_size ? FR_IN_IPV4 : FR_TO_IPV4, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_IPIP_OUT + reason_fault);
-	if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_IPIP_OUT + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data +
+		     ((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+		       pkt->prog == PROG_FOU_OUT) ? 50 : 42) > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 28);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN,
+				       (pkt->prog == PROG_VXLAN_OUT ||
+					pkt->prog == PROG_GENEVE_OUT || pkt->prog == PROG_FOU_OUT) ?
+				       36 : 28);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 34;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_ipv6 *new_ipv6 = pkt->data +
+		((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+		  pkt->prog == PROG_FOU_OUT) ? 42 : 34);
 	if (direct)
 		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 60));
+	st16(&new_ipv4->total_length,
+	     bpf_htons(pkt->payload_len +
+		       ((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+			 pkt->prog == PROG_FOU_OUT) ? 68 : 60)));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4029));
+	st16(&new_ipv4->ttl,
+	     bpf_htons((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+			pkt->prog == PROG_FOU_OUT) ? 0x4011 : 0x4029));
 	st32(new_ipv4->src, fr_v4(pkt->n->local));
 	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
+	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+	    pkt->prog == PROG_FOU_OUT) {
+		st16(&new_udp->src_port, udp_src_port);
+		st16(&new_udp->dst_port, udp_dst_port);
+		st16(&new_udp->length, bpf_htons(pkt->payload_len + 48));
+		if (!second)
+			st16(&new_udp->checksum, bpf_htons(0));
+	}
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+	    pkt->prog == PROG_FOU_OUT) {
+		if (second)
+			st16(&new_udp->checksum, 0);
+	}
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 28);
+	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+	    pkt->prog == PROG_FOU_OUT) {
+		if (second) {
+			udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
+			st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+		}
+	}
+	fr_complete_end(skb, csum, ETH_HLEN,
+			(pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+			 pkt->prog == PROG_FOU_OUT) ? 36 : 28);
 
-	fr_count(PROG_IPIP_OUT + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int ipip_out_ipv6_send(struct __sk_buff *skb, struct ipip_out_packet *pkt)
+static __always_inline int shared_out_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt,
+						     const int second)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 54;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      ((be8(&ipv6->hop_limit) - 1) & 255));
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40,
-			    skb->gso_size ? FR_IN_IPV6 : 0, &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_IPIP_OUT + reason_fault);
-	if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_IPIP_OUT + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 40));
-	st16(&new_ipv6->next_header, bpf_htons(0x2940));
-	st128(new_ipv6->src, ld128(pkt->n->local));
-	st128(new_ipv6->dst, ld128(pkt->n->remote));
-	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, ETH_HLEN, 48);
-
-	fr_count(PROG_IPIP_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, struct ipip_out_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u64 inner_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &inner_end);
-
-	if (why)
-		return fr_up(skb, PROG_IPIP_OUT + why);
-
-	/* lookup: n: networks: ["inner.dst"] */
-	struct key_networks key __attribute__((aligned(8)));
-
-	key.dst.len = 128;
-	fr_put_v6(key.dst.addr, ipv6->dst, 4);
-	pkt->n = find_networks(&key);
-	if (!pkt->n)
-		return fr_up(skb, PROG_IPIP_OUT + reason_no_networks);
-
-	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-	if (!(pkt->n->kind == 3 && be8(&ipv6->hop_limit) > 1))
-		return fr_up(skb, PROG_IPIP_OUT + reason_no_match);
-
-	/* let plain = [{when: "!n.v6", outer: "ipv4"}, {outer: "ipv6"}] */
-	if (!pkt->n->v6) {
-		/* {send: {from: "n.local", to: "n.remote"}}, */
-		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
-			return fr_up(skb, PROG_IPIP_OUT + reason_gso_packet);
-		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
-		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_IPIP_OUT + reason_address_family);
-		pkt->payload_len = inner_end - 54;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_IPIP_OUT + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      skb->gso_size ? skb->gso_size + segment_front + 6 :
-				      60ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_IPIP_OUT + reason_too_big);
-
-		/* {count: "n.packets"}, */
-		fr_shared_add(pkt->n->packets, 1);
-		return ipip_out_ipv6_send_ipv4(skb, pkt);
-	}
-	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= inner_end)))
-		return fr_up(skb, PROG_IPIP_OUT + reason_gso_packet);
-	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-		return fr_up(skb, PROG_IPIP_OUT + reason_address_family);
-	pkt->payload_len_2 = inner_end - 54;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_IPIP_OUT + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->n->hop_remote,
-			      skb->gso_size ? skb->gso_size + segment_front + 26 :
-			      80ULL + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->n->hop_remote, PROG_IPIP_OUT + reason_too_big);
-	fr_shared_add(pkt->n->packets, 1);
-	return ipip_out_ipv6_send(skb, pkt);
-}
-
-SEC("tc") int prog_ipip_out(struct __sk_buff *skb)
-{
-	struct ipip_out_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
-
-	fr_pull(skb, 74);
-	pkt.data = (void *)(long)skb->data;
-	pkt.data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = pkt.data;
-
-	/* "?(name)_out": { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_IPIP_OUT + reason_inactive);
-
-	/* hook: "tc/ingress" */
-	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
-	if (why)
-		return fr_up(skb, PROG_IPIP_OUT + why);
-
-	/* stack: ["eth", {inner: "ip_any"}] */
-	if (be16(&eth->type) == ETH_P_IP)
-		return ipip_out_ipv4_any(skb, &pkt);
-	if (be16(&eth->type) == ETH_P_IPV6)
-		return ipip_out_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_IPIP_OUT + reason_not_inner);
-}
-
-/*
- * prog_fou_out: tc/ingress
- *	eth ipv4_any
- *	eth ipv6
- */
-
-/* What is known of a packet. */
-struct fou_out_packet {
-	void *data;
-	void *data_end;
-	__u64 inner_options_end;
-	__u64 inner_end;
-	__u64 payload_len;
-	__u64 payload_len_2;
-	__u64 payload_len_3;
-	struct val_networks *n;
-};
-
-static __always_inline int fou_out_ipv4_any_send(struct __sk_buff *skb, struct fou_out_packet *pkt)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 42;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 28 - 14));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv4_any->src + 3) * 31 +
-					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
-					0x15b4ULL);
-	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 28 - 34));
-	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 14),
-			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FOU_OUT + reason_fault);
-	if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_FOU_OUT + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 40);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->n->local));
-	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
-	st16(&new_udp->checksum, bpf_htons(0));
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 40);
-
-	fr_count(PROG_FOU_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int fou_out_ipv4_any_send_2(struct __sk_buff *skb,
-						   struct fou_out_packet *pkt)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 42;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 28 - 14));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv4_any->src + 3) * 31 +
-					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
-					0x15b4ULL);
-	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 28 - 34));
-	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-
-	/* udp.checksum, without what the kernel may have left to a device */
-	if (!fr_facts)
-		return fr_up(skb, PROG_FOU_OUT + reason_no_memory);
-	__u64 udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + udp_length +
-		bpf_htons(IPPROTO_UDP);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 14), 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FOU_OUT + reason_fault);
-	if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_FOU_OUT + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 40);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->n->local));
-	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	st16(&new_udp->checksum, 0);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
-	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-	fr_complete_end(skb, csum, ETH_HLEN, 40);
-
-	fr_count(PROG_FOU_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int fou_out_ipv4_any_send_ipv6(struct __sk_buff *skb,
-						      struct fou_out_packet *pkt)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 62;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len_2 +
-					       (pkt->inner_options_end + 48 - 54));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv4_any->src + 3) * 31 +
-					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
-					0x15b4ULL);
-	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-
-	/* udp.checksum, without what the kernel may have left to a device */
-	if (!fr_facts)
-		return fr_up(skb, PROG_FOU_OUT + reason_no_memory);
-	__u64 udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
-		fr_add128(ld128(pkt->n->remote)) + ipv6_payload_length + bpf_htons(IPPROTO_UDP);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len_2 + (pkt->inner_options_end - 14), FR_TO_IPV6,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FOU_OUT + reason_fault);
-	if (unlikely(pkt->data + 74 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_FOU_OUT + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 60);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->n->local));
-	st128(new_ipv6->dst, ld128(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	st16(&new_udp->checksum, 0);
-	udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
-	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-	fr_complete_end(skb, csum, ETH_HLEN, 60);
-
-	fr_count(PROG_FOU_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int fou_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb,
-							struct fou_out_packet *pkt)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 62;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len_3 +
-					       (pkt->inner_options_end + 48 - 54));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv4_any->src + 3) * 31 +
-					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
-					0x15b4ULL);
-	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len_3 + (pkt->inner_options_end - 14),
-			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP : FR_TO_IPV6, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FOU_OUT + reason_fault);
-	if (unlikely(pkt->data + 74 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_FOU_OUT + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 60);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->n->local));
-	st128(new_ipv6->dst, ld128(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
-	st16(&new_udp->checksum, bpf_htons(0));
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 60);
-
-	fr_count(PROG_FOU_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int fou_out_ipv4_any_rules(struct __sk_buff *skb, struct fou_out_packet *pkt)
-{
-	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
-	if (!pkt->n->v6) {
-		/* {send: {from: "n.local", to: "n.remote"}}, */
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_FOU_OUT + reason_gso_packet);
-		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
-		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_FOU_OUT + reason_address_family);
-		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_FOU_OUT + reason_partial_checksum);
-
-		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (pkt->payload_len + (pkt->inner_options_end + 28 - 34) > 0x4000)
-			return fr_up(skb, PROG_FOU_OUT + reason_too_big);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      pkt->inner_options_end + (14ULL + pkt->payload_len))))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_FOU_OUT + reason_too_big);
-
-		/* {count: "n.packets"}, */
-		fr_shared_add(pkt->n->packets, 1);
-		return fou_out_ipv4_any_send_2(skb, pkt);
-	}
-
-	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
-	if (pkt->n->sums) {
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_FOU_OUT + reason_gso_packet);
-		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_FOU_OUT + reason_address_family);
-		pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
-			return fr_up(skb, PROG_FOU_OUT + reason_partial_checksum);
-		if (pkt->payload_len_2 + (pkt->inner_options_end + 48 - 54) > 0x4000)
-			return fr_up(skb, PROG_FOU_OUT + reason_too_big);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      pkt->inner_options_end + (34ULL + pkt->payload_len_2))))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_FOU_OUT + reason_too_big);
-		fr_shared_add(pkt->n->packets, 1);
-		return fou_out_ipv4_any_send_ipv6(skb, pkt);
-	}
-	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xffdd && skb->len <= pkt->inner_end)))
-		return fr_up(skb, PROG_FOU_OUT + reason_gso_packet);
-	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-		return fr_up(skb, PROG_FOU_OUT + reason_address_family);
-	pkt->payload_len_3 = pkt->inner_end - pkt->inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_3 - 1)))
-		return fr_up(skb, PROG_FOU_OUT + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->n->hop_remote,
-			      skb->gso_size ? skb->gso_size + segment_front + 34 :
-			      pkt->inner_options_end + (34ULL + pkt->payload_len_3))))
-		return fr_unfit(skb, &pkt->n->hop_remote, PROG_FOU_OUT + reason_too_big);
-	fr_shared_add(pkt->n->packets, 1);
-	return fou_out_ipv4_any_send_ipv6_2(skb, pkt);
-}
-
-static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, struct fou_out_packet *pkt)
-{
-	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
-	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, 14, &pkt->inner_options_end);
-
-	if (why)
-		return fr_up(skb, PROG_FOU_OUT + why);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
-	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_FOU_OUT + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 14)
-		return fr_up(skb, PROG_FOU_OUT + reason_ipv4_any_ihl);
-	pkt->inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 14 ||
-	    pkt->inner_end > skb->len)
-		return fr_up(skb, PROG_FOU_OUT + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 14, pkt->inner_options_end - 14)))
-		return fr_up(skb, PROG_FOU_OUT + reason_ipv4_any_checksum);
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, PROG_FOU_OUT + reason_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, PROG_FOU_OUT + reason_multicast);
-		return fr_up(skb, PROG_FOU_OUT + reason_martian_destination);
-	}
-
-	/* lookup: n: networks: ["inner.dst"] */
-	struct key_networks key __attribute__((aligned(8))) = {};
-
-	key.dst.len = 128;
-	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-	pkt->n = find_networks(&key);
-	if (!pkt->n)
-		return fr_up(skb, PROG_FOU_OUT + reason_no_networks);
-
-	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-	if (!(pkt->n->kind == 4 && be8(&ipv4_any->ttl) > 1))
-		return fr_up(skb, PROG_FOU_OUT + reason_no_match);
-
-	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
-	if (!pkt->n->v6 && !pkt->n->sums) {
-		/* {send: {from: "n.local", to: "n.remote"}}, */
-		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= pkt->inner_end)))
-			return fr_up(skb, PROG_FOU_OUT + reason_gso_packet);
-		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
-		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_FOU_OUT + reason_address_family);
-		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_FOU_OUT + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      skb->gso_size ? skb->gso_size + segment_front + 14 :
-				      pkt->inner_options_end + (14ULL + pkt->payload_len))))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_FOU_OUT + reason_too_big);
-
-		/* {count: "n.packets"}, */
-		fr_shared_add(pkt->n->packets, 1);
-		return fou_out_ipv4_any_send(skb, pkt);
-	}
-
-	return fou_out_ipv4_any_rules(skb, pkt);
-}
-
-static __always_inline int fou_out_ipv6_send_ipv4(struct __sk_buff *skb, struct fou_out_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 42;
+	const __u32 headers_len = 14, new_headers_len = pkt->prog == PROG_GENEVE_OUT ? 72 : 64;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
-	__be16 udp_dst_port = bpf_htons((be8(ipv6->version_to_flow_label) >> 4) == 4 ? 0x15b3ULL :
-					0x15b4ULL);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
+	__u64 udp_pseudo = 0;
+
+	if (second) {
+		/* udp.checksum, without what the kernel may have left to a device */
+		if (!fr_facts)
+			return fr_up(skb, pkt->prog + reason_no_memory);
+		udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
+			bpf_htons(pkt->payload_len + (pkt->prog == PROG_GENEVE_OUT ? 78 : 70)) +
+			bpf_htons(IPPROTO_UDP);
+	}
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(pkt->payload_len + 68) + fr_v4(pkt->n->local) +
-					   fr_v4(pkt->n->remote) + 0x1180);
+					   bpf_htons(pkt->payload_len +
+						     (pkt->prog == PROG_GENEVE_OUT ? 98 : 90)) +
+					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
 	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40,
-			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP : FR_TO_IPV4, &pkt->data);
+			    second ? FR_TO_IPV4 :
+			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP | FR_IN_ETHERNET :
+			    FR_TO_IPV4, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FOU_OUT + reason_fault);
-	if (unlikely(pkt->data + 50 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_FOU_OUT + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 36);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data +
+		     (pkt->prog == PROG_GENEVE_OUT ? 80 : 72) > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+	__s64 csum;
+	if (pkt->prog == PROG_GENEVE_OUT) {
+		csum = bpf_csum_update(skb, 0);
+		if (unlikely(csum >= 0)) {
+			csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+			csum = fr_complete_without(skb, csum, 78, 2);
+		}
+	} else {
+		csum = fr_complete_begin(skb, ETH_HLEN, 58);
+	}
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 42;
+	struct hdr_vxlan *new_vxlan = pkt->data + 42;
+	struct hdr_geneve_out *new_geneve_out = pkt->data + 42;
+	struct hdr_eth *new_eth_2 = pkt->data + (pkt->prog == PROG_GENEVE_OUT ? 58 : 50);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + (pkt->prog == PROG_GENEVE_OUT ? 72 : 64);
 	if (direct)
 		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 68));
+	st16(&new_ipv4->total_length,
+	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_GENEVE_OUT ? 98 : 90)));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_v4(pkt->n->local));
 	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 48));
-	st16(&new_udp->checksum, bpf_htons(0));
+	st16(&new_udp->dst_port, bpf_htons(pkt->prog == PROG_GENEVE_OUT ? 0x17c1 : 0x12b5));
+	st16(&new_udp->length,
+	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_GENEVE_OUT ? 78 : 70)));
+	if (pkt->prog == PROG_GENEVE_OUT) {
+		if (second) {
+			st32(&new_geneve_out->version_words, bpf_htonl(0x2006558));
+		} else {
+			st32(&new_udp->checksum, bpf_htonl(0x200));
+			st16(&new_geneve_out->protocol, bpf_htons(0x6558));
+		}
+		st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
+		st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
+		st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
+	} else {
+		if (!second)
+			st16(&new_udp->checksum, bpf_htons(0));
+		st32(&new_vxlan->flags, bpf_htonl(0x8000000));
+		st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
+	}
+	st32(new_eth_2->dst, ld32(pkt->n->mac));
+	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
+	st32(new_eth_2->src, ld32(pkt->n->own));
+	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
+	st16(&new_eth_2->type, bpf_htons(0x86dd));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	if (second)
+		st16(&new_udp->checksum, 0);
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 36);
+	if (second) {
+		udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
+		st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	}
+	if (pkt->prog == PROG_GENEVE_OUT) {
+		if (unlikely(csum >= 0)) {
+			csum = fr_complete_with(skb, csum, 78, 2);
+			fr_complete(skb, csum, ETH_HLEN, 64);
+		}
+	} else {
+		fr_complete_end(skb, csum, ETH_HLEN, 58);
+	}
 
-	fr_count(PROG_FOU_OUT + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int fou_out_ipv6_send_ipv4_2(struct __sk_buff *skb,
-						    struct fou_out_packet *pkt)
+static __always_inline int shared_out_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt,
+						  const int second)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 42;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv6->src + 15) * 31 +
-					 (__u64)ld8(ipv6->dst + 15)));
-	__be16 udp_dst_port = bpf_htons((be8(ipv6->version_to_flow_label) >> 4) == 4 ? 0x15b3ULL :
-					0x15b4ULL);
+	const __u32 headers_len = 14,
+		new_headers_len = (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+				   pkt->prog == PROG_FOU_OUT) ? 62 : 54;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 udp_src_port = 0;
+	__be16 udp_dst_port = 0;
+
+	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+	    pkt->prog == PROG_FOU_OUT) {
+		udp_src_port = bpf_htons(0xc000ULL +
+					 ((__u64)ld8(ipv6->src + 15) * 31 +
+					  (__u64)ld8(ipv6->dst + 15)));
+		udp_dst_port = bpf_htons((be8(ipv6->version_to_flow_label) >> 4) == 4 ? 0x15b3ULL :
+					 0x15b4ULL);
+	}
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
-
-	/* udp.checksum, without what the kernel may have left to a device */
-	if (!fr_facts)
-		return fr_up(skb, PROG_FOU_OUT + reason_no_memory);
-	__u64 udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
-		bpf_htons(pkt->payload_len_2 + 48) + bpf_htons(IPPROTO_UDP);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(pkt->payload_len_2 + 68) +
-					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
+	__u64 udp_pseudo = 0;
+	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+	    pkt->prog == PROG_FOU_OUT) {
+		udp_pseudo = 0;
+		if (!second) {
+			/* udp.checksum, without what the kernel may have left to a device */
+			if (!fr_facts)
+				return fr_up(skb, pkt->prog + reason_no_memory);
+			udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
+				fr_add128(ld128(pkt->n->remote)) +
+				bpf_htons(pkt->payload_len + 48) + bpf_htons(IPPROTO_UDP);
+		}
+	}
 	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40, FR_TO_IPV4,
-			    &pkt->data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40,
+			    (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+			     pkt->prog == PROG_FOU_OUT) ?
+			    (second ? (skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP : 0) : 0) :
+			    skb->gso_size ? FR_IN_IPV6 : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FOU_OUT + reason_fault);
-	if (unlikely(pkt->data + 50 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_FOU_OUT + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data +
+		     ((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+		       pkt->prog == PROG_FOU_OUT) ? 70 : 62) > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 36);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN,
+				       (pkt->prog == PROG_VXLAN_OUT ||
+					pkt->prog == PROG_GENEVE_OUT || pkt->prog == PROG_FOU_OUT) ?
+				       56 : 48);
 	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 42;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_ipv6 *new_ipv6_2 = pkt->data +
+		((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+		  pkt->prog == PROG_FOU_OUT) ? 62 : 54);
 	if (direct)
 		fr_link(pkt->data, &pkt->n->hop_remote);
 
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 68));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->n->local));
-	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 48));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st16(&new_udp->checksum, 0);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
-	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-	fr_complete_end(skb, csum, ETH_HLEN, 36);
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length,
+	     bpf_htons(pkt->payload_len +
+		       ((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+			 pkt->prog == PROG_FOU_OUT) ? 48 : 40)));
+	st16(&new_ipv6->next_header,
+	     bpf_htons((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+			pkt->prog == PROG_FOU_OUT) ? 0x1140 : 0x2940));
+	st128(new_ipv6->src, ld128(pkt->n->local));
+	st128(new_ipv6->dst, ld128(pkt->n->remote));
+	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+	    pkt->prog == PROG_FOU_OUT) {
+		st16(&new_udp->src_port, udp_src_port);
+		st16(&new_udp->dst_port, udp_dst_port);
+		st16(&new_udp->length, bpf_htons(pkt->payload_len + 48));
+		if (second)
+			st16(&new_udp->checksum, bpf_htons(0));
+	}
+	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
+	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+	    pkt->prog == PROG_FOU_OUT) {
+		if (!second) {
+			st16(&new_udp->checksum, 0);
+			udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
+			st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+		}
+	}
+	fr_complete_end(skb, csum, ETH_HLEN,
+			(pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
+			 pkt->prog == PROG_FOU_OUT) ? 56 : 48);
 
-	fr_count(PROG_FOU_OUT + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int fou_out_ipv6_send(struct __sk_buff *skb, struct fou_out_packet *pkt)
+static __always_inline int shared_out_ipv6_send(struct __sk_buff *skb, struct packet *pkt,
+						const int second)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 62;
+	const __u32 headers_len = 14, new_headers_len = pkt->prog == PROG_GENEVE_OUT ? 92 : 84;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv6->src + 15) * 31 +
 					 (__u64)ld8(ipv6->dst + 15)));
-	__be16 udp_dst_port = bpf_htons((be8(ipv6->version_to_flow_label) >> 4) == 4 ? 0x15b3ULL :
-					0x15b4ULL);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
+	__u64 udp_pseudo = 0;
 
-	/* udp.checksum, without what the kernel may have left to a device */
-	if (!fr_facts)
-		return fr_up(skb, PROG_FOU_OUT + reason_no_memory);
-	__u64 udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
-		fr_add128(ld128(pkt->n->remote)) + bpf_htons(pkt->payload_len + 48) +
-		bpf_htons(IPPROTO_UDP);
+	if (!second) {
+		/* udp.checksum, without what the kernel may have left to a device */
+		if (!fr_facts)
+			return fr_up(skb, pkt->prog + reason_no_memory);
+		udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
+			fr_add128(ld128(pkt->n->remote)) +
+			bpf_htons(pkt->payload_len + (pkt->prog == PROG_GENEVE_OUT ? 78 : 70)) +
+			bpf_htons(IPPROTO_UDP);
+	}
 	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
-			    &pkt->data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40,
+			    second ? (skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP | FR_IN_ETHERNET : 0) :
+			    0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FOU_OUT + reason_fault);
-	if (unlikely(pkt->data + 70 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_FOU_OUT + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data +
+		     (pkt->prog == PROG_GENEVE_OUT ? 100 : 92) > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 56);
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, pkt->prog == PROG_GENEVE_OUT ? 22 : 14);
+	}
+
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 62;
+	struct hdr_vxlan *new_vxlan = pkt->data + 62;
+	struct hdr_geneve_out *new_geneve_out = pkt->data + 62;
+	struct hdr_eth *new_eth_2 = pkt->data + (pkt->prog == PROG_GENEVE_OUT ? 78 : 70);
+	struct hdr_ipv6 *new_ipv6_2 = pkt->data + (pkt->prog == PROG_GENEVE_OUT ? 92 : 84);
 	if (direct)
 		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 48));
+	st16(&new_ipv6->payload_length,
+	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_GENEVE_OUT ? 78 : 70)));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
 	st128(new_ipv6->src, ld128(pkt->n->local));
 	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 48));
+	st16(&new_udp->dst_port, bpf_htons(pkt->prog == PROG_GENEVE_OUT ? 0x17c1 : 0x12b5));
+	st16(&new_udp->length,
+	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_GENEVE_OUT ? 78 : 70)));
+	if (pkt->prog == PROG_GENEVE_OUT) {
+		if (second) {
+			st32(&new_udp->checksum, bpf_htonl(0x200));
+			st16(&new_geneve_out->protocol, bpf_htons(0x6558));
+		} else {
+			st32(&new_geneve_out->version_words, bpf_htonl(0x2006558));
+		}
+		st32(new_geneve_out->vni, bpf_htonl((__u64)pkt->n->vni << 8));
+		st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
+		st32(&new_geneve_out->data, bpf_htonl(pkt->n->option));
+	} else {
+		if (second)
+			st16(&new_udp->checksum, bpf_htons(0));
+		st32(&new_vxlan->flags, bpf_htonl(0x8000000));
+		st32(new_vxlan->vni, bpf_htonl((__u64)pkt->n->vni << 8));
+	}
+	st32(new_eth_2->dst, ld32(pkt->n->mac));
+	st16(new_eth_2->dst + 4, ld16(pkt->n->mac + 4));
+	st32(new_eth_2->src, ld32(pkt->n->own));
+	st16(new_eth_2->src + 4, ld16(pkt->n->own + 4));
+	st16(&new_eth_2->type, bpf_htons(0x86dd));
 	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
-	st16(&new_udp->checksum, 0);
-	udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
-	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-	fr_complete_end(skb, csum, ETH_HLEN, 56);
+	if (!second) {
+		st16(&new_udp->checksum, 0);
+		udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
+		st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	}
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, pkt->prog == PROG_GENEVE_OUT ? 22 : 14);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
 
-	fr_count(PROG_FOU_OUT + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int fou_out_ipv6_send_2(struct __sk_buff *skb, struct fou_out_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 62;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv6->src + 15) * 31 +
-					 (__u64)ld8(ipv6->dst + 15)));
-	__be16 udp_dst_port = bpf_htons((be8(ipv6->version_to_flow_label) >> 4) == 4 ? 0x15b3ULL :
-					0x15b4ULL);
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      ((be8(&ipv6->hop_limit) - 1) & 255));
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40,
-			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP : 0, &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FOU_OUT + reason_fault);
-	if (unlikely(pkt->data + 70 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_FOU_OUT + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 56);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_ipv6 *new_ipv6_2 = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 48));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->n->local));
-	st128(new_ipv6->dst, ld128(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 48));
-	st16(&new_udp->checksum, bpf_htons(0));
-	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, ETH_HLEN, 56);
-
-	fr_count(PROG_FOU_OUT + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int fou_out_ipv6_rules(struct __sk_buff *skb, struct fou_out_packet *pkt)
+static __always_inline int shared_out_ipv6_rules(struct __sk_buff *skb, struct packet *pkt,
+						 const int second, const int second_2)
 {
 	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
 	if (pkt->n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_FOU_OUT + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_FOU_OUT + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_FOU_OUT + reason_partial_checksum);
-
-		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (pkt->payload_len + 48 > 0x4000)
-			return fr_up(skb, PROG_FOU_OUT + reason_too_big);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote, 88ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_FOU_OUT + reason_too_big);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (second_2) {
+			/* for h in front {push: {for name, fields in h {(name): {fields, if n... */
+			if (pkt->payload_len + 48 > 0x4000)
+				return fr_up(skb, pkt->prog + reason_too_big);
+			if (unlikely(!fr_fits(&pkt->n->hop_remote, 88ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->n->hop_remote,
+						pkt->prog + reason_too_big);
+		} else {
+			/* for h in front {push: {for name, fields in h {(name): {fields, if n... */
+			if (pkt->payload_len + (second ? 78 : 70) > 0x4000)
+				return fr_up(skb, pkt->prog + reason_too_big);
+			if (unlikely(!fr_fits(&pkt->n->hop_remote,
+					      (second ? 118ULL : 110ULL) + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->n->hop_remote,
+						pkt->prog + reason_too_big);
+		}
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(pkt->n->packets, 1);
-		return fou_out_ipv6_send(skb, pkt);
+		if (second_2)
+			return shared_out_ipv6_send_2(skb, pkt, 0);
+		return shared_out_ipv6_send(skb, pkt, 0);
 	}
 	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xffdd && skb->len <= pkt->inner_end)))
-		return fr_up(skb, PROG_FOU_OUT + reason_gso_packet);
+	if (second_2) {
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xffdd && skb->len <= pkt->inner_end)))
+			return fr_up(skb, pkt->prog + reason_gso_packet);
+	} else {
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= (second ? 0xffbf : 0xffc7) &&
+		       skb->len <= pkt->inner_end)))
+			return fr_up(skb, pkt->prog + reason_gso_packet);
+	}
 	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-		return fr_up(skb, PROG_FOU_OUT + reason_address_family);
-	pkt->payload_len_2 = pkt->inner_end - 54;
+		return fr_up(skb, pkt->prog + reason_address_family);
+	pkt->payload_len = pkt->inner_end - 54;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_FOU_OUT + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->n->hop_remote,
-			      skb->gso_size ? skb->gso_size + segment_front + 34 :
-			      88ULL + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->n->hop_remote, PROG_FOU_OUT + reason_too_big);
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (second_2) {
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 34 :
+				      88ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
+	} else {
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front +
+				      (second ? 64 : 56) :
+				      (second ? 118ULL : 110ULL) + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
+	}
 	fr_shared_add(pkt->n->packets, 1);
-	return fou_out_ipv6_send_2(skb, pkt);
+	if (second_2)
+		return shared_out_ipv6_send_2(skb, pkt, 1);
+	return shared_out_ipv6_send(skb, pkt, 1);
 }
 
-static __always_inline int fou_out_ipv6(struct __sk_buff *skb, struct fou_out_packet *pkt)
+static __always_inline int shared_out_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->inner_end);
 
 	if (why)
-		return fr_up(skb, PROG_FOU_OUT + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: n: networks: ["inner.dst"] */
 	struct key_networks key __attribute__((aligned(8)));
@@ -3207,112 +1513,136 @@ static __always_inline int fou_out_ipv6(struct __sk_buff *skb, struct fou_out_pa
 	fr_put_v6(key.dst.addr, ipv6->dst, 4);
 	pkt->n = find_networks(&key);
 	if (!pkt->n)
-		return fr_up(skb, PROG_FOU_OUT + reason_no_networks);
-
-	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-	if (!(pkt->n->kind == 4 && be8(&ipv6->hop_limit) > 1))
-		return fr_up(skb, PROG_FOU_OUT + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_networks);
+	if (pkt->prog == PROG_FOU_OUT) {
+		/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
+		if (!(pkt->n->kind == 4 && be8(&ipv6->hop_limit) > 1))
+			return fr_up(skb, pkt->prog + reason_no_match);
+	} else {
+		/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
+		if (!(pkt->n->kind == (pkt->prog == PROG_GENEVE_OUT ? 2 : 1) &&
+		      be8(&ipv6->hop_limit) > 1))
+			return fr_up(skb, pkt->prog + reason_no_match);
+	}
 
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
 	if (!pkt->n->v6 && !pkt->n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= pkt->inner_end)))
-			return fr_up(skb, PROG_FOU_OUT + reason_gso_packet);
+		if (pkt->prog == PROG_FOU_OUT) {
+			if (!(skb->gso_size == 0 ||
+			      (segment_front != 0 && skb->len <= 0xfff1 &&
+			       skb->len <= pkt->inner_end)))
+				return fr_up(skb, pkt->prog + reason_gso_packet);
+		} else {
+			if (!(skb->gso_size == 0 ||
+			      (segment_front != 0 &&
+			       skb->len <= (pkt->prog == PROG_GENEVE_OUT ? 0xffd3 : 0xffdb) &&
+			       skb->len <= pkt->inner_end)))
+				return fr_up(skb, pkt->prog + reason_gso_packet);
+		}
 		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
 		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_FOU_OUT + reason_address_family);
+			return fr_up(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_FOU_OUT + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      skb->gso_size ? skb->gso_size + segment_front + 14 :
-				      68ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_FOU_OUT + reason_too_big);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (pkt->prog == PROG_FOU_OUT) {
+			if (unlikely(!fr_fits(&pkt->n->hop_remote,
+					      skb->gso_size ? skb->gso_size + segment_front + 14 :
+					      68ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->n->hop_remote,
+						pkt->prog + reason_too_big);
+		} else {
+			if (unlikely(!fr_fits(&pkt->n->hop_remote,
+					      skb->gso_size ? skb->gso_size + segment_front +
+					      (pkt->prog == PROG_GENEVE_OUT ? 44 : 36) :
+					      (pkt->prog == PROG_GENEVE_OUT ? 98ULL : 90ULL) +
+					      pkt->payload_len)))
+				return fr_unfit(skb, &pkt->n->hop_remote,
+						pkt->prog + reason_too_big);
+		}
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(pkt->n->packets, 1);
-		return fou_out_ipv6_send_ipv4(skb, pkt);
+		if (pkt->prog == PROG_FOU_OUT)
+			return shared_out_ipv6_send_ipv4_2(skb, pkt, 0);
+		return shared_out_ipv6_send_ipv4(skb, pkt, 0);
 	}
 
 	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
 	if (!pkt->n->v6) {
 		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_FOU_OUT + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
 		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, PROG_FOU_OUT + reason_address_family);
-		pkt->payload_len_2 = pkt->inner_end - 54;
+			return fr_up(skb, pkt->prog + reason_address_family);
+		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= 54 &&
-		       (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
-			return fr_up(skb, PROG_FOU_OUT + reason_partial_checksum);
-
-		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
-		if (pkt->payload_len_2 + 48 > 0x4000)
-			return fr_up(skb, PROG_FOU_OUT + reason_too_big);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote, 68ULL + pkt->payload_len_2)))
-			return fr_unfit(skb, &pkt->n->hop_remote, PROG_FOU_OUT + reason_too_big);
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (pkt->prog == PROG_FOU_OUT) {
+			/* for h in front {push: {for name, fields in h {(name): {fields, if n... */
+			if (pkt->payload_len + 48 > 0x4000)
+				return fr_up(skb, pkt->prog + reason_too_big);
+			if (unlikely(!fr_fits(&pkt->n->hop_remote, 68ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->n->hop_remote,
+						pkt->prog + reason_too_big);
+		} else {
+			/* for h in front {push: {for name, fields in h {(name): {fields, if n... */
+			if (pkt->payload_len + (pkt->prog == PROG_GENEVE_OUT ? 78 : 70) > 0x4000)
+				return fr_up(skb, pkt->prog + reason_too_big);
+			if (unlikely(!fr_fits(&pkt->n->hop_remote,
+					      (pkt->prog == PROG_GENEVE_OUT ? 98ULL : 90ULL) +
+					      pkt->payload_len)))
+				return fr_unfit(skb, &pkt->n->hop_remote,
+						pkt->prog + reason_too_big);
+		}
 		fr_shared_add(pkt->n->packets, 1);
-		return fou_out_ipv6_send_ipv4_2(skb, pkt);
+		if (pkt->prog == PROG_FOU_OUT)
+			return shared_out_ipv6_send_ipv4_2(skb, pkt, 1);
+		return shared_out_ipv6_send_ipv4(skb, pkt, 1);
+	}
+	if (pkt->prog == PROG_FOU_OUT) {
+		return shared_out_ipv6_rules(skb, pkt, 0, 1);
+	}
+	if (pkt->prog == PROG_GENEVE_OUT) {
+		return shared_out_ipv6_rules(skb, pkt, 1, 0);
 	}
 
-	return fou_out_ipv6_rules(skb, pkt);
+	return shared_out_ipv6_rules(skb, pkt, 0, 0);
 }
 
-SEC("tc") int prog_fou_out(struct __sk_buff *skb)
+static __always_inline __u32 check_ipv6_3(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
 {
-	struct fou_out_packet pkt;
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
+	struct hdr_ipv6 *ipv6 = data + at;
 
-	fr_pull(skb, 74);
-	pkt.data = (void *)(long)skb->data;
-	pkt.data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = pkt.data;
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 outer_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (outer_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
 
-	/* "?(name)_out": { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_FOU_OUT + reason_inactive);
-
-	/* hook: "tc/ingress" */
-	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
-	if (why)
-		return fr_up(skb, PROG_FOU_OUT + why);
-
-	/* stack: ["eth", {inner: "ip_any"}] */
-	if (be16(&eth->type) == ETH_P_IP)
-		return fou_out_ipv4_any(skb, &pkt);
-	if (be16(&eth->type) == ETH_P_IPV6)
-		return fou_out_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_FOU_OUT + reason_not_inner);
+	*end = outer_end;
+	return 0;
 }
-
-/*
- * prog_vxlan_in: tc/ingress
- *	eth ipv4 udp vxlan eth ipv4_any
- *	eth ipv4 udp vxlan eth ipv6
- *	eth ipv6 udp vxlan eth ipv4_any
- *	eth ipv6 udp vxlan eth ipv6
- */
-
-/* What is known of a packet. */
-struct vxlan_in_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 udp_end;
-	__u64 inner_options_end;
-	__u64 inner_end;
-	__u64 payload_len;
-	__u64 payload_len_2;
-	struct val_peers *p;
-	struct val_own *own;
-};
 
 static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					const __u32 at, __u64 *end)
@@ -3349,6 +1679,1529 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	*end = outer_end;
 	return 0;
 }
+
+static __always_inline __u32 check_ipv4_any_2(struct __sk_buff *skb, void *data, void *data_end,
+					      __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4_any *ipv4_any = data + at;
+
+	if ((void *)(ipv4_any + 1) > data_end || at + sizeof(*ipv4_any) > udp_end)
+		return reason_truncated;
+	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
+		return reason_ipv4_any_version;
+	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
+		return reason_ipv4_any_ihl;
+	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
+	if (inner_options_size > 40)
+		return reason_ipv4_any_options;
+	__u64 inner_options_end = fr_forget(skb, at + sizeof(*ipv4_any) + inner_options_size);
+
+	*end = inner_options_end;
+	return 0;
+}
+
+static __always_inline int shared_in_ip_ipv4_send(struct __sk_buff *skb, struct packet *pkt,
+						  const int to_v6)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data +
+		((pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ? (to_v6 ? 62 : 42) :
+		 to_v6 ? 84 : 64);
+	__u32 len = skb->len;
+	const __u32 headers_len = (pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ?
+		(to_v6 ? 62 : 42) : to_v6 ? 84 : 64, new_headers_len = 14;
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be32 eth_src = ld32(eth->src);
+	__be16 eth_src_2 = ld16(eth->src + 4);
+	__be16 ipv4_any_version_to_ecn;
+
+	if (to_v6)
+		ipv4_any_version_to_ecn =
+			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+				  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+				    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+				    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
+				   be8(&ipv4_any->dscp_ecn) & 3 :
+				   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	else
+		ipv4_any_version_to_ecn =
+			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+				  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+				    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+				    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+				    (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+				   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
+
+	/* inner.checksum */
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
+
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len +
+			    (pkt->inner_options_end -
+			     ((pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ?
+			      (to_v6 ? 62 : 42) : to_v6 ? 84 : 64)), to_v6 ? FR_TO_IPV4 :
+			    0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st32(new_eth->src, eth_src);
+	st16(new_eth->src + 4, eth_src_2);
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
+	st16(&new_ipv4_any->checksum, inner_checksum);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int shared_in_ip_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt,
+						    struct fr_hop *hop, struct bpf_fib_lookup *fib,
+						    const int to_v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data +
+		((pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ? (to_v6 ? 62 : 42) :
+		 to_v6 ? 84 : 64);
+	__u32 len = skb->len;
+	const __u32 headers_len = (pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ?
+		(to_v6 ? 62 : 42) : to_v6 ? 84 : 64, new_headers_len = 14;
+	__be16 ipv4_any_version_to_ecn;
+
+	if (to_v6)
+		ipv4_any_version_to_ecn =
+			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+				  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+				    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+				    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
+				   be8(&ipv4_any->dscp_ecn) & 3 :
+				   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	else
+		ipv4_any_version_to_ecn =
+			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+				  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+				    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+				    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+				    (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+				   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
+	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
+						 be8(&ipv4_any->protocol));
+
+	/* inner.checksum */
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ((__u64)ld16(&ipv4_any->version_ihl) +
+					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
+					    ipv4_any_ttl_protocol);
+	int direct = hop->state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len_2 +
+			    (pkt->inner_options_end -
+			     ((pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ?
+			      (to_v6 ? 62 : 42) : to_v6 ? 84 : 64)), to_v6 ? FR_TO_IPV4 :
+			    0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
+	if (direct)
+		fr_link(pkt->data, hop);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
+	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
+	st16(&new_ipv4_any->checksum, inner_checksum);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
+	fr_count(pkt->prog + reason_sent, len);
+	if (direct)
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
+}
+
+static __always_inline int shared_ip_ipv4_any_rules(struct __sk_buff *skb, struct packet *pkt,
+						    const int v6)
+{
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_ipv4_any *ipv4_any = pkt->data +
+		(v6 ? ((pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ? 62 : 84) :
+		 (pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ? 42 : 64);
+
+	if (!(pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN)) {
+		/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{sen... */
+		if (fr_has(pkt->own)) {
+			/* }, for a in end.do {a}] */
+			if (skb->gso_size != 0)
+				return fr_up(skb, pkt->prog + reason_gso_packet);
+			if (v6) {
+				/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
+				if (!(be16(&udp->checksum) == 0 ||
+				      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+						ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+						ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+						ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+						bpf_htons(IPPROTO_UDP) +
+						bpf_htons(be16(&udp->length)) +
+						fr_sum_whole(skb, 54, pkt->udp_end - 54,
+						fr_partial(skb)))))
+					return fr_up(skb, pkt->prog + reason_udp_checksum);
+			} else {
+				/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
+				if (!(be16(&udp->checksum) == 0 ||
+				      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+						bpf_htons(IPPROTO_UDP) +
+						bpf_htons(be16(&udp->length)) +
+						fr_sum_whole(skb, 34, pkt->udp_end - 34,
+						fr_partial(skb)))))
+					return fr_up(skb, pkt->prog + reason_udp_checksum);
+			}
+			pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
+			__u64 partial = fr_partial(skb);
+			if (!(partial == 0 ||
+			      ((partial >> 16) >= pkt->inner_options_end &&
+			       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+				return fr_up(skb, pkt->prog + reason_partial_checksum);
+
+			/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+			fr_shared_add(pkt->p->packets, 1);
+			fr_shared_add(pkt->own->packets, 1);
+			if (v6)
+				return shared_in_ip_ipv4_send(skb, pkt, 1);
+			return shared_in_ip_ipv4_send(skb, pkt, 0);
+		}
+	}
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (skb->gso_size != 0)
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+	if (v6) {
+		/* "?(FOU)": ["udp", "outer"] */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	} else {
+		/* "?(FOU)": ["udp", "outer"] */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	}
+	if (be8(&ipv4_any->ttl) <= 1)
+		return fr_up(skb, pkt->prog + reason_hop_limit);
+	if (!fr_unicast_v4(ld32(ipv4_any->src)))
+		return fr_up(skb, pkt->prog + reason_martian_source);
+	if (fr_multicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, pkt->prog + reason_multicast);
+	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, pkt->prog + reason_martian_destination);
+	pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4_any->src);
+	fib->dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, fib,
+		     pkt->inner_options_end +
+		     (pkt->payload_len_2 -
+		      (v6 ? ((pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ? 62 : 84) :
+		       (pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ? 42 : 64)), hop))
+		return fr_up(skb, pkt->prog + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
+		return fr_up(skb,
+			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					 pkt->prog + reason_unreachable));
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+	fr_shared_add(pkt->p->packets, 1);
+	if (v6)
+		return shared_in_ip_ipv4_send_2(skb, pkt, hop, fib, 1);
+	return shared_in_ip_ipv4_send_2(skb, pkt, hop, fib, 0);
+}
+
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at, __u64 *end,
+					  const int second)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (inner_end > udp_end)
+		return reason_ipv6_payload_length;
+	if (!second) {
+		if (!(skb->gso_size == 0 || fr_encapsulated(skb)))
+			return reason_gso_packet;
+	}
+
+	*end = inner_end;
+	return 0;
+}
+
+static __always_inline int shared_ip_ip_send(struct __sk_buff *skb, struct packet *pkt,
+					     const int to_v6, const int to_v6_2)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = 0;
+
+	if (to_v6_2)
+		ipv6 = pkt->data + (to_v6 ? 14 : 42);
+	struct hdr_ipv6 *ipv6_2 = pkt->data + (to_v6_2 ? 62 : 14);
+	struct hdr_ipv4_any *ipv4_any = 0;
+	if (!to_v6_2)
+		ipv4_any = pkt->data + (to_v6 ? 54 : 34);
+	__u32 len = skb->len;
+	const __u32 headers_len = to_v6 ? (to_v6_2 ? 62 : 54) : to_v6_2 ? 42 :
+		34, new_headers_len = 14;
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be32 eth_src = ld32(eth->src);
+	__be16 eth_src_2 = ld16(eth->src + 4);
+	__be16 ipv4_any_version_to_ecn = 0;
+	__be32 ipv6_version_to_flow_label = 0;
+	if (to_v6) {
+		if (to_v6_2)
+			ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
+				(((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				   ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+				   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
+				  (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3 :
+				  (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+				  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
+				    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
+		else
+			ipv4_any_version_to_ecn = bpf_htons(0x4000ULL |
+							    ((be8(&ipv4_any->version_ihl) & 15) <<
+							    8) | ((be8(&ipv4_any->dscp_ecn) >> 2) <<
+							    2) | (((be8(&ipv4_any->dscp_ecn) & 3) ==
+							    0 || (be8(&ipv4_any->dscp_ecn) & 3) ==
+				3 || ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
+				be8(&ipv4_any->dscp_ecn) & 3 :
+				(be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3));
+	} else {
+		if (to_v6_2)
+			ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				(((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+				   (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+				   (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+				  (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+				  be8(&ipv4->dscp_ecn) & 3) << 20) |
+				  (((be16(ipv6->version_to_flow_label + 1) << 8) |
+				    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+		else
+			ipv4_any_version_to_ecn = bpf_htons(0x4000ULL |
+							    ((be8(&ipv4_any->version_ihl) & 15) <<
+							    8) | ((be8(&ipv4_any->dscp_ecn) >> 2) <<
+							    2) | (((be8(&ipv4_any->dscp_ecn) & 3) ==
+							    0 || (be8(&ipv4_any->dscp_ecn) & 3) ==
+							    3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+							    (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+							    be8(&ipv4_any->dscp_ecn) & 3 :
+							    be8(&ipv4->dscp_ecn) & 3));
+	}
+	__be16 inner_checksum = 0;
+	if (!to_v6_2) {
+		/* inner.checksum */
+		inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					     ld16(&ipv4_any->version_ihl) +
+					     ipv4_any_version_to_ecn);
+	}
+
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len +
+			    (to_v6_2 ? 40 : pkt->inner_options_end - (to_v6 ? 54 : 34)),
+			    to_v6 ? (to_v6_2 ? 0 : FR_TO_IPV4) : to_v6_2 ? FR_TO_IPV6 :
+			    0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data + (to_v6_2 ? 18 : 26) > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, to_v6_2 ? 4 : 12);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st32(new_eth->src, eth_src);
+	st16(new_eth->src + 4, eth_src_2);
+	st16(&new_eth->type, bpf_htons(to_v6_2 ? 0x86dd : 0x800));
+	if (to_v6_2) {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	} else {
+		st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
+		st16(&new_ipv4_any->checksum, inner_checksum);
+	}
+	fr_complete_end(skb, csum, ETH_HLEN, to_v6_2 ? 4 : 12);
+	if (to_v6_2) {
+		/*
+		 * What a device has verified may have been the checksum of a header that has gone.
+		 */
+		bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+	}
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int shared_in_ip_ipv6_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+						       const int v6)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->data +
+		(pkt->prog == PROG_IPIP_IN ? (v6 ? 54 : 34) : v6 ? 84 : 64);
+	__u32 len = skb->len;
+	const __u32 headers_len = pkt->prog == PROG_IPIP_IN ? (v6 ? 54 : 34) : v6 ? 84 :
+		64, new_headers_len = 14;
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be32 eth_src = ld32(eth->src);
+	__be16 eth_src_2 = ld16(eth->src + 4);
+	__be32 ipv6_version_to_flow_label;
+
+	if (v6)
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x60000000ULL |
+				  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
+				  (((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+				     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
+				    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3 :
+				    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+				  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
+				    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
+	else
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x60000000ULL |
+				  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
+				  (((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+				     (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+				     (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+				    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3 :
+				    be8(&ipv4->dscp_ecn) & 3) << 20) |
+				  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
+				    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, v6 ? 0 :
+			    FR_TO_IPV6, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st32(new_eth->src, eth_src);
+	st16(new_eth->src + 4, eth_src_2);
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	fr_complete_end(skb, csum, ETH_HLEN, 4);
+	if (!(pkt->prog == PROG_IPIP_IN)) {
+		/*
+		 * What a device has verified may have been the checksum of a header that has gone.
+		 */
+		bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+	}
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int fou_in_ip_ipv6_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt,
+						      struct fr_hop *hop,
+						      struct bpf_fib_lookup *fib, const int to_v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + (to_v6 ? 14 : 42);
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 62;
+	__u32 len = skb->len;
+	const __u32 headers_len = to_v6 ? 62 : 42, new_headers_len = 14;
+	__be32 ipv6_version_to_flow_label;
+	__be16 ipv6_next_header_hop_limit;
+
+	if (to_v6) {
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x60000000ULL |
+				  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
+				  (((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+				     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
+				    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3 :
+				    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+				  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
+				    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
+		ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6_2->next_header) << 8) |
+						       (be8(&ipv6_2->hop_limit) - 1));
+	} else {
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x60000000ULL |
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+				     (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+				     (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+				    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+				    be8(&ipv4->dscp_ecn) & 3) << 20) |
+				  (((be16(ipv6->version_to_flow_label + 1) << 8) |
+				    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+		ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						       (be8(&ipv6->hop_limit) - 1));
+	}
+	int direct = hop->state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, to_v6 ? 0 :
+			    FR_TO_IPV6, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	if (direct)
+		fr_link(pkt->data, hop);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	fr_complete_end(skb, csum, ETH_HLEN, 8);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
+	fr_count(pkt->prog + reason_sent, len);
+	if (direct)
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
+}
+
+static __always_inline int
+shared_in_ip_ipv6_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt, struct fr_hop *hop,
+			      struct bpf_fib_lookup *fib, const int to_v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->data +
+		(pkt->prog == PROG_IPIP_IN ? (to_v6 ? 54 : 34) : to_v6 ? 84 : 64);
+	__u32 len = skb->len;
+	const __u32 headers_len = pkt->prog == PROG_IPIP_IN ? (to_v6 ? 54 : 34) : to_v6 ? 84 :
+		64, new_headers_len = 14;
+	__be32 ipv6_version_to_flow_label;
+
+	if (to_v6)
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x60000000ULL |
+				  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
+				  (((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+				     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
+				    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3 :
+				    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+				  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
+				    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
+	else
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x60000000ULL |
+				  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
+				  (((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+				     (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+				     (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+				    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3 :
+				    be8(&ipv4->dscp_ecn) & 3) << 20) |
+				  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
+				    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6_2->next_header) << 8) |
+						      (be8(&ipv6_2->hop_limit) - 1));
+	int direct = hop->state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, to_v6 ? 0 :
+			    FR_TO_IPV6, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	if (direct)
+		fr_link(pkt->data, hop);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	fr_complete_end(skb, csum, ETH_HLEN, 8);
+	if (!(pkt->prog == PROG_IPIP_IN)) {
+		/*
+		 * What a device has verified may have been the checksum of a header that has gone.
+		 */
+		bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+	}
+
+	fr_count(pkt->prog + reason_sent, len);
+	if (direct)
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
+}
+
+static __always_inline int shared_in_ip_ipv6_gso_packet(struct __sk_buff *skb, struct packet *pkt,
+							const int v6)
+{
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_ipv6 *ipv6_2 = pkt->data +
+		(pkt->prog == PROG_FOU_IN ? (v6 ? 62 : 42) : v6 ? 84 : 64);
+
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (skb->gso_size != 0)
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+	if (v6) {
+		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
+		/* "?(FOU)": ["udp", "outer"] */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	} else {
+		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
+		/* "?(FOU)": ["udp", "outer"] */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	}
+	if (be8(&ipv6_2->hop_limit) <= 1)
+		return fr_up(skb, pkt->prog + reason_hop_limit);
+	if (!fr_unicast(ipv6_2->src))
+		return fr_up(skb, pkt->prog + reason_martian_source);
+	if (fr_multicast(ipv6_2->dst))
+		return fr_up(skb, pkt->prog + reason_multicast);
+	if (!fr_unicast(ipv6_2->dst))
+		return fr_up(skb, pkt->prog + reason_martian_destination);
+	pkt->payload_len = pkt->inner_end -
+		(pkt->prog == PROG_FOU_IN ? (v6 ? 102 : 82) : v6 ? 124 : 104);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= (pkt->prog == PROG_FOU_IN ? (v6 ? 102 : 82) : v6 ? 124 : 104) &&
+	       (partial & 0xffff) < (pkt->prog == PROG_FOU_IN ? (v6 ? 102ULL : 82ULL) :
+				     v6 ? 124ULL : 104ULL) + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6_2->src);
+	fib->src[1] = ld32(ipv6_2->src + 4);
+	fib->src[2] = ld32(ipv6_2->src + 8);
+	fib->src[3] = ld32(ipv6_2->src + 12);
+	fib->dst[0] = ld32(ipv6_2->dst);
+	fib->dst[1] = ld32(ipv6_2->dst + 4);
+	fib->dst[2] = ld32(ipv6_2->dst + 8);
+	fib->dst[3] = ld32(ipv6_2->dst + 12);
+	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+		return fr_up(skb, pkt->prog + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
+		return fr_up(skb,
+			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					 pkt->prog + reason_unreachable));
+
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+	fr_shared_add(pkt->p->packets, 1);
+	if (pkt->prog == PROG_FOU_IN) {
+		if (v6)
+			return fou_in_ip_ipv6_send_ipv6_2(skb, pkt, hop, fib, 1);
+		return fou_in_ip_ipv6_send_ipv6_2(skb, pkt, hop, fib, 0);
+	}
+	if (v6)
+		return shared_in_ip_ipv6_send_ipv6_2(skb, pkt, hop, fib, 1);
+	return shared_in_ip_ipv6_send_ipv6_2(skb, pkt, hop, fib, 0);
+}
+
+static __always_inline int shared_in_ipv6_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_vxlan *vxlan = pkt->data + 62;
+	struct hdr_eth *eth = pkt->data + 70;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + (pkt->prog == PROG_FOU_IN ? 62 : 84);
+	__u32 why;
+
+	if (pkt->prog == PROG_FOU_IN)
+		why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &pkt->inner_end,
+				   1);
+	else
+		why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 84, &pkt->inner_end,
+				   0);
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+
+	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
+	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.remote, ipv6->src, 0);
+		fr_put_v6(key.local, ipv6->dst, 0);
+		key.kind = pkt->prog == PROG_FOU_IN ? 4 : 1;
+		key.vni = pkt->prog == PROG_FOU_IN ? 0 :
+			(be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, pkt->prog + reason_no_peers,
+					 pkt->prog + reason_changing);
+	}
+	struct val_own *own;
+	{
+		struct key_own key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.addr, ipv6_2->dst, 0);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, pkt->prog + reason_changing);
+		if (found == FR_MISSING)
+			own = NULL;
+	}
+	if (pkt->prog == PROG_FOU_IN) {
+		/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(chec... */
+		if (!(be16(&udp->dst_port) == ((be8(ipv6_2->version_to_flow_label) >> 4) == 4 ?
+					       0x15b3ULL : 0x15b4ULL) &&
+		      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
+		       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
+			return fr_up(skb, pkt->prog + reason_no_match);
+	} else {
+		/* when:  "inner_eth.dst == p.own && ?(checked)" */
+		if (!(ld32(eth->dst) == ld32(pkt->p->own) &&
+		      ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
+		      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
+		       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
+			return fr_up(skb, pkt->prog + reason_no_match);
+	}
+
+	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
+		return fr_drop(skb->len, pkt->prog + reason_ecn);
+
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (fr_has(own)) {
+		/* }, for a in end.do {a}] */
+		if (skb->gso_size != 0)
+			return fr_up(skb, pkt->prog + reason_gso_packet);
+
+		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
+		/* "?(FOU)": ["udp", "outer"] */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+		pkt->payload_len = pkt->inner_end - (pkt->prog == PROG_FOU_IN ? 102 : 124);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= (pkt->prog == PROG_FOU_IN ? 102 : 124) &&
+		       (partial & 0xffff) < (pkt->prog == PROG_FOU_IN ? 102ULL : 124ULL) +
+		       pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+		fr_shared_add(pkt->p->packets, 1);
+		fr_shared_add(own->packets, 1);
+		if (pkt->prog == PROG_FOU_IN)
+			return shared_ip_ip_send(skb, pkt, 1, 1);
+		return shared_in_ip_ipv6_send_ipv6(skb, pkt, 1);
+	}
+
+	return shared_in_ip_ipv6_gso_packet(skb, pkt, 1);
+}
+
+static __always_inline int shared_in_ipv4_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_vxlan *vxlan = pkt->data + 42;
+	struct hdr_eth *eth = pkt->data + 50;
+	struct hdr_ipv6 *ipv6 = pkt->data + (pkt->prog == PROG_FOU_IN ? 42 : 64);
+	__u32 why;
+
+	if (pkt->prog == PROG_FOU_IN)
+		why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &pkt->inner_end,
+				   1);
+	else
+		why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 64, &pkt->inner_end,
+				   0);
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+
+	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
+	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.remote, ld32(ipv4->src));
+		fr_put_v4(key.local, ld32(ipv4->dst));
+		key.kind = pkt->prog == PROG_FOU_IN ? 4 : 1;
+		key.vni = pkt->prog == PROG_FOU_IN ? 0 :
+			(be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, pkt->prog + reason_no_peers,
+					 pkt->prog + reason_changing);
+	}
+	struct val_own *own;
+	{
+		struct key_own key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.addr, ipv6->dst, 0);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, pkt->prog + reason_changing);
+		if (found == FR_MISSING)
+			own = NULL;
+	}
+	if (pkt->prog == PROG_FOU_IN) {
+		/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(chec... */
+		if (!(be16(&udp->dst_port) == ((be8(ipv6->version_to_flow_label) >> 4) == 4 ?
+					       0x15b3ULL : 0x15b4ULL) &&
+		      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
+		       (be8(&ipv4->version_ihl) >> 4) == 4)))
+			return fr_up(skb, pkt->prog + reason_no_match);
+	} else {
+		/* when:  "inner_eth.dst == p.own && ?(checked)" */
+		if (!(ld32(eth->dst) == ld32(pkt->p->own) &&
+		      ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
+		      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
+		       (be8(&ipv4->version_ihl) >> 4) == 4)))
+			return fr_up(skb, pkt->prog + reason_no_match);
+	}
+
+	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
+	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
+		return fr_drop(skb->len, pkt->prog + reason_ecn);
+
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (fr_has(own)) {
+		/* }, for a in end.do {a}] */
+		if (skb->gso_size != 0)
+			return fr_up(skb, pkt->prog + reason_gso_packet);
+
+		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
+		/* "?(FOU)": ["udp", "outer"] */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+		pkt->payload_len = pkt->inner_end - (pkt->prog == PROG_FOU_IN ? 82 : 104);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= (pkt->prog == PROG_FOU_IN ? 82 : 104) &&
+		       (partial & 0xffff) < (pkt->prog == PROG_FOU_IN ? 82ULL : 104ULL) +
+		       pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+		fr_shared_add(pkt->p->packets, 1);
+		fr_shared_add(own->packets, 1);
+		if (pkt->prog == PROG_FOU_IN)
+			return shared_ip_ip_send(skb, pkt, 0, 1);
+		return shared_in_ip_ipv6_send_ipv6(skb, pkt, 0);
+	}
+
+	return shared_in_ip_ipv6_gso_packet(skb, pkt, 0);
+}
+
+static __always_inline int ipip_in_ip_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt,
+						  struct fr_hop *hop, struct bpf_fib_lookup *fib,
+						  const int to_v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + (to_v6 ? 54 : 34);
+	__u32 len = skb->len;
+	const __u32 headers_len = to_v6 ? 54 : 34, new_headers_len = 14;
+	__be16 ipv4_any_version_to_ecn;
+
+	if (to_v6)
+		ipv4_any_version_to_ecn =
+			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+				  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+				    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+				    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
+				   be8(&ipv4_any->dscp_ecn) & 3 :
+				   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	else
+		ipv4_any_version_to_ecn =
+			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+				  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+				    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+				    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+				    (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+				   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
+	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
+						 be8(&ipv4_any->protocol));
+
+	/* inner.checksum */
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ((__u64)ld16(&ipv4_any->version_ihl) +
+					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
+					    ipv4_any_ttl_protocol);
+	int direct = hop->state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - (to_v6 ? 54 : 34)),
+			    to_v6 ? FR_TO_IPV4 : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
+	if (direct)
+		fr_link(pkt->data, hop);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
+	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
+	st16(&new_ipv4_any->checksum, inner_checksum);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
+
+	fr_count(pkt->prog + reason_sent, len);
+	if (direct)
+		return bpf_redirect(hop->ifindex, 0);
+	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
+}
+
+static __always_inline int ipip_in_ip_ipv4_any_gso_packet(struct __sk_buff *skb, struct packet *pkt,
+							  const int v6)
+{
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4_any *ipv4_any = pkt->data + (v6 ? 54 : 34);
+
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (skb->gso_size != 0)
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+	if (be8(&ipv4_any->ttl) <= 1)
+		return fr_up(skb, pkt->prog + reason_hop_limit);
+	if (!fr_unicast_v4(ld32(ipv4_any->src)))
+		return fr_up(skb, pkt->prog + reason_martian_source);
+	if (fr_multicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, pkt->prog + reason_multicast);
+	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, pkt->prog + reason_martian_destination);
+	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET;
+	fib->src[0] = ld32(ipv4_any->src);
+	fib->dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len - (v6 ? 54 : 34)), hop))
+		return fr_up(skb, pkt->prog + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
+		return fr_up(skb,
+			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					 pkt->prog + reason_unreachable));
+
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+	fr_shared_add(pkt->p->packets, 1);
+	if (v6)
+		return ipip_in_ip_ipv4_send_2(skb, pkt, hop, fib, 1);
+	return ipip_in_ip_ipv4_send_2(skb, pkt, hop, fib, 0);
+}
+
+static __always_inline int shared_in_ipv4_ipv4_any(struct __sk_buff *skb, struct packet *pkt)
+{
+	void *at_inner_options_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + (pkt->prog == PROG_FOU_IN ? 42 : 34);
+	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->udp_end,
+				     pkt->prog == PROG_FOU_IN ? 42 : 34, &pkt->inner_options_end);
+
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (pkt->inner_options_end > pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end -
+	    (pkt->prog == PROG_FOU_IN ? 42 : 34))
+		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
+	pkt->inner_end = (pkt->prog == PROG_FOU_IN ? 42ULL : 34ULL) + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end -
+	    (pkt->prog == PROG_FOU_IN ? 42 : 34) || pkt->inner_end > pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, pkt->prog == PROG_FOU_IN ? 42 :
+				34, pkt->inner_options_end - (pkt->prog == PROG_FOU_IN ? 42 : 34))))
+		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
+
+	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
+	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.remote, ld32(ipv4->src));
+		fr_put_v4(key.local, ld32(ipv4->dst));
+		key.kind = pkt->prog == PROG_FOU_IN ? 4 : 3;
+		key.vni = 0;
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, pkt->prog + reason_no_peers,
+					 pkt->prog + reason_changing);
+	}
+	struct val_own *own;
+	{
+		struct key_own key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.addr, ld32(ipv4_any->dst));
+		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, pkt->prog + reason_changing);
+		if (found == FR_MISSING)
+			own = NULL;
+	}
+	if (pkt->prog == PROG_FOU_IN) {
+		/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(chec... */
+		if (!(be16(&udp->dst_port) == ((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
+					       0x15b4ULL) &&
+		      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
+		       (be8(&ipv4->version_ihl) >> 4) == 4)))
+			return fr_up(skb, pkt->prog + reason_no_match);
+	}
+
+	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
+		return fr_drop(skb->len, pkt->prog + reason_ecn);
+
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (fr_has(own)) {
+		/* }, for a in end.do {a}] */
+		if (skb->gso_size != 0)
+			return fr_up(skb, pkt->prog + reason_gso_packet);
+		if (pkt->prog == PROG_FOU_IN) {
+			/* "?(FOU)": ["udp", "outer"] */
+			if (!(be16(&udp->checksum) == 0 ||
+			      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
+					fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+				return fr_up(skb, pkt->prog + reason_udp_checksum);
+		}
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+		fr_shared_add(pkt->p->packets, 1);
+		fr_shared_add(own->packets, 1);
+		if (pkt->prog == PROG_FOU_IN)
+			return shared_in_ip_ipv4_send(skb, pkt, 0);
+		return shared_ip_ip_send(skb, pkt, 0, 0);
+	}
+	if (pkt->prog == PROG_FOU_IN) {
+		return shared_ip_ipv4_any_rules(skb, pkt, 0);
+	}
+
+	return ipip_in_ip_ipv4_any_gso_packet(skb, pkt, 0);
+}
+
+static __always_inline int shared_in_ipv6_ipv4_any(struct __sk_buff *skb, struct packet *pkt)
+{
+	void *at_inner_options_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + (pkt->prog == PROG_FOU_IN ? 62 : 54);
+	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->udp_end,
+				     pkt->prog == PROG_FOU_IN ? 62 : 54, &pkt->inner_options_end);
+
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (pkt->inner_options_end > pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end -
+	    (pkt->prog == PROG_FOU_IN ? 62 : 54))
+		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
+	pkt->inner_end = (pkt->prog == PROG_FOU_IN ? 62ULL : 54ULL) + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end -
+	    (pkt->prog == PROG_FOU_IN ? 62 : 54) || pkt->inner_end > pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, pkt->prog == PROG_FOU_IN ? 62 :
+				54, pkt->inner_options_end - (pkt->prog == PROG_FOU_IN ? 62 : 54))))
+		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
+
+	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
+	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.remote, ipv6->src, 0);
+		fr_put_v6(key.local, ipv6->dst, 0);
+		key.kind = pkt->prog == PROG_FOU_IN ? 4 : 3;
+		key.vni = 0;
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, pkt->prog + reason_no_peers,
+					 pkt->prog + reason_changing);
+	}
+	struct val_own *own;
+	{
+		struct key_own key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.addr, ld32(ipv4_any->dst));
+		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, pkt->prog + reason_changing);
+		if (found == FR_MISSING)
+			own = NULL;
+	}
+	if (pkt->prog == PROG_FOU_IN) {
+		/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(chec... */
+		if (!(be16(&udp->dst_port) == ((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
+					       0x15b4ULL) &&
+		      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
+		       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
+			return fr_up(skb, pkt->prog + reason_no_match);
+	}
+
+	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
+		return fr_drop(skb->len, pkt->prog + reason_ecn);
+
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (fr_has(own)) {
+		/* }, for a in end.do {a}] */
+		if (skb->gso_size != 0)
+			return fr_up(skb, pkt->prog + reason_gso_packet);
+		if (pkt->prog == PROG_FOU_IN) {
+			/* "?(FOU)": ["udp", "outer"] */
+			if (!(be16(&udp->checksum) == 0 ||
+			      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
+					fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+				return fr_up(skb, pkt->prog + reason_udp_checksum);
+		}
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+		fr_shared_add(pkt->p->packets, 1);
+		fr_shared_add(own->packets, 1);
+		if (pkt->prog == PROG_FOU_IN)
+			return shared_in_ip_ipv4_send(skb, pkt, 1);
+		return shared_ip_ip_send(skb, pkt, 1, 0);
+	}
+	if (pkt->prog == PROG_FOU_IN) {
+		return shared_ip_ipv4_any_rules(skb, pkt, 1);
+	}
+
+	return ipip_in_ip_ipv4_any_gso_packet(skb, pkt, 1);
+}
+
+/*
+ * prog_vxlan_out: tc/ingress
+ *	eth ipv4_any
+ *	eth ipv6
+ */
+
+SEC("tc") int prog_vxlan_out(struct __sk_buff *skb)
+{
+	struct packet pkt;
+
+	pkt.prog = PROG_VXLAN_OUT;
+	pkt.lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+
+	fr_pull(skb, 74);
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
+
+	/* "?(name)_out": { */
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_VXLAN_OUT + reason_inactive);
+
+	/* hook: "tc/ingress" */
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_VXLAN_OUT + why);
+
+	/* stack: ["eth", {inner: "ip_any"}] */
+	if (be16(&eth->type) == ETH_P_IP)
+		return shared_out_ipv4_any(skb, &pkt);
+	if (be16(&eth->type) == ETH_P_IPV6)
+		return shared_out_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_VXLAN_OUT + reason_not_inner);
+}
+
+/*
+ * prog_geneve_out: tc/ingress
+ *	eth ipv4_any
+ *	eth ipv6
+ */
+
+SEC("tc") int prog_geneve_out(struct __sk_buff *skb)
+{
+	struct packet pkt;
+
+	pkt.prog = PROG_GENEVE_OUT;
+	pkt.lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+
+	fr_pull(skb, 74);
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
+
+	/* "?(name)_out": { */
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_GENEVE_OUT + reason_inactive);
+
+	/* hook: "tc/ingress" */
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_GENEVE_OUT + why);
+
+	/* stack: ["eth", {inner: "ip_any"}] */
+	if (be16(&eth->type) == ETH_P_IP)
+		return shared_out_ipv4_any(skb, &pkt);
+	if (be16(&eth->type) == ETH_P_IPV6)
+		return shared_out_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_GENEVE_OUT + reason_not_inner);
+}
+
+/*
+ * prog_ipip_out: tc/ingress
+ *	eth ipv4_any
+ *	eth ipv6
+ */
+
+static __always_inline int ipip_out_ipv4_any_segment_front(struct __sk_buff *skb,
+							   struct packet *pkt)
+{
+	/* {send: {from: "n.local", to: "n.remote"}}, */
+	__u64 segment_front = fr_segment_front(skb);
+	if (!(skb->gso_size == 0 ||
+	      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= pkt->inner_end)))
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+		return fr_up(skb, pkt->prog + reason_address_family);
+	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= pkt->inner_options_end &&
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->n->hop_remote,
+			      skb->gso_size ? skb->gso_size + segment_front + 26 :
+			      pkt->inner_options_end + (26ULL + pkt->payload_len))))
+		return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
+
+	/* {count: "n.packets"}, */
+	fr_shared_add(pkt->n->packets, 1);
+	return shared_out_ipv4_any_send_ipv6_2(skb, pkt, 0);
+}
+
+static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, struct packet *pkt)
+{
+	void *at_inner_options_end;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
+	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, 14, &pkt->inner_options_end);
+
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 14)
+		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
+	pkt->inner_end = 14ULL + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 14 ||
+	    pkt->inner_end > skb->len)
+		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 14, pkt->inner_options_end - 14)))
+		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
+	if (!fr_unicast_v4(ld32(ipv4_any->src)))
+		return fr_up(skb, pkt->prog + reason_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4_any->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4_any->dst)))
+			return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_martian_destination);
+	}
+
+	/* lookup: n: networks: ["inner.dst"] */
+	struct key_networks key __attribute__((aligned(8))) = {};
+
+	key.dst.len = 128;
+	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
+	pkt->n = find_networks(&key);
+	if (!pkt->n)
+		return fr_up(skb, pkt->prog + reason_no_networks);
+
+	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
+	if (!(pkt->n->kind == 3 && be8(&ipv4_any->ttl) > 1))
+		return fr_up(skb, pkt->prog + reason_no_match);
+
+	/* let plain = [{when: "!n.v6", outer: "ipv4"}, {outer: "ipv6"}] */
+	if (!pkt->n->v6) {
+		/* {send: {from: "n.local", to: "n.remote"}}, */
+		__u64 segment_front = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= pkt->inner_end)))
+			return fr_up(skb, pkt->prog + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+		    !fr_is_v4(pkt->n->remote))
+			return fr_up(skb, pkt->prog + reason_address_family);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 6 :
+				      pkt->inner_options_end + (6ULL + pkt->payload_len))))
+			return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
+
+		/* {count: "n.packets"}, */
+		fr_shared_add(pkt->n->packets, 1);
+		return shared_out_ipv4_any_send_2(skb, pkt, 0);
+	}
+
+	return ipip_out_ipv4_any_segment_front(skb, pkt);
+}
+
+static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 inner_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &inner_end);
+
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+
+	/* lookup: n: networks: ["inner.dst"] */
+	struct key_networks key __attribute__((aligned(8)));
+
+	key.dst.len = 128;
+	fr_put_v6(key.dst.addr, ipv6->dst, 4);
+	pkt->n = find_networks(&key);
+	if (!pkt->n)
+		return fr_up(skb, pkt->prog + reason_no_networks);
+
+	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
+	if (!(pkt->n->kind == 3 && be8(&ipv6->hop_limit) > 1))
+		return fr_up(skb, pkt->prog + reason_no_match);
+
+	/* let plain = [{when: "!n.v6", outer: "ipv4"}, {outer: "ipv6"}] */
+	if (!pkt->n->v6) {
+		/* {send: {from: "n.local", to: "n.remote"}}, */
+		__u64 segment_front = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
+			return fr_up(skb, pkt->prog + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+		    !fr_is_v4(pkt->n->remote))
+			return fr_up(skb, pkt->prog + reason_address_family);
+		pkt->payload_len = inner_end - 54;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 6 :
+				      60ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
+
+		/* {count: "n.packets"}, */
+		fr_shared_add(pkt->n->packets, 1);
+		return shared_out_ipv6_send_ipv4_2(skb, pkt, 0);
+	}
+	__u64 segment_front = fr_segment_front(skb);
+	if (!(skb->gso_size == 0 ||
+	      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= inner_end)))
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
+		return fr_up(skb, pkt->prog + reason_address_family);
+	pkt->payload_len = inner_end - 54;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->n->hop_remote,
+			      skb->gso_size ? skb->gso_size + segment_front + 26 :
+			      80ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
+	fr_shared_add(pkt->n->packets, 1);
+	return shared_out_ipv6_send_2(skb, pkt, 0);
+}
+
+SEC("tc") int prog_ipip_out(struct __sk_buff *skb)
+{
+	struct packet pkt;
+
+	pkt.prog = PROG_IPIP_OUT;
+	pkt.lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+
+	fr_pull(skb, 74);
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
+
+	/* "?(name)_out": { */
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_IPIP_OUT + reason_inactive);
+
+	/* hook: "tc/ingress" */
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_IPIP_OUT + why);
+
+	/* stack: ["eth", {inner: "ip_any"}] */
+	if (be16(&eth->type) == ETH_P_IP)
+		return ipip_out_ipv4_any(skb, &pkt);
+	if (be16(&eth->type) == ETH_P_IPV6)
+		return ipip_out_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_IPIP_OUT + reason_not_inner);
+}
+
+/*
+ * prog_fou_out: tc/ingress
+ *	eth ipv4_any
+ *	eth ipv6
+ */
+
+SEC("tc") int prog_fou_out(struct __sk_buff *skb)
+{
+	struct packet pkt;
+
+	pkt.prog = PROG_FOU_OUT;
+	pkt.lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+
+	fr_pull(skb, 74);
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
+
+	/* "?(name)_out": { */
+	if (!fr_lease_valid(pkt.lease, now))
+		return fr_up(skb, PROG_FOU_OUT + reason_inactive);
+
+	/* hook: "tc/ingress" */
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_up(skb, PROG_FOU_OUT + why);
+
+	/* stack: ["eth", {inner: "ip_any"}] */
+	if (be16(&eth->type) == ETH_P_IP)
+		return shared_out_ipv4_any(skb, &pkt);
+	if (be16(&eth->type) == ETH_P_IPV6)
+		return shared_out_ipv6(skb, &pkt);
+	return fr_up(skb, PROG_FOU_OUT + reason_not_inner);
+}
+
+/*
+ * prog_vxlan_in: tc/ingress
+ *	eth ipv4 udp vxlan eth ipv4_any
+ *	eth ipv4 udp vxlan eth ipv6
+ *	eth ipv6 udp vxlan eth ipv4_any
+ *	eth ipv6 udp vxlan eth ipv6
+ */
 
 static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
 				       __u64 outer_end, const __u32 at, __u64 *end)
@@ -3387,242 +3240,56 @@ static __always_inline __u32 check_vxlan(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-static __always_inline __u32 check_ipv4_any_2(struct __sk_buff *skb, void *data, void *data_end,
-					      __u64 udp_end, const __u32 at, __u64 *end)
-{
-	struct hdr_ipv4_any *ipv4_any = data + at;
-
-	if ((void *)(ipv4_any + 1) > data_end || at + sizeof(*ipv4_any) > udp_end)
-		return reason_truncated;
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return reason_ipv4_any_version;
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return reason_ipv4_any_ihl;
-	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
-	if (inner_options_size > 40)
-		return reason_ipv4_any_options;
-	__u64 inner_options_end = fr_forget(skb, at + sizeof(*ipv4_any) + inner_options_size);
-
-	*end = inner_options_end;
-	return 0;
-}
-
-static __always_inline int vxlan_in_ipv4_ipv4_any_send(struct __sk_buff *skb,
-						       struct vxlan_in_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 64;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 64, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 64), 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_VXLAN_IN + reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_VXLAN_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_VXLAN_IN + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int
-vxlan_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, struct vxlan_in_packet *pkt,
-			      struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 64;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 64, new_headers_len = 14;
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
-	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
-					    ipv4_any_ttl_protocol);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len_2 + (pkt->inner_options_end - 64), 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_VXLAN_IN + reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_VXLAN_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_VXLAN_IN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int vxlan_in_ipv4_ipv4_any_rules(struct __sk_buff *skb,
-							struct vxlan_in_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 64;
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(pkt->own)) {
-		/* }, for a in end.do {a}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
-
-		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, PROG_VXLAN_IN + reason_udp_checksum);
-		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_VXLAN_IN + reason_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(pkt->p->packets, 1);
-		fr_shared_add(pkt->own->packets, 1);
-		return vxlan_in_ipv4_ipv4_any_send(skb, pkt);
-	}
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, PROG_VXLAN_IN + reason_udp_checksum);
-	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, PROG_VXLAN_IN + reason_hop_limit);
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, PROG_VXLAN_IN + reason_martian_source);
-	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_VXLAN_IN + reason_multicast);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_VXLAN_IN + reason_martian_destination);
-	pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_VXLAN_IN + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET;
-	fib->src[0] = ld32(ipv4_any->src);
-	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len_2 - 64), hop))
-		return fr_up(skb, PROG_VXLAN_IN + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_VXLAN_IN + reason_not_forwarded,
-					 PROG_VXLAN_IN + reason_unreachable));
-	fr_shared_add(pkt->p->packets, 1);
-	return vxlan_in_ipv4_ipv4_any_send_2(skb, pkt, hop, fib);
-}
-
-static __always_inline int vxlan_in_ipv4_ipv4_any(struct __sk_buff *skb,
-						  struct vxlan_in_packet *pkt)
+static __always_inline int vxlan_in_ip_ipv4_any(struct __sk_buff *skb, struct packet *pkt,
+						const int v6)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 64;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_vxlan *vxlan = pkt->data + 42;
-	struct hdr_eth *eth = pkt->data + 50;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 64,
-				     &pkt->inner_options_end);
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_vxlan *vxlan = pkt->data + (v6 ? 62 : 42);
+	struct hdr_eth *eth = pkt->data + (v6 ? 70 : 50);
+	struct hdr_ipv4_any *ipv4_any = pkt->data + (v6 ? 84 : 64);
+	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 84 :
+				     64, &pkt->inner_options_end);
 
 	if (why)
-		return fr_up(skb, PROG_VXLAN_IN + why);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+		return fr_up(skb, pkt->prog + why);
+	at_inner_options_end = fr_pin(pkt->data +
+				      fr_bound(pkt->inner_options_end, v6 ? 0xff : 0x7f));
 	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_VXLAN_IN + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->inner_options_end > pkt->udp_end)
-		return fr_up(skb, PROG_VXLAN_IN + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 64)
-		return fr_up(skb, PROG_VXLAN_IN + reason_ipv4_any_ihl);
-	pkt->inner_end = 64ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 64 ||
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - (v6 ? 84 : 64))
+		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
+	pkt->inner_end = (v6 ? 84ULL : 64ULL) + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - (v6 ? 84 : 64) ||
 	    pkt->inner_end > pkt->udp_end)
-		return fr_up(skb, PROG_VXLAN_IN + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 64, pkt->inner_options_end - 64)))
-		return fr_up(skb, PROG_VXLAN_IN + reason_ipv4_any_checksum);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, v6 ? 84 : 64, pkt->inner_options_end - (v6 ? 84 : 64))))
+		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
 
 	/* hook: "tc/ingress" */
 	if (!(skb->gso_size == 0 || fr_encapsulated(skb)))
-		return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.remote, ld32(ipv4->src));
-		fr_put_v4(key.local, ld32(ipv4->dst));
+		if (v6) {
+			fr_put_v6(key.remote, ipv6->src, 0);
+			fr_put_v6(key.local, ipv6->dst, 0);
+		} else {
+			fr_put_v4(key.remote, ld32(ipv4->src));
+			fr_put_v4(key.local, ld32(ipv4->dst));
+		}
 		key.kind = 1;
 		key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_VXLAN_IN + reason_no_peers,
-					 PROG_VXLAN_IN + reason_changing);
+			return fr_missed(skb, found, pkt->prog + reason_no_peers,
+					 pkt->prog + reason_changing);
 	}
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
@@ -3630,840 +3297,77 @@ static __always_inline int vxlan_in_ipv4_ipv4_any(struct __sk_buff *skb,
 		fr_put_v4(key.addr, ld32(ipv4_any->dst));
 		enum fr_found found = find_own(&key, pkt->lease, 16, &pkt->own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_VXLAN_IN + reason_changing);
+			return fr_up(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			pkt->own = NULL;
+	}
+	if (v6) {
+		/* when:  "inner_eth.dst == p.own && ?(checked)" */
+		if (!(ld32(eth->dst) == ld32(pkt->p->own) &&
+		      ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
+		      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
+		       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
+			return fr_up(skb, pkt->prog + reason_no_match);
+
+		/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+		if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+		    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
+			return fr_drop(skb->len, pkt->prog + reason_ecn);
+
+		return shared_ip_ipv4_any_rules(skb, pkt, 1);
 	}
 
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
 	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
 	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 	       (be8(&ipv4->version_ihl) >> 4) == 4)))
-		return fr_up(skb, PROG_VXLAN_IN + reason_no_match);
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, PROG_VXLAN_IN + reason_ecn);
+		return fr_drop(skb->len, pkt->prog + reason_ecn);
 
-	return vxlan_in_ipv4_ipv4_any_rules(skb, pkt);
+	return shared_ip_ipv4_any_rules(skb, pkt, 0);
 }
 
-static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 udp_end, const __u32 at, __u64 *end)
+static __always_inline int vxlan_in_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return reason_ipv6_payload_length;
-	if (!(skb->gso_size == 0 || fr_encapsulated(skb)))
-		return reason_gso_packet;
-
-	*end = inner_end;
-	return 0;
-}
-
-static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb,
-							struct vxlan_in_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 64;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 64, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
-			    be8(&ipv4->dscp_ecn) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV6,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_VXLAN_IN + reason_fault);
-	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_VXLAN_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, ETH_HLEN, 4);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_VXLAN_IN + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int
-vxlan_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, struct vxlan_in_packet *pkt,
-			       struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 64;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 64, new_headers_len = 14;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
-			    be8(&ipv4->dscp_ecn) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV6,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_VXLAN_IN + reason_fault);
-	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_VXLAN_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, ETH_HLEN, 8);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_VXLAN_IN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int vxlan_in_ipv4_ipv6_gso_packet(struct __sk_buff *skb,
-							 struct vxlan_in_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 64;
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
-
-	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, PROG_VXLAN_IN + reason_udp_checksum);
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, PROG_VXLAN_IN + reason_hop_limit);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, PROG_VXLAN_IN + reason_martian_source);
-	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, PROG_VXLAN_IN + reason_multicast);
-	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, PROG_VXLAN_IN + reason_martian_destination);
-	pkt->payload_len = pkt->inner_end - 104;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 104 && (partial & 0xffff) < 104ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_VXLAN_IN + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET6;
-	fib->src[0] = ld32(ipv6->src);
-	fib->src[1] = ld32(ipv6->src + 4);
-	fib->src[2] = ld32(ipv6->src + 8);
-	fib->src[3] = ld32(ipv6->src + 12);
-	fib->dst[0] = ld32(ipv6->dst);
-	fib->dst[1] = ld32(ipv6->dst + 4);
-	fib->dst[2] = ld32(ipv6->dst + 8);
-	fib->dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
-		return fr_up(skb, PROG_VXLAN_IN + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_VXLAN_IN + reason_not_forwarded,
-					 PROG_VXLAN_IN + reason_unreachable));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(pkt->p->packets, 1);
-	return vxlan_in_ipv4_ipv6_send_ipv6_2(skb, pkt, hop, fib);
-}
-
-static __always_inline int vxlan_in_ipv4_ipv6(struct __sk_buff *skb, struct vxlan_in_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_vxlan *vxlan = pkt->data + 42;
-	struct hdr_ipv6 *ipv6 = pkt->data + 64;
-	struct hdr_eth *eth = pkt->data + 50;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 64, &pkt->inner_end);
-
-	if (why)
-		return fr_up(skb, PROG_VXLAN_IN + why);
-
-	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.remote, ld32(ipv4->src));
-		fr_put_v4(key.local, ld32(ipv4->dst));
-		key.kind = 1;
-		key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
-		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_VXLAN_IN + reason_no_peers,
-					 PROG_VXLAN_IN + reason_changing);
-	}
-	struct val_own *own;
-	{
-		struct key_own key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.addr, ipv6->dst, 0);
-		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_VXLAN_IN + reason_changing);
-		if (found == FR_MISSING)
-			own = NULL;
-	}
-
-	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
-	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
-	       (be8(&ipv4->version_ihl) >> 4) == 4)))
-		return fr_up(skb, PROG_VXLAN_IN + reason_no_match);
-
-	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, PROG_VXLAN_IN + reason_ecn);
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) {
-		/* }, for a in end.do {a}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
-
-		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, PROG_VXLAN_IN + reason_udp_checksum);
-		pkt->payload_len = pkt->inner_end - 104;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= 104 &&
-		       (partial & 0xffff) < 104ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_VXLAN_IN + reason_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(pkt->p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return vxlan_in_ipv4_ipv6_send_ipv6(skb, pkt);
-	}
-
-	return vxlan_in_ipv4_ipv6_gso_packet(skb, pkt);
-}
-
-static __always_inline int vxlan_in_ipv4(struct __sk_buff *skb, struct vxlan_in_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data + 50;
+	struct hdr_eth *eth = pkt->data + (v6 ? 70 : 50);
 	__u64 outer_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6_3(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, PROG_VXLAN_IN + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* vxlan: { */
-	why = check_vxlan(skb, pkt->data, pkt->data_end, pkt->udp_end, 42);
+	why = check_vxlan(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 : 42);
 	if (why)
-		return fr_up(skb, PROG_VXLAN_IN + why);
-	if ((void *)(eth + 1) > pkt->data_end || 64ULL > pkt->udp_end)
-		return fr_up(skb, PROG_VXLAN_IN + reason_truncated);
+		return fr_up(skb, pkt->prog + why);
+	if ((void *)(eth + 1) > pkt->data_end || (v6 ? 84ULL : 64ULL) > pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return vxlan_in_ipv4_ipv4_any(skb, pkt);
-	if (be16(&eth->type) == ETH_P_IPV6)
-		return vxlan_in_ipv4_ipv6(skb, pkt);
-	return fr_up(skb, PROG_VXLAN_IN + reason_not_inner);
-}
-
-static __always_inline __u32 check_ipv6_3(struct __sk_buff *skb, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 outer_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (outer_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
+		return vxlan_in_ip_ipv4_any(skb, pkt, v6);
+	if (be16(&eth->type) == ETH_P_IPV6) {
+		if (v6)
+			return shared_in_ipv6_ipv6(skb, pkt);
+		return shared_in_ipv4_ipv6(skb, pkt);
 	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = outer_end;
-	return 0;
-}
-
-static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
-							    struct vxlan_in_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 84;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 84, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			   be8(&ipv4_any->dscp_ecn) & 3 :
-			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 84), FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_VXLAN_IN + reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_VXLAN_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_VXLAN_IN + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *skb,
-	struct vxlan_in_packet *pkt, struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 84;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 84, new_headers_len = 14;
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			   be8(&ipv4_any->dscp_ecn) & 3 :
-			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
-					    ipv4_any_ttl_protocol);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len_2 + (pkt->inner_options_end - 84), FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_VXLAN_IN + reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_VXLAN_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_VXLAN_IN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int vxlan_in_ipv6_ipv4_any_rules(struct __sk_buff *skb,
-							struct vxlan_in_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 84;
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(pkt->own)) {
-		/* }, for a in end.do {a}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
-
-		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
-				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, PROG_VXLAN_IN + reason_udp_checksum);
-		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_VXLAN_IN + reason_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(pkt->p->packets, 1);
-		fr_shared_add(pkt->own->packets, 1);
-		return vxlan_in_ipv6_ipv4_any_send_ipv4(skb, pkt);
-	}
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-		return fr_up(skb, PROG_VXLAN_IN + reason_udp_checksum);
-	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, PROG_VXLAN_IN + reason_hop_limit);
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, PROG_VXLAN_IN + reason_martian_source);
-	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_VXLAN_IN + reason_multicast);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_VXLAN_IN + reason_martian_destination);
-	pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_VXLAN_IN + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET;
-	fib->src[0] = ld32(ipv4_any->src);
-	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len_2 - 84), hop))
-		return fr_up(skb, PROG_VXLAN_IN + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_VXLAN_IN + reason_not_forwarded,
-					 PROG_VXLAN_IN + reason_unreachable));
-	fr_shared_add(pkt->p->packets, 1);
-	return vxlan_in_ipv6_ipv4_any_send_ipv4_2(skb, pkt, hop, fib);
-}
-
-static __always_inline int vxlan_in_ipv6_ipv4_any(struct __sk_buff *skb,
-						  struct vxlan_in_packet *pkt)
-{
-	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 84;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_vxlan *vxlan = pkt->data + 62;
-	struct hdr_eth *eth = pkt->data + 70;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 84,
-				     &pkt->inner_options_end);
-
-	if (why)
-		return fr_up(skb, PROG_VXLAN_IN + why);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0xff));
-	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_VXLAN_IN + reason_truncated);
-	if (pkt->inner_options_end > pkt->udp_end)
-		return fr_up(skb, PROG_VXLAN_IN + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 84)
-		return fr_up(skb, PROG_VXLAN_IN + reason_ipv4_any_ihl);
-	pkt->inner_end = 84ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 84 ||
-	    pkt->inner_end > pkt->udp_end)
-		return fr_up(skb, PROG_VXLAN_IN + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 84, pkt->inner_options_end - 84)))
-		return fr_up(skb, PROG_VXLAN_IN + reason_ipv4_any_checksum);
-
-	/* hook: "tc/ingress" */
-	if (!(skb->gso_size == 0 || fr_encapsulated(skb)))
-		return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
-
-	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.remote, ipv6->src, 0);
-		fr_put_v6(key.local, ipv6->dst, 0);
-		key.kind = 1;
-		key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
-		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_VXLAN_IN + reason_no_peers,
-					 PROG_VXLAN_IN + reason_changing);
-	}
-	{
-		struct key_own key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr, ld32(ipv4_any->dst));
-		enum fr_found found = find_own(&key, pkt->lease, 16, &pkt->own);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_VXLAN_IN + reason_changing);
-		if (found == FR_MISSING)
-			pkt->own = NULL;
-	}
-
-	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
-	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
-	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
-		return fr_up(skb, PROG_VXLAN_IN + reason_no_match);
-
-	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, PROG_VXLAN_IN + reason_ecn);
-
-	return vxlan_in_ipv6_ipv4_any_rules(skb, pkt);
-}
-
-static __always_inline int vxlan_in_ipv6_ipv6_send(struct __sk_buff *skb,
-						   struct vxlan_in_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 84;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 84, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
-			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_VXLAN_IN + reason_fault);
-	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_VXLAN_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, ETH_HLEN, 4);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_VXLAN_IN + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int vxlan_in_ipv6_ipv6_send_2(struct __sk_buff *skb,
-						     struct vxlan_in_packet *pkt,
-						     struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 84;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 84, new_headers_len = 14;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
-			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_VXLAN_IN + reason_fault);
-	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_VXLAN_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, ETH_HLEN, 8);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_VXLAN_IN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int vxlan_in_ipv6_ipv6_gso_packet(struct __sk_buff *skb,
-							 struct vxlan_in_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 84;
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
-
-	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-		return fr_up(skb, PROG_VXLAN_IN + reason_udp_checksum);
-	if (be8(&ipv6_2->hop_limit) <= 1)
-		return fr_up(skb, PROG_VXLAN_IN + reason_hop_limit);
-	if (!fr_unicast(ipv6_2->src))
-		return fr_up(skb, PROG_VXLAN_IN + reason_martian_source);
-	if (fr_multicast(ipv6_2->dst))
-		return fr_up(skb, PROG_VXLAN_IN + reason_multicast);
-	if (!fr_unicast(ipv6_2->dst))
-		return fr_up(skb, PROG_VXLAN_IN + reason_martian_destination);
-	pkt->payload_len = pkt->inner_end - 124;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 124 && (partial & 0xffff) < 124ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_VXLAN_IN + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET6;
-	fib->src[0] = ld32(ipv6_2->src);
-	fib->src[1] = ld32(ipv6_2->src + 4);
-	fib->src[2] = ld32(ipv6_2->src + 8);
-	fib->src[3] = ld32(ipv6_2->src + 12);
-	fib->dst[0] = ld32(ipv6_2->dst);
-	fib->dst[1] = ld32(ipv6_2->dst + 4);
-	fib->dst[2] = ld32(ipv6_2->dst + 8);
-	fib->dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
-		return fr_up(skb, PROG_VXLAN_IN + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_VXLAN_IN + reason_not_forwarded,
-					 PROG_VXLAN_IN + reason_unreachable));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(pkt->p->packets, 1);
-	return vxlan_in_ipv6_ipv6_send_2(skb, pkt, hop, fib);
-}
-
-static __always_inline int vxlan_in_ipv6_ipv6(struct __sk_buff *skb, struct vxlan_in_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_vxlan *vxlan = pkt->data + 62;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 84;
-	struct hdr_eth *eth = pkt->data + 70;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 84, &pkt->inner_end);
-
-	if (why)
-		return fr_up(skb, PROG_VXLAN_IN + why);
-
-	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.remote, ipv6->src, 0);
-		fr_put_v6(key.local, ipv6->dst, 0);
-		key.kind = 1;
-		key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
-		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_VXLAN_IN + reason_no_peers,
-					 PROG_VXLAN_IN + reason_changing);
-	}
-	struct val_own *own;
-	{
-		struct key_own key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.addr, ipv6_2->dst, 0);
-		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_VXLAN_IN + reason_changing);
-		if (found == FR_MISSING)
-			own = NULL;
-	}
-
-	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
-	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
-	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
-		return fr_up(skb, PROG_VXLAN_IN + reason_no_match);
-
-	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, PROG_VXLAN_IN + reason_ecn);
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) {
-		/* }, for a in end.do {a}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_VXLAN_IN + reason_gso_packet);
-
-		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
-				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, PROG_VXLAN_IN + reason_udp_checksum);
-		pkt->payload_len = pkt->inner_end - 124;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= 124 &&
-		       (partial & 0xffff) < 124ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_VXLAN_IN + reason_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(pkt->p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return vxlan_in_ipv6_ipv6_send(skb, pkt);
-	}
-
-	return vxlan_in_ipv6_ipv6_gso_packet(skb, pkt);
-}
-
-static __always_inline int vxlan_in_ipv6(struct __sk_buff *skb, struct vxlan_in_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data + 70;
-	__u64 outer_end;
-	__u32 why = check_ipv6_3(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_VXLAN_IN + why);
-
-	/* vxlan: { */
-	why = check_vxlan(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
-	if (why)
-		return fr_up(skb, PROG_VXLAN_IN + why);
-	if ((void *)(eth + 1) > pkt->data_end || 84ULL > pkt->udp_end)
-		return fr_up(skb, PROG_VXLAN_IN + reason_truncated);
-
-	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be16(&eth->type) == ETH_P_IP)
-		return vxlan_in_ipv6_ipv4_any(skb, pkt);
-	if (be16(&eth->type) == ETH_P_IPV6)
-		return vxlan_in_ipv6_ipv6(skb, pkt);
-	return fr_up(skb, PROG_VXLAN_IN + reason_not_inner);
+	return fr_up(skb, pkt->prog + reason_not_inner);
 }
 
 SEC("tc") int prog_vxlan_in(struct __sk_buff *skb)
 {
-	struct vxlan_in_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_VXLAN_IN;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -4483,9 +3387,9 @@ SEC("tc") int prog_vxlan_in(struct __sk_buff *skb)
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return vxlan_in_ipv4(skb, &pkt);
+		return vxlan_in_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return vxlan_in_ipv6(skb, &pkt);
+		return vxlan_in_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_VXLAN_IN + reason_not_outer);
 }
 
@@ -4496,22 +3400,6 @@ SEC("tc") int prog_vxlan_in(struct __sk_buff *skb)
  *	eth ipv6 udp geneve eth ipv4_any
  *	eth ipv6 udp geneve eth ipv6
  */
-
-/* What is known of a packet. */
-struct geneve_in_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 udp_end;
-	__u64 geneve_options_end;
-	void *at_geneve_options_end;
-	__u64 inner_options_end;
-	__u64 inner_end;
-	__u64 payload_len;
-	__u64 payload_len_2;
-	struct val_peers *p;
-	struct val_own *own;
-};
 
 static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 outer_end, const __u32 at, __u64 *end)
@@ -4562,24 +3450,39 @@ static __always_inline __u32 check_geneve(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline int geneve_in_ipv4_ipv4_any_send(struct __sk_buff *skb,
-							struct geneve_in_packet *pkt)
+static __always_inline int geneve_in_ip_ipv4_send(struct __sk_buff *skb, struct packet *pkt,
+						  const int to_v6)
 {
 	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
 	__u32 len = skb->len;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
 	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
+	__be16 ipv4_any_version_to_ecn;
+
+	if (to_v6)
+		ipv4_any_version_to_ecn =
+			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+				  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+				    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+				    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
+				   be8(&ipv4_any->dscp_ecn) & 3 :
+				   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	else
+		ipv4_any_version_to_ecn =
+			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+				  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+				    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+				    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+				    (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+				   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -4587,17 +3490,18 @@ static __always_inline int geneve_in_ipv4_ipv4_any_send(struct __sk_buff *skb,
 
 	int err = fr_move(skb, pkt->geneve_options_end + 14, 14,
 			  pkt->payload_len +
-			  (pkt->inner_options_end - (pkt->geneve_options_end + 14)), 0);
+			  (pkt->inner_options_end - (pkt->geneve_options_end + 14)),
+			  to_v6 ? FR_TO_IPV4 : 0);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_GENEVE_IN + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	pkt->data = (void *)(long)skb->data;
 	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_GENEVE_IN + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((0 - (__s32)pkt->geneve_options_end) & 1)
+		if (((to_v6 ? 20 : 0) - (__s32)pkt->geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 12);
 	}
@@ -4617,99 +3521,175 @@ static __always_inline int geneve_in_ipv4_ipv4_any_send(struct __sk_buff *skb,
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(PROG_GENEVE_IN + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-geneve_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, struct geneve_in_packet *pkt,
-			       struct fr_hop *hop, struct bpf_fib_lookup *fib)
+static __always_inline int geneve_in_ip_ip_send_2(struct __sk_buff *skb, struct packet *pkt,
+						  struct fr_hop *hop, struct bpf_fib_lookup *fib,
+						  const int to_v6, const int to_v6_2)
 {
-	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->at_geneve_options_end + 14;
 	__u32 len = skb->len;
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
-	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
-						 be8(&ipv4_any->protocol));
+	__be16 ipv4_any_version_to_ecn = 0;
+	__be16 ipv4_any_ttl_protocol = 0;
+	__be16 inner_checksum = 0;
+	__be32 ipv6_version_to_flow_label = 0;
+	__be16 ipv6_next_header_hop_limit = 0;
 
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
-					    ipv4_any_ttl_protocol);
+	if (to_v6_2) {
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x60000000ULL |
+				  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
+				  (((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+				     (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+				     (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+				    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3 :
+				    be8(&ipv4->dscp_ecn) & 3) << 20) |
+				  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
+				    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
+		ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6_2->next_header) << 8) |
+						       (be8(&ipv6_2->hop_limit) - 1));
+	} else {
+		if (to_v6)
+			ipv4_any_version_to_ecn =
+				bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+					  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+					  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+					    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+					    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) ==
+					    0 || ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						  3) == 2) ? be8(&ipv4_any->dscp_ecn) & 3 :
+					   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+		else
+			ipv4_any_version_to_ecn = bpf_htons(0x4000ULL |
+							    ((be8(&ipv4_any->version_ihl) & 15) <<
+							    8) | ((be8(&ipv4_any->dscp_ecn) >> 2) <<
+							    2) | (((be8(&ipv4_any->dscp_ecn) & 3) ==
+							    0 || (be8(&ipv4_any->dscp_ecn) & 3) ==
+							    3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+							    (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+							    be8(&ipv4_any->dscp_ecn) & 3 :
+							    be8(&ipv4->dscp_ecn) & 3));
+		ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
+						  be8(&ipv4_any->protocol));
+		/* inner.checksum */
+		inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					     ((__u64)ld16(&ipv4_any->version_ihl) +
+					      ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
+					     ipv4_any_ttl_protocol);
+	}
 	int direct = hop->state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, pkt->geneve_options_end + 14, 14,
-			  pkt->payload_len_2 +
-			  (pkt->inner_options_end - (pkt->geneve_options_end + 14)), 0);
+			  pkt->payload_len +
+			  (to_v6_2 ? 40 : pkt->inner_options_end - (pkt->geneve_options_end + 14)),
+			  to_v6_2 ? FR_TO_IPV6 : to_v6 ? FR_TO_IPV4 : 0);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_GENEVE_IN + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_GENEVE_IN + reason_fault);
+	if (unlikely(pkt->data + (to_v6_2 ? 22 : 26) > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((0 - (__s32)pkt->geneve_options_end) & 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 12);
+		if (to_v6_2) {
+			if ((-20 - (__s32)pkt->geneve_options_end) & 1)
+				csum = fr_complete_shifted(csum);
+		} else {
+			if (((to_v6 ? 20 : 0) - (__s32)pkt->geneve_options_end) & 1)
+				csum = fr_complete_shifted(csum);
+		}
+		csum = fr_complete_without(skb, csum, ETH_HLEN, to_v6_2 ? 8 : 12);
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct)
 		fr_link(pkt->data, hop);
 
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
+	st16(&new_eth->type, bpf_htons(to_v6_2 ? 0x86dd : 0x800));
+	if (to_v6_2) {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	} else {
+		st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
+		st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
+		st16(&new_ipv4_any->checksum, inner_checksum);
+	}
+	fr_complete_end(skb, csum, ETH_HLEN, to_v6_2 ? 8 : 12);
 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(PROG_GENEVE_IN + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(hop->ifindex, 0);
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int geneve_in_ipv4_ipv4_any_no_match(struct __sk_buff *skb,
-							    struct geneve_in_packet *pkt)
+static __always_inline int geneve_in_ip_ipv4_any_no_match(struct __sk_buff *skb, struct packet *pkt,
+							  const int v6)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
-	struct hdr_eth *eth = pkt->at_geneve_options_end;
-	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_eth *eth = pkt->at_geneve_options_end;
 	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
 
-	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
-	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
-	       (be8(&ipv4->version_ihl) >> 4) == 4)))
-		return fr_up(skb, PROG_GENEVE_IN + reason_no_match);
+	if (v6) {
+		/* when:  "inner_eth.dst == p.own && ?(checked)" */
+		if (!(ld32(eth->dst) == ld32(pkt->p->own) &&
+		      ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
+		      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
+		       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
+			return fr_up(skb, pkt->prog + reason_no_match);
 
-	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, PROG_GENEVE_IN + reason_ecn);
+		/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+		if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+		    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
+			return fr_drop(skb->len, pkt->prog + reason_ecn);
+	} else {
+		/* when:  "inner_eth.dst == p.own && ?(checked)" */
+		if (!(ld32(eth->dst) == ld32(pkt->p->own) &&
+		      ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
+		      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
+		       (be8(&ipv4->version_ihl) >> 4) == 4)))
+			return fr_up(skb, pkt->prog + reason_no_match);
+
+		/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+		if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
+			return fr_drop(skb->len, pkt->prog + reason_ecn);
+	}
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(pkt->own)) {
-		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, PROG_GENEVE_IN + reason_udp_checksum);
+		if (v6) {
+			/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
+			if (!(be16(&udp->checksum) == 0 ||
+			      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
+					fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+				return fr_up(skb, pkt->prog + reason_udp_checksum);
+		} else {
+			/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
+			if (!(be16(&udp->checksum) == 0 ||
+			      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
+					fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+				return fr_up(skb, pkt->prog + reason_udp_checksum);
+		}
 
 		/* }, for a in end.do {a}] */
 		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
@@ -4717,101 +3697,118 @@ static __always_inline int geneve_in_ipv4_ipv4_any_no_match(struct __sk_buff *sk
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->inner_options_end &&
 		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_GENEVE_IN + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(pkt->own->packets, 1);
-		return geneve_in_ipv4_ipv4_any_send(skb, pkt);
+		return geneve_in_ip_ipv4_send(skb, pkt, v6);
 	}
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, PROG_GENEVE_IN + reason_udp_checksum);
+	if (v6) {
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	} else {
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	}
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, PROG_GENEVE_IN + reason_hop_limit);
+		return fr_up(skb, pkt->prog + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, PROG_GENEVE_IN + reason_martian_source);
+		return fr_up(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_GENEVE_IN + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_GENEVE_IN + reason_martian_destination);
+		return fr_up(skb, pkt->prog + reason_martian_destination);
 	__u64 inner_new_end = 14ULL + (pkt->inner_options_end - (pkt->geneve_options_end + 14));
-	pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
+	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_GENEVE_IN + reason_partial_checksum);
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET;
 	fib->src[0] = ld32(ipv4_any->src);
 	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib, inner_new_end + (pkt->payload_len_2 - 14), hop))
-		return fr_up(skb, PROG_GENEVE_IN + reason_too_big);
+	if (fr_route(skb, fib, inner_new_end + (pkt->payload_len - 14), hop))
+		return fr_up(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(hop, PROG_GENEVE_IN + reason_not_forwarded,
-					 PROG_GENEVE_IN + reason_unreachable));
+			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					 pkt->prog + reason_unreachable));
 	fr_shared_add(pkt->p->packets, 1);
-	return geneve_in_ipv4_ipv4_any_send_2(skb, pkt, hop, fib);
+	if (v6)
+		return geneve_in_ip_ip_send_2(skb, pkt, hop, fib, 1, 0);
+	return geneve_in_ip_ip_send_2(skb, pkt, hop, fib, 0, 0);
 }
 
-static __always_inline int geneve_in_ipv4_ipv4_any(struct __sk_buff *skb,
-						   struct geneve_in_packet *pkt)
+static __always_inline int geneve_in_ip_ipv4_any(struct __sk_buff *skb, struct packet *pkt,
+						 const int v6)
 {
 	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_geneve *geneve = pkt->data + 42;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_geneve *geneve = pkt->data + (v6 ? 62 : 42);
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
 
 	ipv4_any = pkt->at_geneve_options_end + 14;
 	if ((void *)(ipv4_any + 1) > pkt->data_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->geneve_options_end + 34 > pkt->udp_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_version);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_version);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_ihl);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
 	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
-		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_options);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_options);
 	pkt->inner_options_end = fr_forget(skb, pkt->geneve_options_end + 34 + inner_options_size);
 	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x1ff));
 	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->inner_options_end > pkt->udp_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end -
 	    (pkt->geneve_options_end + 14))
-		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_ihl);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
 	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - (pkt->geneve_options_end + 14))
-		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_total_length);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
 	pkt->inner_end = pkt->geneve_options_end + 14 + be16(&ipv4_any->total_length);
 	if (pkt->inner_end > pkt->udp_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_total_length);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, pkt->geneve_options_end + 14,
 				pkt->inner_options_end - (pkt->geneve_options_end + 14))))
-		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_checksum);
+		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_GENEVE_IN + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.remote, ld32(ipv4->src));
-		fr_put_v4(key.local, ld32(ipv4->dst));
+		if (v6) {
+			fr_put_v6(key.remote, ipv6->src, 0);
+			fr_put_v6(key.local, ipv6->dst, 0);
+		} else {
+			fr_put_v4(key.remote, ld32(ipv4->src));
+			fr_put_v4(key.local, ld32(ipv4->dst));
+		}
 		key.kind = 2;
 		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
 		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_GENEVE_IN + reason_no_peers,
-					 PROG_GENEVE_IN + reason_changing);
+			return fr_missed(skb, found, pkt->prog + reason_no_peers,
+					 pkt->prog + reason_changing);
 	}
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
@@ -4819,48 +3816,75 @@ static __always_inline int geneve_in_ipv4_ipv4_any(struct __sk_buff *skb,
 		fr_put_v4(key.addr, ld32(ipv4_any->dst));
 		enum fr_found found = find_own(&key, pkt->lease, 16, &pkt->own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_GENEVE_IN + reason_changing);
+			return fr_up(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			pkt->own = NULL;
 	}
+	if (v6) {
+		return geneve_in_ip_ipv4_any_no_match(skb, pkt, 1);
+	}
 
-	return geneve_in_ipv4_ipv4_any_no_match(skb, pkt);
+	return geneve_in_ip_ipv4_any_no_match(skb, pkt, 0);
 }
 
-static __always_inline int geneve_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb,
-							 struct geneve_in_packet *pkt)
+static __always_inline int geneve_in_ip_ipv6_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+						       const int v6)
 {
 	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6_3 = pkt->at_geneve_options_end + 14;
 	__u32 len = skb->len;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
 	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
-			    be8(&ipv4->dscp_ecn) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+	__be32 ipv6_version_to_flow_label;
 
-	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, FR_TO_IPV6);
+	if (v6)
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x60000000ULL |
+				  (((be16(ipv6_3->version_to_flow_label) >> 6) & 63) << 22) |
+				  (((((be8(ipv6_3->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				     ((be8(ipv6_3->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+				     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
+				    (be8(ipv6_3->version_to_flow_label + 1) >> 4) & 3 :
+				    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
+				  (((be16(ipv6_3->version_to_flow_label + 1) << 8) |
+				    be8(ipv6_3->version_to_flow_label + 3)) & 0xfffff));
+	else
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x60000000ULL |
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+				     (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+				     (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+				    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+				    be8(&ipv4->dscp_ecn) & 3) << 20) |
+				  (((be16(ipv6->version_to_flow_label + 1) << 8) |
+				    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
+	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, v6 ? 0 :
+			  FR_TO_IPV6);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_GENEVE_IN + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	pkt->data = (void *)(long)skb->data;
 	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_GENEVE_IN + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((-20 - (__s32)pkt->geneve_options_end) & 1)
-			csum = fr_complete_shifted(csum);
+		if (v6) {
+			if ((0 - (__s32)pkt->geneve_options_end) & 1)
+				csum = fr_complete_shifted(csum);
+		} else {
+			if ((-20 - (__s32)pkt->geneve_options_end) & 1)
+				csum = fr_complete_shifted(csum);
+		}
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 4);
 	}
 
@@ -4878,42 +3902,44 @@ static __always_inline int geneve_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb,
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(PROG_GENEVE_IN + reason_pass, len);
+	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-geneve_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, struct geneve_in_packet *pkt,
-				struct fr_hop *hop, struct bpf_fib_lookup *fib)
+static __always_inline int geneve_in_ipv6_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt,
+						      struct fr_hop *hop,
+						      struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->at_geneve_options_end + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
-			    be8(&ipv4->dscp_ecn) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
+		bpf_htonl(0x60000000ULL |
+			  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
+			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3 :
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
+			    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6_2->next_header) << 8) |
+						      (be8(&ipv6_2->hop_limit) - 1));
 	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, FR_TO_IPV6);
+	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, 0);
 
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_GENEVE_IN + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	pkt->data = (void *)(long)skb->data;
 	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_GENEVE_IN + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((-20 - (__s32)pkt->geneve_options_end) & 1)
+		if ((0 - (__s32)pkt->geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 8);
 	}
@@ -4931,332 +3957,23 @@ geneve_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, struct geneve_in_packet *
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
-	fr_count(PROG_GENEVE_IN + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(hop->ifindex, 0);
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
 
-static __always_inline int geneve_in_ipv4_ipv6_udp_checksum(struct __sk_buff *skb,
-							    struct geneve_in_packet *pkt)
+static __always_inline int geneve_in_ip_ipv6_udp_checksum(struct __sk_buff *skb, struct packet *pkt,
+							  const int v6)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
-	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
-
-	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, PROG_GENEVE_IN + reason_udp_checksum);
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, PROG_GENEVE_IN + reason_hop_limit);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, PROG_GENEVE_IN + reason_martian_source);
-	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, PROG_GENEVE_IN + reason_multicast);
-	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, PROG_GENEVE_IN + reason_martian_destination);
-	pkt->payload_len = pkt->inner_end - (pkt->geneve_options_end + 54);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->geneve_options_end + 54 &&
-	       (partial & 0xffff) < pkt->geneve_options_end + 54 + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_GENEVE_IN + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET6;
-	fib->src[0] = ld32(ipv6->src);
-	fib->src[1] = ld32(ipv6->src + 4);
-	fib->src[2] = ld32(ipv6->src + 8);
-	fib->src[3] = ld32(ipv6->src + 12);
-	fib->dst[0] = ld32(ipv6->dst);
-	fib->dst[1] = ld32(ipv6->dst + 4);
-	fib->dst[2] = ld32(ipv6->dst + 8);
-	fib->dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
-		return fr_up(skb, PROG_GENEVE_IN + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_GENEVE_IN + reason_not_forwarded,
-					 PROG_GENEVE_IN + reason_unreachable));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(pkt->p->packets, 1);
-	return geneve_in_ipv4_ipv6_send_ipv6_2(skb, pkt, hop, fib);
-}
-
-static __always_inline int geneve_in_ipv4_ipv6(struct __sk_buff *skb, struct geneve_in_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_geneve *geneve = pkt->data + 42;
-	struct hdr_eth *eth = pkt->at_geneve_options_end;
-	struct hdr_udp *udp = pkt->data + 34;
-
-	ipv6 = pkt->at_geneve_options_end + 14;
-	if ((void *)(ipv6 + 1) > pkt->data_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
-	if (pkt->geneve_options_end + 54 > pkt->udp_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, PROG_GENEVE_IN + reason_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, PROG_GENEVE_IN + reason_mapped_address);
-	pkt->inner_end = pkt->geneve_options_end + 54 + be16(&ipv6->payload_length);
-	if (pkt->inner_end > pkt->udp_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_ipv6_payload_length);
-
-	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_GENEVE_IN + reason_gso_packet);
-
-	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.remote, ld32(ipv4->src));
-		fr_put_v4(key.local, ld32(ipv4->dst));
-		key.kind = 2;
-		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
-		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_GENEVE_IN + reason_no_peers,
-					 PROG_GENEVE_IN + reason_changing);
-	}
-	struct val_own *own;
-	{
-		struct key_own key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.addr, ipv6->dst, 0);
-		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_GENEVE_IN + reason_changing);
-		if (found == FR_MISSING)
-			own = NULL;
-	}
-
-	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
-	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
-	       (be8(&ipv4->version_ihl) >> 4) == 4)))
-		return fr_up(skb, PROG_GENEVE_IN + reason_no_match);
-
-	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, PROG_GENEVE_IN + reason_ecn);
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) {
-		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, PROG_GENEVE_IN + reason_udp_checksum);
-
-		/* }, for a in end.do {a}] */
-		pkt->payload_len = pkt->inner_end - (pkt->geneve_options_end + 54);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= pkt->geneve_options_end + 54 &&
-		       (partial & 0xffff) < pkt->geneve_options_end + 54 + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_GENEVE_IN + reason_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(pkt->p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return geneve_in_ipv4_ipv6_send_ipv6(skb, pkt);
-	}
-
-	return geneve_in_ipv4_ipv6_udp_checksum(skb, pkt);
-}
-
-static __always_inline int geneve_in_ipv4(struct __sk_buff *skb, struct geneve_in_packet *pkt)
-{
-	struct hdr_eth *eth;
-	__u64 outer_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
-		check_udp_2(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_GENEVE_IN + why);
-
-	/* {name: "options", bytes: "words * 4", max: 252}, */
-	why = check_geneve(skb, pkt->data, pkt->data_end, pkt->udp_end, 42,
-			   &pkt->geneve_options_end);
-	if (why)
-		return fr_up(skb, PROG_GENEVE_IN + why);
-	pkt->at_geneve_options_end = fr_pin(pkt->data + fr_bound(pkt->geneve_options_end, 0x1ff));
-	if (pkt->at_geneve_options_end > pkt->data_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
-	if (pkt->geneve_options_end > pkt->udp_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
-	eth = pkt->at_geneve_options_end;
-	if ((void *)(eth + 1) > pkt->data_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
-	if (pkt->geneve_options_end + 14 > pkt->udp_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
-
-	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be16(&eth->type) == ETH_P_IP)
-		return geneve_in_ipv4_ipv4_any(skb, pkt);
-	if (be16(&eth->type) == ETH_P_IPV6)
-		return geneve_in_ipv4_ipv6(skb, pkt);
-	return fr_up(skb, PROG_GENEVE_IN + reason_not_inner);
-}
-
-static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
-	struct geneve_in_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			   be8(&ipv4_any->dscp_ecn) & 3 :
-			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_ipv6 *ipv6_2 = pkt->at_geneve_options_end + 14;
 
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
-
-	int err = fr_move(skb, pkt->geneve_options_end + 14, 14,
-			  pkt->payload_len +
-			  (pkt->inner_options_end - (pkt->geneve_options_end + 14)), FR_TO_IPV4);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_GENEVE_IN + reason_fault);
-
-	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_GENEVE_IN + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if ((20 - (__s32)pkt->geneve_options_end) & 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 12);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_GENEVE_IN + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *skb,
-	struct geneve_in_packet *pkt, struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			   be8(&ipv4_any->dscp_ecn) & 3 :
-			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
-					    ipv4_any_ttl_protocol);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_move(skb, pkt->geneve_options_end + 14, 14,
-			  pkt->payload_len_2 +
-			  (pkt->inner_options_end - (pkt->geneve_options_end + 14)), FR_TO_IPV4);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_GENEVE_IN + reason_fault);
-
-	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_GENEVE_IN + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if ((20 - (__s32)pkt->geneve_options_end) & 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 12);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_GENEVE_IN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int geneve_in_ipv6_ipv4_any_no_match(struct __sk_buff *skb,
-							    struct geneve_in_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_eth *eth = pkt->at_geneve_options_end;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
-
-	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
-	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
-	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
-		return fr_up(skb, PROG_GENEVE_IN + reason_no_match);
-
-	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, PROG_GENEVE_IN + reason_ecn);
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(pkt->own)) {
+	if (v6) {
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
 		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
@@ -5264,271 +3981,31 @@ static __always_inline int geneve_in_ipv6_ipv4_any_no_match(struct __sk_buff *sk
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, PROG_GENEVE_IN + reason_udp_checksum);
-
-		/* }, for a in end.do {a}] */
-		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_GENEVE_IN + reason_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(pkt->p->packets, 1);
-		fr_shared_add(pkt->own->packets, 1);
-		return geneve_in_ipv6_ipv4_any_send_ipv4(skb, pkt);
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	} else {
+		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 	}
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-		return fr_up(skb, PROG_GENEVE_IN + reason_udp_checksum);
-	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, PROG_GENEVE_IN + reason_hop_limit);
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, PROG_GENEVE_IN + reason_martian_source);
-	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_GENEVE_IN + reason_multicast);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_GENEVE_IN + reason_martian_destination);
-	__u64 inner_new_end = 14ULL + (pkt->inner_options_end - (pkt->geneve_options_end + 14));
-	pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_GENEVE_IN + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET;
-	fib->src[0] = ld32(ipv4_any->src);
-	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib, inner_new_end + (pkt->payload_len_2 - 14), hop))
-		return fr_up(skb, PROG_GENEVE_IN + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_GENEVE_IN + reason_not_forwarded,
-					 PROG_GENEVE_IN + reason_unreachable));
-	fr_shared_add(pkt->p->packets, 1);
-	return geneve_in_ipv6_ipv4_any_send_ipv4_2(skb, pkt, hop, fib);
-}
-
-static __always_inline int geneve_in_ipv6_ipv4_any(struct __sk_buff *skb,
-						   struct geneve_in_packet *pkt)
-{
-	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_geneve *geneve = pkt->data + 62;
-
-	ipv4_any = pkt->at_geneve_options_end + 14;
-	if ((void *)(ipv4_any + 1) > pkt->data_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
-	if (pkt->geneve_options_end + 34 > pkt->udp_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_ihl);
-	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_options);
-	pkt->inner_options_end = fr_forget(skb, pkt->geneve_options_end + 34 + inner_options_size);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x1ff));
-	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
-	if (pkt->inner_options_end > pkt->udp_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end -
-	    (pkt->geneve_options_end + 14))
-		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - (pkt->geneve_options_end + 14))
-		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_total_length);
-	pkt->inner_end = pkt->geneve_options_end + 14 + be16(&ipv4_any->total_length);
-	if (pkt->inner_end > pkt->udp_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, pkt->geneve_options_end + 14,
-				pkt->inner_options_end - (pkt->geneve_options_end + 14))))
-		return fr_up(skb, PROG_GENEVE_IN + reason_ipv4_any_checksum);
-
-	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_GENEVE_IN + reason_gso_packet);
-
-	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.remote, ipv6->src, 0);
-		fr_put_v6(key.local, ipv6->dst, 0);
-		key.kind = 2;
-		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
-		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_GENEVE_IN + reason_no_peers,
-					 PROG_GENEVE_IN + reason_changing);
-	}
-	{
-		struct key_own key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr, ld32(ipv4_any->dst));
-		enum fr_found found = find_own(&key, pkt->lease, 16, &pkt->own);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_GENEVE_IN + reason_changing);
-		if (found == FR_MISSING)
-			pkt->own = NULL;
-	}
-
-	return geneve_in_ipv6_ipv4_any_no_match(skb, pkt);
-}
-
-static __always_inline int geneve_in_ipv6_ipv6_send(struct __sk_buff *skb,
-						    struct geneve_in_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
-			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-
-	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, 0);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_GENEVE_IN + reason_fault);
-
-	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_GENEVE_IN + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if ((0 - (__s32)pkt->geneve_options_end) & 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 4);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, ETH_HLEN, 4);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_GENEVE_IN + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int
-geneve_in_ipv6_ipv6_send_2(struct __sk_buff *skb, struct geneve_in_packet *pkt, struct fr_hop *hop,
-			   struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
-	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
-			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, 0);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_GENEVE_IN + reason_fault);
-
-	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_GENEVE_IN + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if ((0 - (__s32)pkt->geneve_options_end) & 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 8);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, ETH_HLEN, 8);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_GENEVE_IN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int geneve_in_ipv6_ipv6_udp_checksum(struct __sk_buff *skb,
-							    struct geneve_in_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6_2 = pkt->at_geneve_options_end + 14;
-
-	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-		return fr_up(skb, PROG_GENEVE_IN + reason_udp_checksum);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (be8(&ipv6_2->hop_limit) <= 1)
-		return fr_up(skb, PROG_GENEVE_IN + reason_hop_limit);
+		return fr_up(skb, pkt->prog + reason_hop_limit);
 	if (!fr_unicast(ipv6_2->src))
-		return fr_up(skb, PROG_GENEVE_IN + reason_martian_source);
+		return fr_up(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast(ipv6_2->dst))
-		return fr_up(skb, PROG_GENEVE_IN + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast(ipv6_2->dst))
-		return fr_up(skb, PROG_GENEVE_IN + reason_martian_destination);
+		return fr_up(skb, pkt->prog + reason_martian_destination);
 	pkt->payload_len = pkt->inner_end - (pkt->geneve_options_end + 54);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->geneve_options_end + 54 &&
 	       (partial & 0xffff) < pkt->geneve_options_end + 54 + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_GENEVE_IN + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET6;
 	fib->src[0] = ld32(ipv6_2->src);
@@ -5540,54 +4017,145 @@ static __always_inline int geneve_in_ipv6_ipv6_udp_checksum(struct __sk_buff *sk
 	fib->dst[2] = ld32(ipv6_2->dst + 8);
 	fib->dst[3] = ld32(ipv6_2->dst + 12);
 	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
-		return fr_up(skb, PROG_GENEVE_IN + reason_too_big);
+		return fr_up(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(hop, PROG_GENEVE_IN + reason_not_forwarded,
-					 PROG_GENEVE_IN + reason_unreachable));
+			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					 pkt->prog + reason_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(pkt->p->packets, 1);
-	return geneve_in_ipv6_ipv6_send_2(skb, pkt, hop, fib);
+	if (v6)
+		return geneve_in_ipv6_ipv6_send_2(skb, pkt, hop, fib);
+	return geneve_in_ip_ip_send_2(skb, pkt, hop, fib, 0, 1);
 }
 
-static __always_inline int geneve_in_ipv6_ipv6(struct __sk_buff *skb, struct geneve_in_packet *pkt)
+static __always_inline int geneve_in_ipv6_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
-	struct hdr_geneve *geneve = pkt->data + 62;
-	struct hdr_eth *eth = pkt->at_geneve_options_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_geneve *geneve = pkt->data + 62;
+	struct hdr_ipv6 *ipv6_2 = pkt->at_geneve_options_end + 14;
+	struct hdr_eth *eth = pkt->at_geneve_options_end;
 
-	ipv6 = pkt->at_geneve_options_end + 14;
-	if ((void *)(ipv6 + 1) > pkt->data_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+	ipv6_2 = pkt->at_geneve_options_end + 14;
+	if ((void *)(ipv6_2 + 1) > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->geneve_options_end + 54 > pkt->udp_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, PROG_GENEVE_IN + reason_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, PROG_GENEVE_IN + reason_mapped_address);
-	pkt->inner_end = pkt->geneve_options_end + 54 + be16(&ipv6->payload_length);
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if ((be8(ipv6_2->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, pkt->prog + reason_ipv6_version);
+	if (fr_is_v4(ipv6_2->src) || fr_is_v4(ipv6_2->dst))
+		return fr_up(skb, pkt->prog + reason_mapped_address);
+	pkt->inner_end = pkt->geneve_options_end + 54 + be16(&ipv6_2->payload_length);
 	if (pkt->inner_end > pkt->udp_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_ipv6_payload_length);
+		return fr_up(skb, pkt->prog + reason_ipv6_payload_length);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_GENEVE_IN + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.remote, ipv6_2->src, 0);
-		fr_put_v6(key.local, ipv6_2->dst, 0);
+		fr_put_v6(key.remote, ipv6->src, 0);
+		fr_put_v6(key.local, ipv6->dst, 0);
 		key.kind = 2;
 		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
 		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_GENEVE_IN + reason_no_peers,
-					 PROG_GENEVE_IN + reason_changing);
+			return fr_missed(skb, found, pkt->prog + reason_no_peers,
+					 pkt->prog + reason_changing);
+	}
+	struct val_own *own;
+	{
+		struct key_own key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.addr, ipv6_2->dst, 0);
+		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, pkt->prog + reason_changing);
+		if (found == FR_MISSING)
+			own = NULL;
+	}
+
+	/* when:  "inner_eth.dst == p.own && ?(checked)" */
+	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
+	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
+	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
+		return fr_up(skb, pkt->prog + reason_no_match);
+
+	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
+		return fr_drop(skb->len, pkt->prog + reason_ecn);
+
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (fr_has(own)) {
+		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+
+		/* }, for a in end.do {a}] */
+		pkt->payload_len = pkt->inner_end - (pkt->geneve_options_end + 54);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= pkt->geneve_options_end + 54 &&
+		       (partial & 0xffff) < pkt->geneve_options_end + 54 + pkt->payload_len - 1)))
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+		fr_shared_add(pkt->p->packets, 1);
+		fr_shared_add(own->packets, 1);
+		return geneve_in_ip_ipv6_send_ipv6(skb, pkt, 1);
+	}
+
+	return geneve_in_ip_ipv6_udp_checksum(skb, pkt, 1);
+}
+
+static __always_inline int geneve_in_ipv4_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_geneve *geneve = pkt->data + 42;
+	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
+	struct hdr_eth *eth = pkt->at_geneve_options_end;
+
+	ipv6 = pkt->at_geneve_options_end + 14;
+	if ((void *)(ipv6 + 1) > pkt->data_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if (pkt->geneve_options_end + 54 > pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, pkt->prog + reason_ipv6_version);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, pkt->prog + reason_mapped_address);
+	pkt->inner_end = pkt->geneve_options_end + 54 + be16(&ipv6->payload_length);
+	if (pkt->inner_end > pkt->udp_end)
+		return fr_up(skb, pkt->prog + reason_ipv6_payload_length);
+
+	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, pkt->prog + reason_gso_packet);
+
+	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.remote, ld32(ipv4->src));
+		fr_put_v4(key.local, ld32(ipv4->dst));
+		key.kind = 2;
+		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
+		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, pkt->prog + reason_no_peers,
+					 pkt->prog + reason_changing);
 	}
 	struct val_own *own;
 	{
@@ -5596,7 +4164,7 @@ static __always_inline int geneve_in_ipv6_ipv6(struct __sk_buff *skb, struct gen
 		fr_put_v6(key.addr, ipv6->dst, 0);
 		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_GENEVE_IN + reason_changing);
+			return fr_up(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -5604,25 +4172,22 @@ static __always_inline int geneve_in_ipv6_ipv6(struct __sk_buff *skb, struct gen
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
 	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
 	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
-	       (be8(ipv6_2->version_to_flow_label) >> 4) == 4)))
-		return fr_up(skb, PROG_GENEVE_IN + reason_no_match);
+	       (be8(&ipv4->version_ihl) >> 4) == 4)))
+		return fr_up(skb, pkt->prog + reason_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, PROG_GENEVE_IN + reason_ecn);
+		return fr_drop(skb->len, pkt->prog + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) {
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) +
-				ld32(ipv6_2->src + 8) + ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) +
-				ld32(ipv6_2->dst + 4) + ld32(ipv6_2->dst + 8) +
-				ld32(ipv6_2->dst + 12) + bpf_htons(IPPROTO_UDP) +
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, PROG_GENEVE_IN + reason_udp_checksum);
+				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
 
 		/* }, for a in end.do {a}] */
 		pkt->payload_len = pkt->inner_end - (pkt->geneve_options_end + 54);
@@ -5630,55 +4195,64 @@ static __always_inline int geneve_in_ipv6_ipv6(struct __sk_buff *skb, struct gen
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->geneve_options_end + 54 &&
 		       (partial & 0xffff) < pkt->geneve_options_end + 54 + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_GENEVE_IN + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		return geneve_in_ipv6_ipv6_send(skb, pkt);
+		return geneve_in_ip_ipv6_send_ipv6(skb, pkt, 0);
 	}
 
-	return geneve_in_ipv6_ipv6_udp_checksum(skb, pkt);
+	return geneve_in_ip_ipv6_udp_checksum(skb, pkt, 0);
 }
 
-static __always_inline int geneve_in_ipv6(struct __sk_buff *skb, struct geneve_in_packet *pkt)
+static __always_inline int geneve_in_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct hdr_eth *eth;
 	__u64 outer_end;
-	__u32 why = check_ipv6_3(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
-		check_udp_2(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6_3(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+			check_udp_2(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
+			check_udp_2(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, PROG_GENEVE_IN + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* {name: "options", bytes: "words * 4", max: 252}, */
-	why = check_geneve(skb, pkt->data, pkt->data_end, pkt->udp_end, 62,
-			   &pkt->geneve_options_end);
+	why = check_geneve(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 :
+			   42, &pkt->geneve_options_end);
 	if (why)
-		return fr_up(skb, PROG_GENEVE_IN + why);
+		return fr_up(skb, pkt->prog + why);
 	pkt->at_geneve_options_end = fr_pin(pkt->data + fr_bound(pkt->geneve_options_end, 0x1ff));
 	if (pkt->at_geneve_options_end > pkt->data_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->geneve_options_end > pkt->udp_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	eth = pkt->at_geneve_options_end;
 	if ((void *)(eth + 1) > pkt->data_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if (pkt->geneve_options_end + 14 > pkt->udp_end)
-		return fr_up(skb, PROG_GENEVE_IN + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return geneve_in_ipv6_ipv4_any(skb, pkt);
-	if (be16(&eth->type) == ETH_P_IPV6)
-		return geneve_in_ipv6_ipv6(skb, pkt);
-	return fr_up(skb, PROG_GENEVE_IN + reason_not_inner);
+		return geneve_in_ip_ipv4_any(skb, pkt, v6);
+	if (be16(&eth->type) == ETH_P_IPV6) {
+		if (v6)
+			return geneve_in_ipv6_ipv6(skb, pkt);
+		return geneve_in_ipv4_ipv6(skb, pkt);
+	}
+	return fr_up(skb, pkt->prog + reason_not_inner);
 }
 
 SEC("tc") int prog_geneve_in(struct __sk_buff *skb)
 {
-	struct geneve_in_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_GENEVE_IN;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -5698,9 +4272,9 @@ SEC("tc") int prog_geneve_in(struct __sk_buff *skb)
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return geneve_in_ipv4(skb, &pkt);
+		return geneve_in_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return geneve_in_ipv6(skb, &pkt);
+		return geneve_in_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_GENEVE_IN + reason_not_outer);
 }
 
@@ -5711,19 +4285,6 @@ SEC("tc") int prog_geneve_in(struct __sk_buff *skb)
  *	eth ipv6 ipv4_any
  *	eth ipv6 ipv6
  */
-
-/* What is known of a packet. */
-struct ipip_in_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 outer_end;
-	__u64 inner_options_end;
-	__u64 inner_end;
-	__u64 payload_len;
-	__u64 payload_len_2;
-	struct val_peers *p;
-};
 
 static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
@@ -5759,340 +4320,17 @@ static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline int ipip_in_ipv4_ipv4_any_send(struct __sk_buff *skb,
-						      struct ipip_in_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 34, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 34), 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_IPIP_IN + reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_IPIP_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	fr_count(PROG_IPIP_IN + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int
-ipip_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, struct ipip_in_packet *pkt, struct fr_hop *hop,
-			     struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 34, new_headers_len = 14;
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
-	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
-					    ipv4_any_ttl_protocol);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 34), 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_IPIP_IN + reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_IPIP_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	fr_count(PROG_IPIP_IN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int ipip_in_ipv4_ipv4_any_gso_packet(struct __sk_buff *skb,
-							    struct ipip_in_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 34;
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_IPIP_IN + reason_gso_packet);
-	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, PROG_IPIP_IN + reason_hop_limit);
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, PROG_IPIP_IN + reason_martian_source);
-	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_IPIP_IN + reason_multicast);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_IPIP_IN + reason_martian_destination);
-	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_IPIP_IN + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET;
-	fib->src[0] = ld32(ipv4_any->src);
-	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len - 34), hop))
-		return fr_up(skb, PROG_IPIP_IN + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_IPIP_IN + reason_not_forwarded,
-					 PROG_IPIP_IN + reason_unreachable));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(pkt->p->packets, 1);
-	return ipip_in_ipv4_ipv4_any_send_2(skb, pkt, hop, fib);
-}
-
-static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, struct ipip_in_packet *pkt)
-{
-	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->outer_end, 34,
-				     &pkt->inner_options_end);
-
-	if (why)
-		return fr_up(skb, PROG_IPIP_IN + why);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
-	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_IPIP_IN + reason_truncated);
-	if (pkt->inner_options_end > pkt->outer_end)
-		return fr_up(skb, PROG_IPIP_IN + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 34)
-		return fr_up(skb, PROG_IPIP_IN + reason_ipv4_any_ihl);
-	pkt->inner_end = 34ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 34 ||
-	    pkt->inner_end > pkt->outer_end)
-		return fr_up(skb, PROG_IPIP_IN + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 34, pkt->inner_options_end - 34)))
-		return fr_up(skb, PROG_IPIP_IN + reason_ipv4_any_checksum);
-
-	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.remote, ld32(ipv4->src));
-		fr_put_v4(key.local, ld32(ipv4->dst));
-		key.kind = 3;
-		key.vni = 0;
-		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_IPIP_IN + reason_no_peers,
-					 PROG_IPIP_IN + reason_changing);
-	}
-	struct val_own *own;
-	{
-		struct key_own key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr, ld32(ipv4_any->dst));
-		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_IPIP_IN + reason_changing);
-		if (found == FR_MISSING)
-			own = NULL;
-	}
-
-	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, PROG_IPIP_IN + reason_ecn);
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) {
-		/* }, for a in end.do {a}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_IPIP_IN + reason_gso_packet);
-		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_IPIP_IN + reason_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(pkt->p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return ipip_in_ipv4_ipv4_any_send(skb, pkt);
-	}
-
-	return ipip_in_ipv4_ipv4_any_gso_packet(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6_4(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 outer_end, const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > outer_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (inner_end > outer_end)
-		return reason_ipv6_payload_length;
-
-	*end = inner_end;
-	return 0;
-}
-
-static __always_inline int ipip_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb,
-						       struct ipip_in_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 34, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
-			    be8(&ipv4->dscp_ecn) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV6,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_IPIP_IN + reason_fault);
-	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_IPIP_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, ETH_HLEN, 4);
-
-	fr_count(PROG_IPIP_IN + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int
-ipip_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, struct ipip_in_packet *pkt, struct fr_hop *hop,
-			      struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 34, new_headers_len = 14;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
-			    be8(&ipv4->dscp_ecn) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40, FR_TO_IPV6,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_IPIP_IN + reason_fault);
-	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_IPIP_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, ETH_HLEN, 8);
-
-	fr_count(PROG_IPIP_IN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, struct ipip_in_packet *pkt)
+static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 34;
 	__u64 inner_end;
-	__u32 why = check_ipv6_4(skb, pkt->data, pkt->data_end, pkt->outer_end, 34, &inner_end);
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 34, &inner_end, 1);
 
 	if (why)
-		return fr_up(skb, PROG_IPIP_IN + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
 	struct val_peers *p;
@@ -6105,8 +4343,8 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, struct ipip_
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, pkt->lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_IPIP_IN + reason_no_peers,
-					 PROG_IPIP_IN + reason_changing);
+			return fr_missed(skb, found, pkt->prog + reason_no_peers,
+					 pkt->prog + reason_changing);
 	}
 	struct val_own *own;
 	{
@@ -6115,7 +4353,7 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, struct ipip_
 		fr_put_v6(key.addr, ipv6->dst, 0);
 		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_IPIP_IN + reason_changing);
+			return fr_up(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -6123,39 +4361,39 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, struct ipip_
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, PROG_IPIP_IN + reason_ecn);
+		return fr_drop(skb->len, pkt->prog + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_IPIP_IN + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		pkt->payload_len = inner_end - 74;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_IPIP_IN + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		return ipip_in_ipv4_ipv6_send_ipv6(skb, pkt);
+		return shared_in_ip_ipv6_send_ipv6(skb, pkt, 0);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_IPIP_IN + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, PROG_IPIP_IN + reason_hop_limit);
+		return fr_up(skb, pkt->prog + reason_hop_limit);
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, PROG_IPIP_IN + reason_martian_source);
+		return fr_up(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, PROG_IPIP_IN + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, PROG_IPIP_IN + reason_martian_destination);
-	pkt->payload_len_2 = inner_end - 74;
+		return fr_up(skb, pkt->prog + reason_martian_destination);
+	pkt->payload_len = inner_end - 74;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_IPIP_IN + reason_partial_checksum);
+	      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET6;
 	fib->src[0] = ld32(ipv6->src);
@@ -6166,354 +4404,43 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, struct ipip_
 	fib->dst[1] = ld32(ipv6->dst + 4);
 	fib->dst[2] = ld32(ipv6->dst + 8);
 	fib->dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len_2, hop))
-		return fr_up(skb, PROG_IPIP_IN + reason_too_big);
+	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+		return fr_up(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(hop, PROG_IPIP_IN + reason_not_forwarded,
-					 PROG_IPIP_IN + reason_unreachable));
+			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					 pkt->prog + reason_unreachable));
 	fr_shared_add(p->packets, 1);
-	return ipip_in_ipv4_ipv6_send_ipv6_2(skb, pkt, hop, fib);
+	return shared_in_ip_ipv6_send_ipv6_2(skb, pkt, hop, fib, 0);
 }
 
-static __always_inline int ipip_in_ipv4(struct __sk_buff *skb, struct ipip_in_packet *pkt)
+static __always_inline int ipip_in_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &pkt->outer_end);
+	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_IPIP_IN + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be8(&ipv4->protocol) == IPPROTO_IPIP)
-		return ipip_in_ipv4_ipv4_any(skb, pkt);
+		return shared_in_ipv4_ipv4_any(skb, pkt);
 	if (be8(&ipv4->protocol) == IPPROTO_IPV6)
 		return ipip_in_ipv4_ipv6(skb, pkt);
-	return fr_up(skb, PROG_IPIP_IN + reason_not_inner);
+	return fr_up(skb, pkt->prog + reason_not_inner);
 }
 
-static __always_inline int ipip_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
-							   struct ipip_in_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 54, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			   be8(&ipv4_any->dscp_ecn) & 3 :
-			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 54), FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_IPIP_IN + reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_IPIP_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	fr_count(PROG_IPIP_IN + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int ipip_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *skb,
-	struct ipip_in_packet *pkt, struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 54, new_headers_len = 14;
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			   be8(&ipv4_any->dscp_ecn) & 3 :
-			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
-					    ipv4_any_ttl_protocol);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 54), FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_IPIP_IN + reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_IPIP_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	fr_count(PROG_IPIP_IN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int ipip_in_ipv6_ipv4_any_gso_packet(struct __sk_buff *skb,
-							    struct ipip_in_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 54;
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_IPIP_IN + reason_gso_packet);
-	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, PROG_IPIP_IN + reason_hop_limit);
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, PROG_IPIP_IN + reason_martian_source);
-	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_IPIP_IN + reason_multicast);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_IPIP_IN + reason_martian_destination);
-	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_IPIP_IN + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET;
-	fib->src[0] = ld32(ipv4_any->src);
-	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len - 54), hop))
-		return fr_up(skb, PROG_IPIP_IN + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_IPIP_IN + reason_not_forwarded,
-					 PROG_IPIP_IN + reason_unreachable));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(pkt->p->packets, 1);
-	return ipip_in_ipv6_ipv4_any_send_ipv4_2(skb, pkt, hop, fib);
-}
-
-static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, struct ipip_in_packet *pkt)
-{
-	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->outer_end, 54,
-				     &pkt->inner_options_end);
-
-	if (why)
-		return fr_up(skb, PROG_IPIP_IN + why);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
-	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_IPIP_IN + reason_truncated);
-	if (pkt->inner_options_end > pkt->outer_end)
-		return fr_up(skb, PROG_IPIP_IN + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 54)
-		return fr_up(skb, PROG_IPIP_IN + reason_ipv4_any_ihl);
-	pkt->inner_end = 54ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 54 ||
-	    pkt->inner_end > pkt->outer_end)
-		return fr_up(skb, PROG_IPIP_IN + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 54, pkt->inner_options_end - 54)))
-		return fr_up(skb, PROG_IPIP_IN + reason_ipv4_any_checksum);
-
-	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.remote, ipv6->src, 0);
-		fr_put_v6(key.local, ipv6->dst, 0);
-		key.kind = 3;
-		key.vni = 0;
-		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_IPIP_IN + reason_no_peers,
-					 PROG_IPIP_IN + reason_changing);
-	}
-	struct val_own *own;
-	{
-		struct key_own key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr, ld32(ipv4_any->dst));
-		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_IPIP_IN + reason_changing);
-		if (found == FR_MISSING)
-			own = NULL;
-	}
-
-	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, PROG_IPIP_IN + reason_ecn);
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) {
-		/* }, for a in end.do {a}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_IPIP_IN + reason_gso_packet);
-		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_IPIP_IN + reason_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(pkt->p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return ipip_in_ipv6_ipv4_any_send_ipv4(skb, pkt);
-	}
-
-	return ipip_in_ipv6_ipv4_any_gso_packet(skb, pkt);
-}
-
-static __always_inline int ipip_in_ipv6_ipv6_send(struct __sk_buff *skb, struct ipip_in_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 54;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 54, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
-			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_IPIP_IN + reason_fault);
-	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_IPIP_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, ETH_HLEN, 4);
-
-	fr_count(PROG_IPIP_IN + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int ipip_in_ipv6_ipv6_send_2(struct __sk_buff *skb,
-						    struct ipip_in_packet *pkt, struct fr_hop *hop,
-						    struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 54;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 54, new_headers_len = 14;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
-			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40, 0,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_IPIP_IN + reason_fault);
-	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_IPIP_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, ETH_HLEN, 8);
-
-	fr_count(PROG_IPIP_IN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, struct ipip_in_packet *pkt)
+static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6_2 = pkt->data + 54;
 	__u64 inner_end;
-	__u32 why = check_ipv6_4(skb, pkt->data, pkt->data_end, pkt->outer_end, 54, &inner_end);
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 54, &inner_end, 1);
 
 	if (why)
-		return fr_up(skb, PROG_IPIP_IN + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
 	struct val_peers *p;
@@ -6526,8 +4453,8 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, struct ipip_
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, pkt->lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_IPIP_IN + reason_no_peers,
-					 PROG_IPIP_IN + reason_changing);
+			return fr_missed(skb, found, pkt->prog + reason_no_peers,
+					 pkt->prog + reason_changing);
 	}
 	struct val_own *own;
 	{
@@ -6536,7 +4463,7 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, struct ipip_
 		fr_put_v6(key.addr, ipv6_2->dst, 0);
 		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_IPIP_IN + reason_changing);
+			return fr_up(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -6544,39 +4471,39 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, struct ipip_
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, PROG_IPIP_IN + reason_ecn);
+		return fr_drop(skb->len, pkt->prog + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_IPIP_IN + reason_gso_packet);
+			return fr_up(skb, pkt->prog + reason_gso_packet);
 		pkt->payload_len = inner_end - 94;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_IPIP_IN + reason_partial_checksum);
+			return fr_up(skb, pkt->prog + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		return ipip_in_ipv6_ipv6_send(skb, pkt);
+		return shared_in_ip_ipv6_send_ipv6(skb, pkt, 1);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_IPIP_IN + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (be8(&ipv6_2->hop_limit) <= 1)
-		return fr_up(skb, PROG_IPIP_IN + reason_hop_limit);
+		return fr_up(skb, pkt->prog + reason_hop_limit);
 	if (!fr_unicast(ipv6_2->src))
-		return fr_up(skb, PROG_IPIP_IN + reason_martian_source);
+		return fr_up(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast(ipv6_2->dst))
-		return fr_up(skb, PROG_IPIP_IN + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast(ipv6_2->dst))
-		return fr_up(skb, PROG_IPIP_IN + reason_martian_destination);
-	pkt->payload_len_2 = inner_end - 94;
+		return fr_up(skb, pkt->prog + reason_martian_destination);
+	pkt->payload_len = inner_end - 94;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, PROG_IPIP_IN + reason_partial_checksum);
+	      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET6;
 	fib->src[0] = ld32(ipv6_2->src);
@@ -6587,36 +4514,37 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, struct ipip_
 	fib->dst[1] = ld32(ipv6_2->dst + 4);
 	fib->dst[2] = ld32(ipv6_2->dst + 8);
 	fib->dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len_2, hop))
-		return fr_up(skb, PROG_IPIP_IN + reason_too_big);
+	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+		return fr_up(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_up(skb,
-			     fr_unrouted(hop, PROG_IPIP_IN + reason_not_forwarded,
-					 PROG_IPIP_IN + reason_unreachable));
+			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					 pkt->prog + reason_unreachable));
 	fr_shared_add(p->packets, 1);
-	return ipip_in_ipv6_ipv6_send_2(skb, pkt, hop, fib);
+	return shared_in_ip_ipv6_send_ipv6_2(skb, pkt, hop, fib, 1);
 }
 
-static __always_inline int ipip_in_ipv6(struct __sk_buff *skb, struct ipip_in_packet *pkt)
+static __always_inline int ipip_in_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->outer_end);
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_IPIP_IN + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be8(&ipv6->next_header) == IPPROTO_IPIP)
-		return ipip_in_ipv6_ipv4_any(skb, pkt);
+		return shared_in_ipv6_ipv4_any(skb, pkt);
 	if (be8(&ipv6->next_header) == IPPROTO_IPV6)
 		return ipip_in_ipv6_ipv6(skb, pkt);
-	return fr_up(skb, PROG_IPIP_IN + reason_not_inner);
+	return fr_up(skb, pkt->prog + reason_not_inner);
 }
 
 SEC("tc") int prog_ipip_in(struct __sk_buff *skb)
 {
-	struct ipip_in_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_IPIP_IN;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -6650,18 +4578,6 @@ SEC("tc") int prog_ipip_in(struct __sk_buff *skb)
  *	eth ipv6 udp ipv6
  */
 
-/* What is known of a packet. */
-struct fou_in_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 udp_end;
-	__u64 inner_options_end;
-	__u64 inner_end;
-	__u64 payload_len;
-	struct val_peers *p;
-};
-
 static __always_inline __u32 check_udp_3(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 outer_end, const __u32 at, __u64 *end)
 {
@@ -6681,1000 +4597,49 @@ static __always_inline __u32 check_udp_3(struct __sk_buff *skb, void *data, void
 	return 0;
 }
 
-static __always_inline int fou_in_ipv4_ipv4_any_send(struct __sk_buff *skb,
-						     struct fou_in_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 42), 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FOU_IN + reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_FOU_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_FOU_IN + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int
-fou_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, struct fou_in_packet *pkt, struct fr_hop *hop,
-			    struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 14;
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
-	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
-					    ipv4_any_ttl_protocol);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 42), 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FOU_IN + reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_FOU_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_FOU_IN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int fou_in_ipv4_ipv4_any_gso_packet(struct __sk_buff *skb,
-							   struct fou_in_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 42;
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_FOU_IN + reason_gso_packet);
-
-	/* "?(FOU)": ["udp", "outer"] */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, PROG_FOU_IN + reason_udp_checksum);
-	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, PROG_FOU_IN + reason_hop_limit);
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, PROG_FOU_IN + reason_martian_source);
-	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_FOU_IN + reason_multicast);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_FOU_IN + reason_martian_destination);
-	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_FOU_IN + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET;
-	fib->src[0] = ld32(ipv4_any->src);
-	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len - 42), hop))
-		return fr_up(skb, PROG_FOU_IN + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_FOU_IN + reason_not_forwarded,
-					 PROG_FOU_IN + reason_unreachable));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(pkt->p->packets, 1);
-	return fou_in_ipv4_ipv4_any_send_2(skb, pkt, hop, fib);
-}
-
-static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, struct fou_in_packet *pkt)
-{
-	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 42,
-				     &pkt->inner_options_end);
-
-	if (why)
-		return fr_up(skb, PROG_FOU_IN + why);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
-	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_FOU_IN + reason_truncated);
-	if (pkt->inner_options_end > pkt->udp_end)
-		return fr_up(skb, PROG_FOU_IN + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 42)
-		return fr_up(skb, PROG_FOU_IN + reason_ipv4_any_ihl);
-	pkt->inner_end = 42ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 42 ||
-	    pkt->inner_end > pkt->udp_end)
-		return fr_up(skb, PROG_FOU_IN + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 42, pkt->inner_options_end - 42)))
-		return fr_up(skb, PROG_FOU_IN + reason_ipv4_any_checksum);
-
-	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.remote, ld32(ipv4->src));
-		fr_put_v4(key.local, ld32(ipv4->dst));
-		key.kind = 4;
-		key.vni = 0;
-		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_FOU_IN + reason_no_peers,
-					 PROG_FOU_IN + reason_changing);
-	}
-	struct val_own *own;
-	{
-		struct key_own key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr, ld32(ipv4_any->dst));
-		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_FOU_IN + reason_changing);
-		if (found == FR_MISSING)
-			own = NULL;
-	}
-
-	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
-	if (!(be16(&udp->dst_port) == ((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
-				       0x15b4ULL) &&
-	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
-	       (be8(&ipv4->version_ihl) >> 4) == 4)))
-		return fr_up(skb, PROG_FOU_IN + reason_no_match);
-
-	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, PROG_FOU_IN + reason_ecn);
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) {
-		/* }, for a in end.do {a}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_FOU_IN + reason_gso_packet);
-
-		/* "?(FOU)": ["udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, PROG_FOU_IN + reason_udp_checksum);
-		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_FOU_IN + reason_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(pkt->p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return fou_in_ipv4_ipv4_any_send(skb, pkt);
-	}
-
-	return fou_in_ipv4_ipv4_any_gso_packet(skb, pkt);
-}
-
-static __always_inline int fou_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb,
-						      struct fou_in_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
-			    be8(&ipv4->dscp_ecn) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV6,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FOU_IN + reason_fault);
-	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_FOU_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, ETH_HLEN, 4);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_FOU_IN + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int
-fou_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, struct fou_in_packet *pkt, struct fr_hop *hop,
-			     struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 42;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 14;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
-			    be8(&ipv4->dscp_ecn) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, FR_TO_IPV6,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FOU_IN + reason_fault);
-	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_FOU_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, ETH_HLEN, 8);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_FOU_IN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int fou_in_ipv4_ipv6_gso_packet(struct __sk_buff *skb,
-						       struct fou_in_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 42;
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_FOU_IN + reason_gso_packet);
-
-	/* "?(FOU)": ["udp", "outer"] */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, PROG_FOU_IN + reason_udp_checksum);
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, PROG_FOU_IN + reason_hop_limit);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, PROG_FOU_IN + reason_martian_source);
-	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, PROG_FOU_IN + reason_multicast);
-	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, PROG_FOU_IN + reason_martian_destination);
-	pkt->payload_len = pkt->inner_end - 82;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 82 && (partial & 0xffff) < 82ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_FOU_IN + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET6;
-	fib->src[0] = ld32(ipv6->src);
-	fib->src[1] = ld32(ipv6->src + 4);
-	fib->src[2] = ld32(ipv6->src + 8);
-	fib->src[3] = ld32(ipv6->src + 12);
-	fib->dst[0] = ld32(ipv6->dst);
-	fib->dst[1] = ld32(ipv6->dst + 4);
-	fib->dst[2] = ld32(ipv6->dst + 8);
-	fib->dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
-		return fr_up(skb, PROG_FOU_IN + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_FOU_IN + reason_not_forwarded,
-					 PROG_FOU_IN + reason_unreachable));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(pkt->p->packets, 1);
-	return fou_in_ipv4_ipv6_send_ipv6_2(skb, pkt, hop, fib);
-}
-
-static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, struct fou_in_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 42;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 why = check_ipv6_4(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &pkt->inner_end);
-
-	if (why)
-		return fr_up(skb, PROG_FOU_IN + why);
-
-	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.remote, ld32(ipv4->src));
-		fr_put_v4(key.local, ld32(ipv4->dst));
-		key.kind = 4;
-		key.vni = 0;
-		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_FOU_IN + reason_no_peers,
-					 PROG_FOU_IN + reason_changing);
-	}
-	struct val_own *own;
-	{
-		struct key_own key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.addr, ipv6->dst, 0);
-		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_FOU_IN + reason_changing);
-		if (found == FR_MISSING)
-			own = NULL;
-	}
-
-	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
-	if (!(be16(&udp->dst_port) == ((be8(ipv6->version_to_flow_label) >> 4) == 4 ? 0x15b3ULL :
-				       0x15b4ULL) &&
-	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
-	       (be8(&ipv4->version_ihl) >> 4) == 4)))
-		return fr_up(skb, PROG_FOU_IN + reason_no_match);
-
-	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, PROG_FOU_IN + reason_ecn);
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) {
-		/* }, for a in end.do {a}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_FOU_IN + reason_gso_packet);
-
-		/* "?(FOU)": ["udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, PROG_FOU_IN + reason_udp_checksum);
-		pkt->payload_len = pkt->inner_end - 82;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= 82 && (partial & 0xffff) < 82ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_FOU_IN + reason_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(pkt->p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return fou_in_ipv4_ipv6_send_ipv6(skb, pkt);
-	}
-
-	return fou_in_ipv4_ipv6_gso_packet(skb, pkt);
-}
-
-static __always_inline int fou_in_ipv4(struct __sk_buff *skb, struct fou_in_packet *pkt)
+static __always_inline int fou_in_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 outer_end;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
 		check_udp_3(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_FOU_IN + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
 	if (pkt->data + 43 > pkt->data_end)
-		return fr_up(skb, PROG_FOU_IN + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if ((be8(pkt->data + 42) >> 4) == 4 && (be8(pkt->data + 42) & 15) >= 5)
-		return fou_in_ipv4_ipv4_any(skb, pkt);
+		return shared_in_ipv4_ipv4_any(skb, pkt);
 	if ((be8(pkt->data + 42) >> 4) == 6)
-		return fou_in_ipv4_ipv6(skb, pkt);
-	return fr_up(skb, PROG_FOU_IN + reason_not_inner);
+		return shared_in_ipv4_ipv6(skb, pkt);
+	return fr_up(skb, pkt->prog + reason_not_inner);
 }
 
-static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
-							  struct fou_in_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			   be8(&ipv4_any->dscp_ecn) & 3 :
-			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 62), FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FOU_IN + reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_FOU_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_FOU_IN + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int
-fou_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *skb, struct fou_in_packet *pkt,
-				 struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 14;
-	__be16 ipv4_any_version_to_ecn =
-		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			   be8(&ipv4_any->dscp_ecn) & 3 :
-			   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ((__u64)ld16(&ipv4_any->version_ihl) +
-					     ld16(&ipv4_any->ttl)) + ipv4_any_version_to_ecn +
-					    ipv4_any_ttl_protocol);
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 62), FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FOU_IN + reason_fault);
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_FOU_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_FOU_IN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int fou_in_ipv6_ipv4_any_gso_packet(struct __sk_buff *skb,
-							   struct fou_in_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 62;
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_FOU_IN + reason_gso_packet);
-
-	/* "?(FOU)": ["udp", "outer"] */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-		return fr_up(skb, PROG_FOU_IN + reason_udp_checksum);
-	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, PROG_FOU_IN + reason_hop_limit);
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, PROG_FOU_IN + reason_martian_source);
-	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_FOU_IN + reason_multicast);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, PROG_FOU_IN + reason_martian_destination);
-	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_FOU_IN + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET;
-	fib->src[0] = ld32(ipv4_any->src);
-	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len - 62), hop))
-		return fr_up(skb, PROG_FOU_IN + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_FOU_IN + reason_not_forwarded,
-					 PROG_FOU_IN + reason_unreachable));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(pkt->p->packets, 1);
-	return fou_in_ipv6_ipv4_any_send_ipv4_2(skb, pkt, hop, fib);
-}
-
-static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, struct fou_in_packet *pkt)
-{
-	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 62;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 62,
-				     &pkt->inner_options_end);
-
-	if (why)
-		return fr_up(skb, PROG_FOU_IN + why);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
-	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, PROG_FOU_IN + reason_truncated);
-	if (pkt->inner_options_end > pkt->udp_end)
-		return fr_up(skb, PROG_FOU_IN + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 62)
-		return fr_up(skb, PROG_FOU_IN + reason_ipv4_any_ihl);
-	pkt->inner_end = 62ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 62 ||
-	    pkt->inner_end > pkt->udp_end)
-		return fr_up(skb, PROG_FOU_IN + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 62, pkt->inner_options_end - 62)))
-		return fr_up(skb, PROG_FOU_IN + reason_ipv4_any_checksum);
-
-	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.remote, ipv6->src, 0);
-		fr_put_v6(key.local, ipv6->dst, 0);
-		key.kind = 4;
-		key.vni = 0;
-		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_FOU_IN + reason_no_peers,
-					 PROG_FOU_IN + reason_changing);
-	}
-	struct val_own *own;
-	{
-		struct key_own key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr, ld32(ipv4_any->dst));
-		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_FOU_IN + reason_changing);
-		if (found == FR_MISSING)
-			own = NULL;
-	}
-
-	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
-	if (!(be16(&udp->dst_port) == ((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
-				       0x15b4ULL) &&
-	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
-	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
-		return fr_up(skb, PROG_FOU_IN + reason_no_match);
-
-	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_drop(skb->len, PROG_FOU_IN + reason_ecn);
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) {
-		/* }, for a in end.do {a}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_FOU_IN + reason_gso_packet);
-
-		/* "?(FOU)": ["udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
-				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, PROG_FOU_IN + reason_udp_checksum);
-		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_FOU_IN + reason_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(pkt->p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return fou_in_ipv6_ipv4_any_send_ipv4(skb, pkt);
-	}
-
-	return fou_in_ipv6_ipv4_any_gso_packet(skb, pkt);
-}
-
-static __always_inline int fou_in_ipv6_ipv6_send(struct __sk_buff *skb, struct fou_in_packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 62;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 14;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
-			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FOU_IN + reason_fault);
-	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_FOU_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, ETH_HLEN, 4);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_FOU_IN + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int fou_in_ipv6_ipv6_send_2(struct __sk_buff *skb, struct fou_in_packet *pkt,
-						   struct fr_hop *hop, struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 62;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 14;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
-			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
-						      (be8(&ipv6->hop_limit) - 1));
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
-			    &pkt->data);
-
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_FOU_IN + reason_fault);
-	if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-		return fr_drop(len, PROG_FOU_IN + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	if (direct)
-		fr_link(pkt->data, hop);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, ETH_HLEN, 8);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(PROG_FOU_IN + reason_sent, len);
-	if (direct)
-		return bpf_redirect(hop->ifindex, 0);
-	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline int fou_in_ipv6_ipv6_gso_packet(struct __sk_buff *skb,
-						       struct fou_in_packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 62;
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_FOU_IN + reason_gso_packet);
-
-	/* "?(FOU)": ["udp", "outer"] */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-		return fr_up(skb, PROG_FOU_IN + reason_udp_checksum);
-	if (be8(&ipv6_2->hop_limit) <= 1)
-		return fr_up(skb, PROG_FOU_IN + reason_hop_limit);
-	if (!fr_unicast(ipv6_2->src))
-		return fr_up(skb, PROG_FOU_IN + reason_martian_source);
-	if (fr_multicast(ipv6_2->dst))
-		return fr_up(skb, PROG_FOU_IN + reason_multicast);
-	if (!fr_unicast(ipv6_2->dst))
-		return fr_up(skb, PROG_FOU_IN + reason_martian_destination);
-	pkt->payload_len = pkt->inner_end - 102;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_FOU_IN + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET6;
-	fib->src[0] = ld32(ipv6_2->src);
-	fib->src[1] = ld32(ipv6_2->src + 4);
-	fib->src[2] = ld32(ipv6_2->src + 8);
-	fib->src[3] = ld32(ipv6_2->src + 12);
-	fib->dst[0] = ld32(ipv6_2->dst);
-	fib->dst[1] = ld32(ipv6_2->dst + 4);
-	fib->dst[2] = ld32(ipv6_2->dst + 8);
-	fib->dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
-		return fr_up(skb, PROG_FOU_IN + reason_too_big);
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_FOU_IN + reason_not_forwarded,
-					 PROG_FOU_IN + reason_unreachable));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(pkt->p->packets, 1);
-	return fou_in_ipv6_ipv6_send_2(skb, pkt, hop, fib);
-}
-
-static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, struct fou_in_packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 62;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 why = check_ipv6_4(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &pkt->inner_end);
-
-	if (why)
-		return fr_up(skb, PROG_FOU_IN + why);
-
-	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.remote, ipv6->src, 0);
-		fr_put_v6(key.local, ipv6->dst, 0);
-		key.kind = 4;
-		key.vni = 0;
-		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, PROG_FOU_IN + reason_no_peers,
-					 PROG_FOU_IN + reason_changing);
-	}
-	struct val_own *own;
-	{
-		struct key_own key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.addr, ipv6_2->dst, 0);
-		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_FOU_IN + reason_changing);
-		if (found == FR_MISSING)
-			own = NULL;
-	}
-
-	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
-	if (!(be16(&udp->dst_port) == ((be8(ipv6_2->version_to_flow_label) >> 4) == 4 ? 0x15b3ULL :
-				       0x15b4ULL) &&
-	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
-	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
-		return fr_up(skb, PROG_FOU_IN + reason_no_match);
-
-	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_drop(skb->len, PROG_FOU_IN + reason_ecn);
-
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	if (fr_has(own)) {
-		/* }, for a in end.do {a}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, PROG_FOU_IN + reason_gso_packet);
-
-		/* "?(FOU)": ["udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
-				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, PROG_FOU_IN + reason_udp_checksum);
-		pkt->payload_len = pkt->inner_end - 102;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= 102 &&
-		       (partial & 0xffff) < 102ULL + pkt->payload_len - 1)))
-			return fr_up(skb, PROG_FOU_IN + reason_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(pkt->p->packets, 1);
-		fr_shared_add(own->packets, 1);
-		return fou_in_ipv6_ipv6_send(skb, pkt);
-	}
-
-	return fou_in_ipv6_ipv6_gso_packet(skb, pkt);
-}
-
-static __always_inline int fou_in_ipv6(struct __sk_buff *skb, struct fou_in_packet *pkt)
+static __always_inline int fou_in_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 outer_end;
 	__u32 why = check_ipv6_3(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
 		check_udp_3(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_FOU_IN + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
 	if (pkt->data + 63 > pkt->data_end)
-		return fr_up(skb, PROG_FOU_IN + reason_truncated);
+		return fr_up(skb, pkt->prog + reason_truncated);
 	if ((be8(pkt->data + 62) >> 4) == 4 && (be8(pkt->data + 62) & 15) >= 5)
-		return fou_in_ipv6_ipv4_any(skb, pkt);
+		return shared_in_ipv6_ipv4_any(skb, pkt);
 	if ((be8(pkt->data + 62) >> 4) == 6)
-		return fou_in_ipv6_ipv6(skb, pkt);
-	return fr_up(skb, PROG_FOU_IN + reason_not_inner);
+		return shared_in_ipv6_ipv6(skb, pkt);
+	return fr_up(skb, pkt->prog + reason_not_inner);
 }
 
 SEC("tc") int prog_fou_in(struct __sk_buff *skb)
 {
-	struct fou_in_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_FOU_IN;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 

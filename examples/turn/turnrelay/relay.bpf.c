@@ -110,11 +110,11 @@ static __always_inline __u64 copy_by_channel(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY_HOP(36);
-	FR_COPY(32, 56);
-	FR_COPY(32, 60);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy_hop(to + 36, from + 36);
+	all |= fr_copy32(to + 56, from + 56);
+	all |= fr_copy32(to + 60, from + 60);
 	return all;
 }
 
@@ -139,12 +139,12 @@ static __always_inline __u64 copy_by_peer(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_ENDPOINT(18);
-	FR_COPY(16, 36);
-	FR_COPY_HOP(40);
-	FR_COPY(32, 60);
-	FR_COPY(32, 64);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_endpoint(to + 18, from + 18);
+	all |= fr_copy16(to + 36, from + 36);
+	all |= fr_copy_hop(to + 40, from + 40);
+	all |= fr_copy32(to + 60, from + 60);
+	all |= fr_copy32(to + 64, from + 64);
 	return all;
 }
 
@@ -176,20 +176,16 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_TO_PEER = 0, PROG_TO_CLIENT = 46 };
 
-/*
- * prog_to_peer: tc/ingress
- *	eth ipv4 udp channel_data
- *	eth ipv6 udp channel_data
- */
-
 /* What is known of a packet. */
-struct to_peer_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
 	__u64 now;
+	__u32 prog;
 	__u64 payload_len;
 	struct val_by_channel *ch;
+	struct val_by_peer *ch_2;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -265,202 +261,6 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline __u32 check_channel_data(struct __sk_buff *skb, void *data, void *data_end,
-						__u64 udp_end, const __u32 at, __u64 *end)
-{
-	struct hdr_channel_data *channel_data = data + at;
-
-	if ((void *)(channel_data + 1) > data_end || at + sizeof(*channel_data) > udp_end)
-		return reason_truncated;
-	if (!(be16(&channel_data->number) >= 0x4000 && be16(&channel_data->number) <= 0x7fff))
-		return reason_channel_data_number;
-	__u64 channel_data_end = at + sizeof(*channel_data) + be16(&channel_data->length);
-	if (!((channel_data_end <= udp_end && udp_end - channel_data_end <= 3) ||
-	      skb->gso_size == 0))
-		return reason_gso_packet;
-	if (!(channel_data_end <= udp_end && udp_end - channel_data_end <= 3))
-		return reason_channel_data_length;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-
-	*end = channel_data_end;
-	return 0;
-}
-
-static __always_inline int to_peer_send_ipv4(struct __sk_buff *skb, struct to_peer_packet *pkt,
-					     const __u32 headers_len, const int how,
-					     struct fr_csum udp_csum, __u64 ip_sum,
-					     __be32 eth_type_to_ecn, __be16 ipv4_ttl_protocol)
-{
-	__u32 len = skb->len;
-	const __u32 new_headers_len = 42, udp_checksum_at = 40;
-
-	if (unlikely(!fr_fits(&pkt->ch->hop_peer, 28ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->ch->hop_peer, PROG_TO_PEER + reason_too_big);
-
-	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum,
-			  (__u64)fr_v4(pkt->ch->relayed.addr) + fr_v4(pkt->ch->peer.addr) +
-			  bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP),
-			  (__u64)bpf_htons(pkt->ch->relayed.port) + bpf_htons(pkt->ch->peer.port) +
-			  bpf_htons(pkt->payload_len + 8));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(pkt->payload_len + 28) +
-					 fr_v4(pkt->ch->relayed.addr) + fr_v4(pkt->ch->peer.addr) +
-					 64);
-	int direct = pkt->ch->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_TO_PEER + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, &pkt->ch->hop_peer);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->ch->relayed.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->ch->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->ch->relayed.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->ch->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_TO_PEER + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_TO_PEER + reason_sent, len);
-	fr_use(pkt->ch->slot, 0, len, pkt->now);
-	return fr_send(&pkt->ch->hop_peer, direct);
-}
-
-static __always_inline int
-to_peer_send_ipv6(struct __sk_buff *skb, struct to_peer_packet *pkt, const __u32 headers_len,
-		  const int how, struct fr_csum udp_csum, __be16 eth_type,
-		  __be32 ipv6_version_to_flow_label, __be16 ipv6_next_header_hop_limit)
-{
-	__u32 len = skb->len;
-	const __u32 new_headers_len = 62, udp_checksum_at = 60;
-
-	if (unlikely(!fr_fits(&pkt->ch->hop_peer, 48ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->ch->hop_peer, PROG_TO_PEER + reason_too_big);
-
-	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum,
-			  (__u64)fr_add128(ld128(pkt->ch->relayed.addr)) +
-			  fr_add128(ld128(pkt->ch->peer.addr)) + bpf_htons(pkt->payload_len + 8) +
-			  bpf_htons(IPPROTO_UDP),
-			  (__u64)bpf_htons(pkt->ch->relayed.port) + bpf_htons(pkt->ch->peer.port) +
-			  bpf_htons(pkt->payload_len + 8));
-	int direct = pkt->ch->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_TO_PEER + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->ch->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->ch->relayed.addr));
-	st128(new_ipv6->dst, ld128(pkt->ch->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->ch->relayed.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->ch->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_TO_PEER + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_TO_PEER + reason_sent, len);
-	fr_use(pkt->ch->slot, 0, len, pkt->now);
-	return fr_send(&pkt->ch->hop_peer, direct);
-}
-
-static __always_inline int to_peer_ipv4(struct __sk_buff *skb, struct to_peer_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_channel_data *channel_data = pkt->data + 42;
-	struct hdr_eth *eth = pkt->data;
-	__u64 ip_end, udp_end, channel_data_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_TO_PEER + why);
-
-	/* headers: channel_data: fields: [ */
-	why = check_channel_data(skb, pkt->data, pkt->data_end, udp_end, 42, &channel_data_end);
-	if (why)
-		return fr_up(skb, PROG_TO_PEER + why);
-
-	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-	struct key_by_channel key __attribute__((aligned(8))) = {};
-
-	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
-	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
-	key.number = be16(&channel_data->number);
-	enum fr_found found = find_by_channel(&key, pkt->lease, 0, &pkt->ch, pkt->now);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_TO_PEER + reason_no_by_channel,
-				 PROG_TO_PEER + reason_changing);
-
-	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
-	if (fr_is_v4(pkt->ch->relayed.addr) != fr_is_v4(pkt->ch->peer.addr))
-		return fr_up(skb, PROG_TO_PEER + reason_address_family);
-	pkt->payload_len = channel_data_end - 46;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 46 && (partial & 0xffff) < 46ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_TO_PEER + reason_partial_checksum);
-	const __u32 headers_len = 46, udp_checksum_at = 40;
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, udp_end,
-					 ((channel_data_end - 34) & 1) != 0);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ld32(&channel_data->number) + udp_cut_off);
-	if (fr_is_v4(pkt->ch->peer.addr)) { /* ipv4 stays */
-		__be32 eth_type_to_ecn = ld32(&eth->type);
-		__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-		udp_csum.optional = 1;
-		__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
-			((__u64)ld32(&ipv4->total_length) +
-			 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
-			 ld32(ipv4->dst)) + ipv4_ttl_protocol;
-		return to_peer_send_ipv4(skb, pkt, headers_len, 0, udp_csum, ip_sum,
-					 eth_type_to_ecn, ipv4_ttl_protocol);
-	}
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_TO_PEER + reason_udp_checksum);
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	return to_peer_send_ipv6(skb, pkt, headers_len, FR_TO_IPV6, udp_csum, bpf_htons(0x86dd),
-				 ipv6_version_to_flow_label, bpf_htons(0x1140));
-}
-
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					const __u32 at, __u64 *end)
 {
@@ -489,23 +289,194 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int to_peer_ipv6(struct __sk_buff *skb, struct to_peer_packet *pkt)
+/*
+ * prog_to_peer: tc/ingress
+ *	eth ipv4 udp channel_data
+ *	eth ipv6 udp channel_data
+ */
+
+static __always_inline __u32 check_channel_data(struct __sk_buff *skb, void *data, void *data_end,
+						__u64 udp_end, const __u32 at, __u64 *end)
 {
+	struct hdr_channel_data *channel_data = data + at;
+
+	if ((void *)(channel_data + 1) > data_end || at + sizeof(*channel_data) > udp_end)
+		return reason_truncated;
+	if (!(be16(&channel_data->number) >= 0x4000 && be16(&channel_data->number) <= 0x7fff))
+		return reason_channel_data_number;
+	__u64 channel_data_end = at + sizeof(*channel_data) + be16(&channel_data->length);
+	if (!((channel_data_end <= udp_end && udp_end - channel_data_end <= 3) ||
+	      skb->gso_size == 0))
+		return reason_gso_packet;
+	if (!(channel_data_end <= udp_end && udp_end - channel_data_end <= 3))
+		return reason_channel_data_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+
+	*end = channel_data_end;
+	return 0;
+}
+
+static __always_inline int
+to_peer_send_ip(struct __sk_buff *skb, struct packet *pkt, const __u32 headers_len, const int how,
+		struct fr_csum udp_csum, __u64 ip_sum, __be32 eth_type_to_ecn,
+		__be16 ipv4_ttl_protocol, __be16 eth_type, __be32 ipv6_version_to_flow_label,
+		__be16 ipv6_next_header_hop_limit, const int to_v6)
+{
+	__u32 len = skb->len;
+	const __u32 new_headers_len = to_v6 ? 62 : 42, udp_checksum_at = to_v6 ? 60 : 40;
+
+	if (unlikely(!fr_fits(&pkt->ch->hop_peer, (to_v6 ? 48ULL : 28ULL) + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->ch->hop_peer, pkt->prog + reason_too_big);
+	__be16 ip_checksum = 0;
+	if (to_v6) {
+		/* udp.checksum */
+		fr_csum_set_not_0(&udp_csum,
+				  (__u64)fr_add128(ld128(pkt->ch->relayed.addr)) +
+				  fr_add128(ld128(pkt->ch->peer.addr)) +
+				  bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP),
+				  (__u64)bpf_htons(pkt->ch->relayed.port) +
+				  bpf_htons(pkt->ch->peer.port) + bpf_htons(pkt->payload_len + 8));
+	} else {
+		/* udp.checksum */
+		fr_csum_set_not_0(&udp_csum,
+				  (__u64)fr_v4(pkt->ch->relayed.addr) + fr_v4(pkt->ch->peer.addr) +
+				  bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP),
+				  (__u64)bpf_htons(pkt->ch->relayed.port) +
+				  bpf_htons(pkt->ch->peer.port) + bpf_htons(pkt->payload_len + 8));
+		/* ip.checksum */
+		ip_checksum = fr_checksum(ip_sum + bpf_htons(pkt->payload_len + 28) +
+					  fr_v4(pkt->ch->relayed.addr) + fr_v4(pkt->ch->peer.addr) +
+					  64);
+	}
+	int direct = pkt->ch->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 54 : 34);
+	if (direct)
+		fr_link(pkt->data, &pkt->ch->hop_peer);
+	if (to_v6) {
+		st16(&new_eth->type, eth_type);
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
+		st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+		st128(new_ipv6->src, ld128(pkt->ch->relayed.addr));
+		st128(new_ipv6->dst, ld128(pkt->ch->peer.addr));
+	} else {
+		st32(&new_eth->type, eth_type_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+		st32(new_ipv4->src, fr_v4(pkt->ch->relayed.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->ch->peer.addr));
+	}
+	st16(&new_udp->src_port, bpf_htons(pkt->ch->relayed.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->ch->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (!to_v6)
+		st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->ch->slot, 0, len, pkt->now);
+	return fr_send(&pkt->ch->hop_peer, direct);
+}
+
+static __always_inline int to_peer_ipv4(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_channel_data *channel_data = pkt->data + 42;
+	__u64 ip_end, udp_end, channel_data_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+
+	/* headers: channel_data: fields: [ */
+	why = check_channel_data(skb, pkt->data, pkt->data_end, udp_end, 42, &channel_data_end);
+	if (why)
+		return fr_up(skb, pkt->prog + why);
+
+	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
+	struct key_by_channel key __attribute__((aligned(8))) = {};
+
+	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
+	key.number = be16(&channel_data->number);
+	enum fr_found found = find_by_channel(&key, pkt->lease, 0, &pkt->ch, pkt->now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, pkt->prog + reason_no_by_channel,
+				 pkt->prog + reason_changing);
+
+	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
+	if (fr_is_v4(pkt->ch->relayed.addr) != fr_is_v4(pkt->ch->peer.addr))
+		return fr_up(skb, pkt->prog + reason_address_family);
+	pkt->payload_len = channel_data_end - 46;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      ((partial >> 16) >= 46 && (partial & 0xffff) < 46ULL + pkt->payload_len - 1)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	const __u32 headers_len = 46, udp_checksum_at = 40;
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, udp_end,
+					 ((channel_data_end - 34) & 1) != 0);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld32(&channel_data->number) + udp_cut_off);
+	if (fr_is_v4(pkt->ch->peer.addr)) { /* ipv4 stays */
+		__be32 eth_type_to_ecn = ld32(&eth->type);
+		__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+		udp_csum.optional = 1;
+		__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
+			((__u64)ld32(&ipv4->total_length) +
+			 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
+			 ld32(ipv4->dst)) + ipv4_ttl_protocol;
+		return to_peer_send_ip(skb, pkt, headers_len, 0, udp_csum, ip_sum, eth_type_to_ecn,
+				       ipv4_ttl_protocol, 0, 0, 0, 0);
+	}
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	return to_peer_send_ip(skb, pkt, headers_len, FR_TO_IPV6, udp_csum, 0, 0, 0,
+			       bpf_htons(0x86dd), ipv6_version_to_flow_label, bpf_htons(0x1140), 1);
+}
+
+static __always_inline int to_peer_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_channel_data *channel_data = pkt->data + 62;
-	struct hdr_eth *eth = pkt->data;
 	__u64 ip_end, udp_end, channel_data_end;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_TO_PEER + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* headers: channel_data: fields: [ */
 	why = check_channel_data(skb, pkt->data, pkt->data_end, udp_end, 62, &channel_data_end);
 	if (why)
-		return fr_up(skb, PROG_TO_PEER + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
 	struct key_by_channel key __attribute__((aligned(8)));
@@ -516,19 +487,19 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, struct to_peer_pa
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
 	enum fr_found found = find_by_channel(&key, pkt->lease, 0, &pkt->ch, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_TO_PEER + reason_no_by_channel,
-				 PROG_TO_PEER + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_by_channel,
+				 pkt->prog + reason_changing);
 
 	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 	if (fr_is_v4(pkt->ch->relayed.addr) != fr_is_v4(pkt->ch->peer.addr))
-		return fr_up(skb, PROG_TO_PEER + reason_address_family);
+		return fr_up(skb, pkt->prog + reason_address_family);
 	pkt->payload_len = channel_data_end - 66;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_TO_PEER + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_TO_PEER + reason_udp_checksum);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
 	const __u32 headers_len = 66, udp_checksum_at = 60;
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, udp_end,
 					 ((channel_data_end - 54) & 1) != 0);
@@ -545,21 +516,22 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, struct to_peer_pa
 			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 		__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-		return to_peer_send_ipv6(skb, pkt, headers_len, 0, udp_csum, eth_type,
-					 ipv6_version_to_flow_label, ipv6_next_header_hop_limit);
+		return to_peer_send_ip(skb, pkt, headers_len, 0, udp_csum, 0, 0, 0, eth_type,
+				       ipv6_version_to_flow_label, ipv6_next_header_hop_limit, 1);
 	}
 	__be32 eth_type_to_ecn = bpf_htonl(0x8004500ULL |
 					   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
-	return to_peer_send_ipv4(skb, pkt, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
-				 eth_type_to_ecn, bpf_htons(0x4011));
+	return to_peer_send_ip(skb, pkt, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
+			       eth_type_to_ecn, bpf_htons(0x4011), 0, 0, 0, 0);
 }
 
 SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 {
-	struct to_peer_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_TO_PEER;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
 
@@ -591,165 +563,124 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What is known of a packet. */
-struct to_client_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 now;
-	__u64 payload_len;
-	struct val_by_peer *ch;
-};
-
-static __always_inline int to_client_send_ipv4(struct __sk_buff *skb, struct to_client_packet *pkt,
-					       const __u32 headers_len, const int how,
-					       struct fr_csum udp_csum, __u64 ip_sum,
-					       __be32 eth_type_to_ecn, __be16 ipv4_ttl_protocol)
+static __always_inline int
+to_client_send_ip(struct __sk_buff *skb, struct packet *pkt, const __u32 headers_len, const int how,
+		  struct fr_csum udp_csum, __u64 ip_sum, __be32 eth_type_to_ecn,
+		  __be16 ipv4_ttl_protocol, __be16 eth_type, __be32 ipv6_version_to_flow_label,
+		  __be16 ipv6_next_header_hop_limit, const int to_v6)
 {
 	__u32 len = skb->len;
-	const __u32 new_headers_len = 46, udp_checksum_at = 40;
+	const __u32 new_headers_len = to_v6 ? 66 : 46, udp_checksum_at = to_v6 ? 60 : 40;
 
-	if (unlikely(!fr_fits(&pkt->ch->hop_client, 32ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->ch->hop_client, PROG_TO_CLIENT + reason_too_big);
-
-	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum,
-			  (__u64)fr_v4(pkt->ch->server.addr) + fr_v4(pkt->ch->client.addr) +
-			  bpf_htons(pkt->payload_len + 12) + bpf_htons(IPPROTO_UDP),
-			  (__u64)bpf_htons(pkt->ch->server.port) + bpf_htons(pkt->ch->client.port) +
-			  bpf_htons(pkt->payload_len + 12) + bpf_htons(pkt->ch->number) +
-			  bpf_htons(pkt->payload_len));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(ip_sum + bpf_htons(pkt->payload_len + 32) +
-					 fr_v4(pkt->ch->server.addr) + fr_v4(pkt->ch->client.addr) +
-					 64);
-	int direct = pkt->ch->hop_client.state == FR_HOP_DIRECT;
+	if (unlikely(!fr_fits(&pkt->ch_2->hop_client, (to_v6 ? 52ULL : 32ULL) + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->ch_2->hop_client, pkt->prog + reason_too_big);
+	__be16 ip_checksum = 0;
+	if (to_v6) {
+		/* udp.checksum */
+		fr_csum_set_not_0(&udp_csum,
+				  (__u64)fr_add128(ld128(pkt->ch_2->server.addr)) +
+				  fr_add128(ld128(pkt->ch_2->client.addr)) +
+				  bpf_htons(pkt->payload_len + 12) + bpf_htons(IPPROTO_UDP),
+				  (__u64)bpf_htons(pkt->ch_2->server.port) +
+				  bpf_htons(pkt->ch_2->client.port) +
+				  bpf_htons(pkt->payload_len + 12) + bpf_htons(pkt->ch_2->number) +
+				  bpf_htons(pkt->payload_len));
+	} else {
+		/* udp.checksum */
+		fr_csum_set_not_0(&udp_csum,
+				  (__u64)fr_v4(pkt->ch_2->server.addr) +
+				  fr_v4(pkt->ch_2->client.addr) + bpf_htons(pkt->payload_len + 12) +
+				  bpf_htons(IPPROTO_UDP),
+				  (__u64)bpf_htons(pkt->ch_2->server.port) +
+				  bpf_htons(pkt->ch_2->client.port) +
+				  bpf_htons(pkt->payload_len + 12) + bpf_htons(pkt->ch_2->number) +
+				  bpf_htons(pkt->payload_len));
+		/* ip.checksum */
+		ip_checksum = fr_checksum(ip_sum + bpf_htons(pkt->payload_len + 32) +
+					  fr_v4(pkt->ch_2->server.addr) +
+					  fr_v4(pkt->ch_2->client.addr) + 64);
+	}
+	int direct = pkt->ch_2->hop_client.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, how |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_TO_CLIENT + reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_channel_data *new_channel_data = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->ch->hop_client);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 32));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->ch->server.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->ch->client.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->ch->server.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->ch->client.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 12));
-	st16(&new_channel_data->number, bpf_htons(pkt->ch->number));
-	st16(&new_channel_data->length, bpf_htons(pkt->payload_len));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_TO_CLIENT + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(PROG_TO_CLIENT + reason_sent, len);
-	fr_use(pkt->ch->slot, 1, len, pkt->now);
-	return fr_send(&pkt->ch->hop_client, direct);
-}
-
-static __always_inline int
-to_client_send_ipv6(struct __sk_buff *skb, struct to_client_packet *pkt, const __u32 headers_len,
-		    const int how, struct fr_csum udp_csum, __be16 eth_type,
-		    __be32 ipv6_version_to_flow_label, __be16 ipv6_next_header_hop_limit)
-{
-	__u32 len = skb->len;
-	const __u32 new_headers_len = 66, udp_checksum_at = 60;
-
-	if (unlikely(!fr_fits(&pkt->ch->hop_client, 52ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->ch->hop_client, PROG_TO_CLIENT + reason_too_big);
-
-	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum,
-			  (__u64)fr_add128(ld128(pkt->ch->server.addr)) +
-			  fr_add128(ld128(pkt->ch->client.addr)) +
-			  bpf_htons(pkt->payload_len + 12) + bpf_htons(IPPROTO_UDP),
-			  (__u64)bpf_htons(pkt->ch->server.port) + bpf_htons(pkt->ch->client.port) +
-			  bpf_htons(pkt->payload_len + 12) + bpf_htons(pkt->ch->number) +
-			  bpf_htons(pkt->payload_len));
-	int direct = pkt->ch->hop_client.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, how |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, PROG_TO_CLIENT + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_channel_data *new_channel_data = pkt->data + 62;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_channel_data *new_channel_data = pkt->data + (to_v6 ? 62 : 42);
 	if (direct)
-		fr_link(pkt->data, &pkt->ch->hop_client);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 12));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->ch->server.addr));
-	st128(new_ipv6->dst, ld128(pkt->ch->client.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->ch->server.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->ch->client.port));
+		fr_link(pkt->data, &pkt->ch_2->hop_client);
+	if (to_v6) {
+		st16(&new_eth->type, eth_type);
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 12));
+		st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+		st128(new_ipv6->src, ld128(pkt->ch_2->server.addr));
+		st128(new_ipv6->dst, ld128(pkt->ch_2->client.addr));
+	} else {
+		st32(&new_eth->type, eth_type_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 32));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+		st32(new_ipv4->src, fr_v4(pkt->ch_2->server.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->ch_2->client.addr));
+	}
+	st16(&new_udp->src_port, bpf_htons(pkt->ch_2->server.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->ch_2->client.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 12));
-	st16(&new_channel_data->number, bpf_htons(pkt->ch->number));
+	st16(&new_channel_data->number, bpf_htons(pkt->ch_2->number));
 	st16(&new_channel_data->length, bpf_htons(pkt->payload_len));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (!to_v6)
+		st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_TO_CLIENT + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(PROG_TO_CLIENT + reason_sent, len);
-	fr_use(pkt->ch->slot, 1, len, pkt->now);
-	return fr_send(&pkt->ch->hop_client, direct);
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->ch_2->slot, 1, len, pkt->now);
+	return fr_send(&pkt->ch_2->hop_client, direct);
 }
 
-static __always_inline int to_client_ipv4(struct __sk_buff *skb, struct to_client_packet *pkt)
+static __always_inline int to_client_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
+	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_eth *eth = pkt->data;
 	__u64 ip_end, udp_end;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_TO_CLIENT + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: ch: by_peer: ["udp.src", "udp.dst"] */
 	struct key_by_peer key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
 	fr_put_endpoint_v4(&key.relayed, ld32(ipv4->dst), be16(&udp->dst_port));
-	enum fr_found found = find_by_peer(&key, pkt->lease, 0, &pkt->ch, pkt->now);
+	enum fr_found found = find_by_peer(&key, pkt->lease, 0, &pkt->ch_2, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_TO_CLIENT + reason_no_by_peer,
-				 PROG_TO_CLIENT + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_by_peer,
+				 pkt->prog + reason_changing);
 
 	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
-	if (!(pkt->ch->number >= 0x4000 && pkt->ch->number <= 0x7fff))
-		return fr_up(skb, PROG_TO_CLIENT + reason_unfit_channel_data_number);
-	if (fr_is_v4(pkt->ch->server.addr) != fr_is_v4(pkt->ch->client.addr))
-		return fr_up(skb, PROG_TO_CLIENT + reason_address_family);
+	if (!(pkt->ch_2->number >= 0x4000 && pkt->ch_2->number <= 0x7fff))
+		return fr_up(skb, pkt->prog + reason_unfit_channel_data_number);
+	if (fr_is_v4(pkt->ch_2->server.addr) != fr_is_v4(pkt->ch_2->client.addr))
+		return fr_up(skb, pkt->prog + reason_address_family);
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_TO_CLIENT + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = udp_end - 42;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_TO_CLIENT + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	const __u32 headers_len = 42, udp_checksum_at = 40;
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
@@ -757,7 +688,7 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, struct to_clien
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
-	if (fr_is_v4(pkt->ch->client.addr)) { /* ipv4 stays */
+	if (fr_is_v4(pkt->ch_2->client.addr)) { /* ipv4 stays */
 		__be32 eth_type_to_ecn = ld32(&eth->type);
 		__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 		udp_csum.optional = 1;
@@ -765,54 +696,55 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, struct to_clien
 			((__u64)ld32(&ipv4->total_length) +
 			 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
 			 ld32(ipv4->dst)) + ipv4_ttl_protocol;
-		return to_client_send_ipv4(skb, pkt, headers_len, 0, udp_csum, ip_sum,
-					   eth_type_to_ecn, ipv4_ttl_protocol);
+		return to_client_send_ip(skb, pkt, headers_len, 0, udp_csum, ip_sum,
+					 eth_type_to_ecn, ipv4_ttl_protocol, 0, 0, 0, 0);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_TO_CLIENT + reason_udp_checksum);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	return to_client_send_ipv6(skb, pkt, headers_len, FR_TO_IPV6, udp_csum, bpf_htons(0x86dd),
-				   ipv6_version_to_flow_label, bpf_htons(0x1140));
+	return to_client_send_ip(skb, pkt, headers_len, FR_TO_IPV6, udp_csum, 0, 0, 0,
+				 bpf_htons(0x86dd), ipv6_version_to_flow_label, bpf_htons(0x1140),
+				 1);
 }
 
-static __always_inline int to_client_ipv6(struct __sk_buff *skb, struct to_client_packet *pkt)
+static __always_inline int to_client_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
+	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_eth *eth = pkt->data;
 	__u64 ip_end, udp_end;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, PROG_TO_CLIENT + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: ch: by_peer: ["udp.src", "udp.dst"] */
 	struct key_by_peer key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
 	fr_put_endpoint_v6(&key.relayed, ipv6->dst, be16(&udp->dst_port), 2);
-	enum fr_found found = find_by_peer(&key, pkt->lease, 0, &pkt->ch, pkt->now);
+	enum fr_found found = find_by_peer(&key, pkt->lease, 0, &pkt->ch_2, pkt->now);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_TO_CLIENT + reason_no_by_peer,
-				 PROG_TO_CLIENT + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_by_peer,
+				 pkt->prog + reason_changing);
 
 	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
-	if (!(pkt->ch->number >= 0x4000 && pkt->ch->number <= 0x7fff))
-		return fr_up(skb, PROG_TO_CLIENT + reason_unfit_channel_data_number);
-	if (fr_is_v4(pkt->ch->server.addr) != fr_is_v4(pkt->ch->client.addr))
-		return fr_up(skb, PROG_TO_CLIENT + reason_address_family);
+	if (!(pkt->ch_2->number >= 0x4000 && pkt->ch_2->number <= 0x7fff))
+		return fr_up(skb, pkt->prog + reason_unfit_channel_data_number);
+	if (fr_is_v4(pkt->ch_2->server.addr) != fr_is_v4(pkt->ch_2->client.addr))
+		return fr_up(skb, pkt->prog + reason_address_family);
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_TO_CLIENT + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = udp_end - 62;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
-		return fr_up(skb, PROG_TO_CLIENT + reason_partial_checksum);
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_TO_CLIENT + reason_udp_checksum);
+		return fr_up(skb, pkt->prog + reason_udp_checksum);
 	const __u32 headers_len = 62, udp_checksum_at = 60;
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
@@ -820,27 +752,28 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, struct to_clien
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
-	if (!fr_is_v4(pkt->ch->client.addr)) { /* ipv6 stays */
+	if (!fr_is_v4(pkt->ch_2->client.addr)) { /* ipv6 stays */
 		__be16 eth_type = ld16(&eth->type);
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 		__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-		return to_client_send_ipv6(skb, pkt, headers_len, 0, udp_csum, eth_type,
-					   ipv6_version_to_flow_label, ipv6_next_header_hop_limit);
+		return to_client_send_ip(skb, pkt, headers_len, 0, udp_csum, 0, 0, 0, eth_type,
+					 ipv6_version_to_flow_label, ipv6_next_header_hop_limit, 1);
 	}
 	__be32 eth_type_to_ecn = bpf_htonl(0x8004500ULL |
 					   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__u64 ipv4_sum = FR_ZERO + eth_type_to_ecn + 0x1138;
-	return to_client_send_ipv4(skb, pkt, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
-				   eth_type_to_ecn, bpf_htons(0x4011));
+	return to_client_send_ip(skb, pkt, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
+				 eth_type_to_ecn, bpf_htons(0x4011), 0, 0, 0, 0);
 }
 
 SEC("tc") int prog_to_client(struct __sk_buff *skb)
 {
-	struct to_client_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_TO_CLIENT;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
 

@@ -564,31 +564,41 @@ enum fr_found {
 
 /*
  * What copies a row is generated for each table, piece by piece as programs read it: a processor
- * that reads what was written in two pieces waits until both are in memory. all depends on all
- * that was read.
+ * that reads what was written in two pieces waits until both are in memory. What is returned
+ * depends on all that was read.
  */
-#define FR_COPY(bits, off)                                                                         \
-	do {                                                                                       \
-		__u##bits v = *(const volatile __u##bits *)(from + (off));                         \
+#define FR_COPY(bits)                                                                              \
+	static __always_inline __u##bits fr_copy##bits(void *to, const void *from)                 \
+	{                                                                                          \
+		__u##bits v = *(const volatile __u##bits *)from;                                   \
 												   \
 		FR_INJECT_DELAY();                                                                 \
-		st##bits(to + (off), v);                                                           \
-		all |= v;                                                                          \
-	} while (0)
+		st##bits(to, v);                                                                   \
+		return v;                                                                          \
+	}
+FR_COPY(8)
+FR_COPY(16)
+FR_COPY(32)
+FR_COPY(64)
 
 /* Members of more than one piece. */
-#define FR_COPY_ENDPOINT(off)                                                                      \
-	do {                                                                                       \
-		FR_COPY(64, off);                                                                  \
-		FR_COPY(64, (off) + 8);                                                            \
-		FR_COPY(16, (off) + 16);                                                           \
-	} while (0)
-#define FR_COPY_HOP(off)                                                                           \
-	do {                                                                                       \
-		FR_COPY(64, off);                                                                  \
-		FR_COPY(64, (off) + 8);                                                            \
-		FR_COPY(32, (off) + 16);                                                           \
-	} while (0)
+static __always_inline __u64 fr_copy_endpoint(void *to, const void *from)
+{
+	__u64 all = fr_copy64(to, from);
+
+	all |= fr_copy64(to + 8, from + 8);
+	all |= fr_copy16(to + 16, from + 16);
+	return all;
+}
+
+static __always_inline __u64 fr_copy_hop(void *to, const void *from)
+{
+	__u64 all = fr_copy64(to, from);
+
+	all |= fr_copy64(to + 8, from + 8);
+	all |= fr_copy32(to + 16, from + 16);
+	return all;
+}
 
 /* Which word of fr_lease counts a table's changes. */
 enum fr_changes {

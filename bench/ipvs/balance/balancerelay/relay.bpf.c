@@ -93,10 +93,10 @@ static __always_inline __u64 copy_by_client(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_HOP(20);
-	FR_COPY(64, 40);
-	FR_COPY(64, 48);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_hop(to + 20, from + 20);
+	all |= fr_copy64(to + 40, from + 40);
+	all |= fr_copy64(to + 48, from + 48);
 	return all;
 }
 
@@ -119,10 +119,10 @@ static __always_inline __u64 copy_by_server(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY_ENDPOINT(0);
-	FR_COPY_HOP(20);
-	FR_COPY(64, 40);
-	FR_COPY(64, 48);
+	all |= fr_copy_endpoint(to + 0, from + 0);
+	all |= fr_copy_hop(to + 20, from + 20);
+	all |= fr_copy64(to + 40, from + 40);
+	all |= fr_copy64(to + 48, from + 48);
 	return all;
 }
 
@@ -151,20 +151,16 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum { PROG_REQUEST = 0, PROG_ANSWER = 44 };
 
-/*
- * prog_request: tc/ingress
- *	eth ipv4 udp
- *	eth ipv6 udp
- */
-
 /* What is known of a packet. */
-struct request_packet {
+struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
+	__u32 prog;
 	__u64 ip_end;
 	__u64 partial;
 	struct val_by_client *c;
+	struct val_by_server *c_2;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -182,6 +178,53 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -221,26 +264,7 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
-static __always_inline int request_ipv4_send(struct __sk_buff *skb, struct request_packet *pkt)
+static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -254,124 +278,90 @@ static __always_inline int request_ipv4_send(struct __sk_buff *skb, struct reque
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld16(&udp->dst_port));
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			pkt->prog == PROG_ANSWER ? ld16(&udp->src_port) : ld16(&udp->dst_port));
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + fr_v4(pkt->c->server.addr) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->c->server.port));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld16(&ipv4->ttl) + old_ipv4_dst) +
-					 ipv4_ttl_protocol + fr_v4(pkt->c->server.addr));
-	int direct = pkt->c->hop.hop.state == FR_HOP_DIRECT;
+	__u64 udp_new_pseudo;
+	if (pkt->prog == PROG_ANSWER)
+		udp_new_pseudo = (__u64)fr_v4(pkt->c_2->service.addr) + old_ipv4_dst +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)old_ipv4_src + fr_v4(pkt->c->server.addr) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  pkt->prog == PROG_ANSWER ? bpf_htons(pkt->c_2->service.port) :
+			  bpf_htons(pkt->c->server.port));
+	__be16 ip_checksum;
+	int direct;
+	if (pkt->prog == PROG_ANSWER) {
+		/* ip.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					  ((__u64)ld16(&ipv4->ttl) + old_ipv4_src) +
+					  ipv4_ttl_protocol + fr_v4(pkt->c_2->service.addr));
+		direct = pkt->c_2->hop.hop.state == FR_HOP_DIRECT;
+	} else {
+		/* ip.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					  ((__u64)ld16(&ipv4->ttl) + old_ipv4_dst) +
+					  ipv4_ttl_protocol + fr_v4(pkt->c->server.addr));
+		direct = pkt->c->hop.hop.state == FR_HOP_DIRECT;
+	}
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_REQUEST + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_REQUEST + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 20);
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, &pkt->c->hop.hop);
+	if (direct) {
+		if (pkt->prog == PROG_ANSWER)
+			fr_link(pkt->data, &pkt->c_2->hop.hop);
+		else
+			fr_link(pkt->data, &pkt->c->hop.hop);
+	}
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->dst, fr_v4(pkt->c->server.addr));
-	st16(&new_udp->dst_port, bpf_htons(pkt->c->server.port));
+	if (pkt->prog == PROG_ANSWER) {
+		st32(new_ipv4->src, fr_v4(pkt->c_2->service.addr));
+		st16(&new_udp->src_port, bpf_htons(pkt->c_2->service.port));
+	} else {
+		st32(new_ipv4->dst, fr_v4(pkt->c->server.addr));
+		st16(&new_udp->dst_port, bpf_htons(pkt->c->server.port));
+	}
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_REQUEST + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 22, 20);
 
-	fr_count(PROG_REQUEST + reason_sent, len);
-	if (direct)
+	fr_count(pkt->prog + reason_sent, len);
+	if (direct) {
+		if (pkt->prog == PROG_ANSWER)
+			return bpf_redirect(pkt->c_2->hop.hop.ifindex, 0);
 		return bpf_redirect(pkt->c->hop.hop.ifindex, 0);
+	}
+	if (pkt->prog == PROG_ANSWER)
+		return fr_redirect_neigh(pkt->c_2->hop.hop.ifindex, AF_INET,
+					 fr_v4_in(pkt->c_2->hop.addr));
 	return fr_redirect_neigh(pkt->c->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->c->hop.addr));
 }
 
-static __always_inline int request_ipv4(struct __sk_buff *skb, struct request_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
+/*
+ * prog_request: tc/ingress
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
 
-	if (why)
-		return fr_up(skb, PROG_REQUEST + why);
-
-	/* lookup: c: by_client: ["udp.src", "udp.dst"] */
-	struct key_by_client key __attribute__((aligned(8))) = {};
-
-	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
-	fr_put_endpoint_v4(&key.service, ld32(ipv4->dst), be16(&udp->dst_port));
-	enum fr_found found = find_by_client(&key, pkt->lease, 0, &pkt->c);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_REQUEST + reason_no_by_client,
-				 PROG_REQUEST + reason_changing);
-
-	/* do: [{set: {"ip.dst": "c.server.addr", "udp.dst_port": "c.server.port"}}, {send: vi... */
-	if (fr_is_v4(pkt->c->server.addr) != 1)
-		return fr_up(skb, PROG_REQUEST + reason_address_family);
-	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, PROG_REQUEST + reason_hop_limit);
-	if (fr_multicast(pkt->c->server.addr))
-		return fr_up(skb, PROG_REQUEST + reason_multicast);
-	if (!fr_unicast(pkt->c->server.addr))
-		return fr_up(skb, PROG_REQUEST + reason_martian_destination);
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-	      (pkt->partial >> 16) >= 42))
-		return fr_up(skb, PROG_REQUEST + reason_partial_checksum);
-	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_REQUEST + reason_gso_packet);
-	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_REQUEST + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->c->hop.hop, skb->gso_size ? skb->gso_size + 28 :
-			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->c->hop.hop, PROG_REQUEST + reason_too_big);
-	return request_ipv4_send(skb, pkt);
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline int request_ipv6_send(struct __sk_buff *skb, struct request_packet *pkt)
+static __always_inline int request_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -395,11 +385,11 @@ static __always_inline int request_ipv6_send(struct __sk_buff *skb, struct reque
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_REQUEST + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_REQUEST + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 42);
@@ -413,65 +403,87 @@ static __always_inline int request_ipv6_send(struct __sk_buff *skb, struct reque
 	st16(&new_udp->dst_port, bpf_htons(pkt->c->server.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_REQUEST + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 20, 42);
 
-	fr_count(PROG_REQUEST + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(pkt->c->hop.hop.ifindex, 0);
 	return fr_redirect_neigh(pkt->c->hop.hop.ifindex, AF_INET6, pkt->c->hop.addr);
 }
 
-static __always_inline int request_ipv6(struct __sk_buff *skb, struct request_packet *pkt)
+static __always_inline int request_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_REQUEST + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: c: by_client: ["udp.src", "udp.dst"] */
 	struct key_by_client key __attribute__((aligned(8)));
-
-	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
-	fr_put_endpoint_v6(&key.service, ipv6->dst, be16(&udp->dst_port), 2);
+	if (!v6)
+		__builtin_memset(&key, 0, sizeof(key));
+	if (v6) {
+		fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
+		fr_put_endpoint_v6(&key.service, ipv6->dst, be16(&udp->dst_port), 2);
+	} else {
+		fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.service, ld32(ipv4->dst), be16(&udp->dst_port));
+	}
 	enum fr_found found = find_by_client(&key, pkt->lease, 0, &pkt->c);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_REQUEST + reason_no_by_client,
-				 PROG_REQUEST + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_by_client,
+				 pkt->prog + reason_changing);
 
 	/* do: [{set: {"ip.dst": "c.server.addr", "udp.dst_port": "c.server.port"}}, {send: vi... */
-	if (fr_is_v4(pkt->c->server.addr) != 0)
-		return fr_up(skb, PROG_REQUEST + reason_address_family);
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, PROG_REQUEST + reason_hop_limit);
+	if (fr_is_v4(pkt->c->server.addr) != (v6 ? 0 : 1))
+		return fr_up(skb, pkt->prog + reason_address_family);
+	if (v6) {
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, pkt->prog + reason_hop_limit);
+	} else {
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, pkt->prog + reason_hop_limit);
+	}
 	if (fr_multicast(pkt->c->server.addr))
-		return fr_up(skb, PROG_REQUEST + reason_multicast);
+		return fr_up(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast(pkt->c->server.addr))
-		return fr_up(skb, PROG_REQUEST + reason_martian_destination);
+		return fr_up(skb, pkt->prog + reason_martian_destination);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-	      (pkt->partial >> 16) >= 62))
-		return fr_up(skb, PROG_REQUEST + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_REQUEST + reason_udp_checksum);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      (pkt->partial >> 16) >= (v6 ? 62 : 42)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (v6) {
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	}
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_REQUEST + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_REQUEST + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->c->hop.hop, skb->gso_size ? skb->gso_size + 48 :
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->c->hop.hop, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
 			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->c->hop.hop, PROG_REQUEST + reason_too_big);
-	return request_ipv6_send(skb, pkt);
+		return fr_unfit(skb, &pkt->c->hop.hop, pkt->prog + reason_too_big);
+	if (v6)
+		return request_ipv6_send(skb, pkt);
+	return shared_ipv4_send(skb, pkt);
 }
 
 SEC("tc") int prog_request(struct __sk_buff *skb)
 {
-	struct request_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_REQUEST;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -491,9 +503,9 @@ SEC("tc") int prog_request(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return request_ipv4(skb, &pkt);
+		return request_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return request_ipv6(skb, &pkt);
+		return request_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_REQUEST + reason_not_ip);
 }
 
@@ -503,118 +515,7 @@ SEC("tc") int prog_request(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-/* What is known of a packet. */
-struct answer_packet {
-	void *data;
-	void *data_end;
-	const struct fr_lease *lease;
-	__u64 ip_end;
-	__u64 partial;
-	struct val_by_server *c;
-};
-
-static __always_inline int answer_ipv4_send(struct __sk_buff *skb, struct answer_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-
-	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld16(&udp->src_port));
-	udp_csum.partial = udp_csum.partial ||
-		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->c->service.addr) + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->c->service.port));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld16(&ipv4->ttl) + old_ipv4_src) +
-					 ipv4_ttl_protocol + fr_v4(pkt->c->service.addr));
-	int direct = pkt->c->hop.hop.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_ANSWER + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_ANSWER + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, 22, 20);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct)
-		fr_link(pkt->data, &pkt->c->hop.hop);
-
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->c->service.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->c->service.port));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_ANSWER + reason_fault);
-	fr_complete_end(skb, csum, 22, 20);
-
-	fr_count(PROG_ANSWER + reason_sent, len);
-	if (direct)
-		return bpf_redirect(pkt->c->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->c->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->c->hop.addr));
-}
-
-static __always_inline int answer_ipv4(struct __sk_buff *skb, struct answer_packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, PROG_ANSWER + why);
-
-	/* lookup: c: by_server: ["udp.src", "udp.dst"] */
-	struct key_by_server key __attribute__((aligned(8))) = {};
-
-	fr_put_endpoint_v4(&key.server, ld32(ipv4->src), be16(&udp->src_port));
-	fr_put_endpoint_v4(&key.client, ld32(ipv4->dst), be16(&udp->dst_port));
-	enum fr_found found = find_by_server(&key, pkt->lease, 0, &pkt->c);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_ANSWER + reason_no_by_server,
-				 PROG_ANSWER + reason_changing);
-
-	/* do: [{set: {"ip.src": "c.service.addr", "udp.src_port": "c.service.port"}}, {send: ... */
-	if (fr_is_v4(pkt->c->service.addr) != 1)
-		return fr_up(skb, PROG_ANSWER + reason_address_family);
-	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, PROG_ANSWER + reason_hop_limit);
-	if (!fr_unicast(pkt->c->service.addr))
-		return fr_up(skb, PROG_ANSWER + reason_martian_source);
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-	      (pkt->partial >> 16) >= 42))
-		return fr_up(skb, PROG_ANSWER + reason_partial_checksum);
-	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_ANSWER + reason_gso_packet);
-	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_ANSWER + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->c->hop.hop, skb->gso_size ? skb->gso_size + 28 :
-			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->c->hop.hop, PROG_ANSWER + reason_too_big);
-	return answer_ipv4_send(skb, pkt);
-}
-
-static __always_inline int answer_ipv6_send(struct __sk_buff *skb, struct answer_packet *pkt)
+static __always_inline int answer_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -631,88 +532,110 @@ static __always_inline int answer_ipv6_send(struct __sk_buff *skb, struct answer
 	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->c->service.addr)) +
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->c_2->service.addr)) +
 		fr_add128(old_ipv6_dst) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->c->service.port));
-	int direct = pkt->c->hop.hop.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(pkt->c_2->service.port));
+	int direct = pkt->c_2->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, PROG_ANSWER + reason_no_memory);
+			return fr_up(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, PROG_ANSWER + reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 42);
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
-		fr_link(pkt->data, &pkt->c->hop.hop);
+		fr_link(pkt->data, &pkt->c_2->hop.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->c->service.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->c->service.port));
+	st128(new_ipv6->src, ld128(pkt->c_2->service.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->c_2->service.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, PROG_ANSWER + reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 20, 42);
 
-	fr_count(PROG_ANSWER + reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
-		return bpf_redirect(pkt->c->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(pkt->c->hop.hop.ifindex, AF_INET6, pkt->c->hop.addr);
+		return bpf_redirect(pkt->c_2->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(pkt->c_2->hop.hop.ifindex, AF_INET6, pkt->c_2->hop.addr);
 }
 
-static __always_inline int answer_ipv6(struct __sk_buff *skb, struct answer_packet *pkt)
+static __always_inline int answer_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	__u64 udp_end;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	__u32 why;
 
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_ANSWER + why);
+		return fr_up(skb, pkt->prog + why);
 
 	/* lookup: c: by_server: ["udp.src", "udp.dst"] */
 	struct key_by_server key __attribute__((aligned(8)));
-
-	fr_put_endpoint_v6(&key.server, ipv6->src, be16(&udp->src_port), 0);
-	fr_put_endpoint_v6(&key.client, ipv6->dst, be16(&udp->dst_port), 2);
-	enum fr_found found = find_by_server(&key, pkt->lease, 0, &pkt->c);
+	if (!v6)
+		__builtin_memset(&key, 0, sizeof(key));
+	if (v6) {
+		fr_put_endpoint_v6(&key.server, ipv6->src, be16(&udp->src_port), 0);
+		fr_put_endpoint_v6(&key.client, ipv6->dst, be16(&udp->dst_port), 2);
+	} else {
+		fr_put_endpoint_v4(&key.server, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.client, ld32(ipv4->dst), be16(&udp->dst_port));
+	}
+	enum fr_found found = find_by_server(&key, pkt->lease, 0, &pkt->c_2);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, PROG_ANSWER + reason_no_by_server,
-				 PROG_ANSWER + reason_changing);
+		return fr_missed(skb, found, pkt->prog + reason_no_by_server,
+				 pkt->prog + reason_changing);
 
 	/* do: [{set: {"ip.src": "c.service.addr", "udp.src_port": "c.service.port"}}, {send: ... */
-	if (fr_is_v4(pkt->c->service.addr) != 0)
-		return fr_up(skb, PROG_ANSWER + reason_address_family);
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, PROG_ANSWER + reason_hop_limit);
-	if (!fr_unicast(pkt->c->service.addr))
-		return fr_up(skb, PROG_ANSWER + reason_martian_source);
+	if (fr_is_v4(pkt->c_2->service.addr) != (v6 ? 0 : 1))
+		return fr_up(skb, pkt->prog + reason_address_family);
+	if (v6) {
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, pkt->prog + reason_hop_limit);
+	} else {
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, pkt->prog + reason_hop_limit);
+	}
+	if (!fr_unicast(pkt->c_2->service.addr))
+		return fr_up(skb, pkt->prog + reason_martian_source);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-	      (pkt->partial >> 16) >= 62))
-		return fr_up(skb, PROG_ANSWER + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, PROG_ANSWER + reason_udp_checksum);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      (pkt->partial >> 16) >= (v6 ? 62 : 42)))
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (v6) {
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, pkt->prog + reason_udp_checksum);
+	}
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_ANSWER + reason_gso_packet);
+		return fr_up(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, PROG_ANSWER + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->c->hop.hop, skb->gso_size ? skb->gso_size + 48 :
+		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->c_2->hop.hop, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
 			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->c->hop.hop, PROG_ANSWER + reason_too_big);
-	return answer_ipv6_send(skb, pkt);
+		return fr_unfit(skb, &pkt->c_2->hop.hop, pkt->prog + reason_too_big);
+	if (v6)
+		return answer_ipv6_send(skb, pkt);
+	return shared_ipv4_send(skb, pkt);
 }
 
 SEC("tc") int prog_answer(struct __sk_buff *skb)
 {
-	struct answer_packet pkt;
+	struct packet pkt;
 
+	pkt.prog = PROG_ANSWER;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -732,8 +655,8 @@ SEC("tc") int prog_answer(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return answer_ipv4(skb, &pkt);
+		return answer_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return answer_ipv6(skb, &pkt);
+		return answer_ip(skb, &pkt, 1);
 	return fr_up(skb, PROG_ANSWER + reason_not_ip);
 }
