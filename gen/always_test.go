@@ -142,7 +142,7 @@ func TestAlways(t *testing.T) {
 					continue // there is no packet that could be odd
 				}
 				names := map[string]always.Case{}
-				for _, up := range always.Up(s, p) {
+				for _, up := range always.Punts(s, p) {
 					names[up.Reason.Name] = up
 				}
 				tries := trials(t, s, plan, p)
@@ -159,13 +159,13 @@ func TestAlways(t *testing.T) {
 					exact, taken := 0, 0
 					for _, res := range tries[kind] {
 						switch {
-						case res.Verdict == sim.VerdictUp && res.Reason == reason:
+						case res.Verdict == sim.VerdictPunt && res.Reason == reason:
 							exact++
-						case res.Verdict != sim.VerdictUp:
+						case res.Verdict != sim.VerdictPunt:
 							taken++
 						}
 						switch _, ok := names[res.Reason]; {
-						case !certain, res.Verdict == sim.VerdictUp && ok:
+						case !certain, res.Verdict == sim.VerdictPunt && ok:
 						case res.Verdict == sim.VerdictDrop && strings.Contains(up.But, "drops"):
 							dropped++
 						default:
@@ -249,7 +249,7 @@ func trials(t *testing.T, s *spec.Spec, plan *ir.Plan, p *ir.Program) map[string
 				return res, true
 			}
 			res, ok := run(func(*sim.Packet, *sim.World) bool { return true })
-			if !ok || res.Verdict == sim.VerdictUp {
+			if !ok || res.Verdict == sim.VerdictPunt {
 				continue
 			}
 			taken++

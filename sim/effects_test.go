@@ -303,7 +303,7 @@ func TestEffectsOfPackets(t *testing.T) {
 		verdict sim.Verdict
 		reason  string
 		events  int
-	}{{sim.VerdictSent, "sent", 1}, {sim.VerdictUp, "hop", 0}} {
+	}{{sim.VerdictSent, "sent", 1}, {sim.VerdictPunt, "hop", 0}} {
 		res, err := r.Run("to_peer", sim.Packet{Data: in})
 		if err != nil || res.Verdict != want.verdict || res.Reason != want.reason || len(res.Events) != want.events {
 			t.Errorf("%s %s, %d events, %v, want %+v", res.Verdict, res.Reason, len(res.Events), err, want)

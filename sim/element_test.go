@@ -113,7 +113,7 @@ func TestFindElementContradiction(t *testing.T) {
 	plan := &ir.Plan{Programs: []*ir.Program{{
 		Name: "find", Vars: []*ir.Var{found, n}, Reasons: []*ir.Reason{{Name: "up", Kind: ir.Punted}},
 		Body: []ir.Stmt{
-			&ir.FindElement{Found: found, Len: n, Value: n, Size: num(9), SizeMax: 8, ID: num(1)}, &ir.Up{},
+			&ir.FindElement{Found: found, Len: n, Value: n, Size: num(9), SizeMax: 8, ID: num(1)}, &ir.Punt{},
 		},
 	}}}
 	r, err := sim.New(plan, nil)

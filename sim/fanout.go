@@ -16,7 +16,7 @@ func (r *run) fanOut(n *node, s *ir.FanOut) {
 	rows, known := r.relay.groups[s.Group.Name].Get(key)
 	if !known {
 		n.no.Hits++
-		r.up(s.Miss)
+		r.punt(s.Miss)
 		return
 	}
 	if r.front = r.offset(s.Front); r.front > r.checked {

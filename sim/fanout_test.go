@@ -124,7 +124,7 @@ func TestFanOutEnds(t *testing.T) {
 			sim.VerdictDrop, "dropped", 2},
 		{"an empty group", nil, nil, nil, sim.VerdictPass, "passed", 0},
 		{"no group", nil, []subscriber{anna}, func(r *sim.Relay) { r.Group("subscribers").Delete(fanKey) },
-			sim.VerdictUp, "no_group", 0},
+			sim.VerdictPunt, "no_group", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			fp := newFanPlan()
@@ -161,7 +161,7 @@ func TestFanOutEffects(t *testing.T) {
 		t.Errorf("%d turns, counter %d, events %+v", len(turns), r.Named[0], res.Events)
 	}
 	r.RingUsed = fp.plan.Ring
-	if res, turns = fp.run(t, r); res.Verdict != sim.VerdictUp || res.Reason != "up_ring" || len(turns) != 0 ||
+	if res, turns = fp.run(t, r); res.Verdict != sim.VerdictPunt || res.Reason != "up_ring" || len(turns) != 0 ||
 		r.Named[0] != 2 {
 		t.Errorf("with a full ring: %s %s, %d turns, counter %d", res.Verdict, res.Reason, len(turns), r.Named[0])
 	}
@@ -240,7 +240,7 @@ func TestFanOutContradictions(t *testing.T) {
 		name, want string
 		edit       func(*fanPlan)
 	}{
-		{"up in Each", "*ir.Up in a fan-out's Each", func(fp *fanPlan) { each(fp, &ir.Up{Reason: fanShort}) }},
+		{"up in Each", "*ir.Up in a fan-out's Each", func(fp *fanPlan) { each(fp, &ir.Punt{Reason: fanShort}) }},
 		{"a reason of the packet", `"short" is of kind 3, its use needs 6`, func(fp *fanPlan) {
 			each(fp, &ir.Guard{Cond: num(1), Reason: fanShort})
 		}},

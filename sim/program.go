@@ -158,7 +158,7 @@ func (b *builder) terminal(n *node) {
 		b.fail("a statement of type %T in a fan-out's Each", n.stmt)
 	}
 	switch s := n.stmt.(type) {
-	case *ir.Up:
+	case *ir.Punt:
 		n.ran = b.point(s.Pos, "up: "+b.reason(s.Reason, ir.Punted))
 	case *ir.Drop:
 		n.ran = b.point(s.Pos, "drop: "+b.reason(s.Reason, ir.Dropped))

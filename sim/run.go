@@ -79,7 +79,7 @@ func LinkType(frame []byte, device [6]byte) uint8 {
 type Verdict string
 
 const (
-	VerdictUp   Verdict = "up"   // untouched, to the next program and the stack
+	VerdictPunt   Verdict = "up"   // untouched, to the next program and the stack
 	VerdictPass Verdict = "pass" // likewise, by the spec's own word; a rule may have changed it
 	VerdictDrop Verdict = "drop"
 	VerdictSent Verdict = "sent"
@@ -260,8 +260,8 @@ func (r *run) stmt(n *node) bool {
 		}
 	case *ir.Translate:
 		return r.translate(n, s)
-	case *ir.Up:
-		r.up(s.Reason)
+	case *ir.Punt:
+		r.punt(s.Reason)
 		return true
 	case *ir.Drop:
 		r.drop(n, s)
@@ -308,13 +308,13 @@ func (r *run) stop(reason int) bool {
 	case r.prog.ir.Reasons[reason].Kind == ir.Dropped:
 		r.finish(VerdictDrop, reason, *r.packet)
 	default:
-		r.up(reason)
+		r.punt(reason)
 	}
 	return true
 }
 
-// up lets the packet pass to the stack, untouched.
-func (r *run) up(reason int) { r.finish(VerdictUp, reason, *r.packet) }
+// punt lets the packet pass to the stack, untouched.
+func (r *run) punt(reason int) { r.finish(VerdictPunt, reason, *r.packet) }
 
 func (r *run) drop(n *node, s *ir.Drop) {
 	if _, ok := r.before(n.effects); ok {
@@ -527,7 +527,7 @@ func (r *run) forward(n *node, s *ir.Forward) {
 	}
 	if r.stuck(s.Rewrite) {
 		r.giveBack(taken)
-		r.up(s.NoRoom)
+		r.punt(s.NoRoom)
 		return
 	}
 	out := *r.packet

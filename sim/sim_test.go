@@ -218,7 +218,7 @@ func TestUp(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if res.Verdict != sim.VerdictUp || res.Reason != c.reason || res.Modified ||
+			if res.Verdict != sim.VerdictPunt || res.Reason != c.reason || res.Modified ||
 				!bytes.Equal(res.Packet.Data, in) {
 				t.Errorf("got %s %s, want up %s", res.Verdict, res.Reason, c.reason)
 			}
@@ -283,7 +283,7 @@ func FuzzRunNeverPanics(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !bytes.Equal(frame, before) || (res.Verdict == sim.VerdictUp && !bytes.Equal(res.Packet.Data, before)) {
+		if !bytes.Equal(frame, before) || (res.Verdict == sim.VerdictPunt && !bytes.Equal(res.Packet.Data, before)) {
 			t.Error("a packet that passes to the stack was changed")
 		}
 	})

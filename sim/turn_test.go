@@ -140,7 +140,7 @@ func newTurnPlan() *turnPlan {
 					NoRoom: turnNoRoom,
 				},
 			},
-			Else: []ir.Stmt{&ir.Up{Reason: turnHop}},
+			Else: []ir.Stmt{&ir.Punt{Reason: turnHop}},
 		},
 	}
 	p := &ir.Program{

@@ -39,10 +39,10 @@ var exceptions = map[strength]string{
 
 const orDropped = "but where a rule drops it"
 
-// Up returns what a program of a plan always passes to the stack: the reasons of all checks that every packet
+// Punts returns what a program of a plan always passes to the stack: the reasons of all checks that every packet
 // comes by before a rule sends or passes it, as far as it has the headers that the check is about. What depends on the
 // spec's own match and rules is not among them.
-func Up(s *spec.Spec, p *ir.Program) []Case {
+func Punts(s *spec.Spec, p *ir.Program) []Case {
 	w := &upWalk{reached: reach.Of(p), about: map[int]map[string]bool{}, ups: map[int]bool{}, cuts: map[*ir.Var]bool{},
 		reasons: p.Reasons}
 	w.block(p.Body, passed{checks: map[int]strength{}, headers: map[string]bool{"": true}})
@@ -235,7 +235,7 @@ func (w *upWalk) block(blk []ir.Stmt, at passed) passed {
 			w.check(at, s, s.Reason)
 		case *ir.ReadVarint:
 			w.check(at, s, s.Reason)
-		case *ir.Up:
+		case *ir.Punt:
 			w.ups[s.Reason] = w.ups[s.Reason] || w.reached.Stmt(s)
 			at.checks[s.Reason] = all
 		case *ir.Let:
@@ -259,7 +259,7 @@ func (w *upWalk) block(blk []ir.Stmt, at passed) passed {
 // other one, and after it.
 func (w *upWalk) branch(s *ir.If, at passed) passed {
 	then, els := at.clone(), at.clone()
-	switch thenUp, elseUp := allUp(s.Then), allUp(s.Else); {
+	switch thenUp, elseUp := allPunted(s.Then), allPunted(s.Else); {
 	case thenUp:
 		then = w.block(s.Then, then)
 		els.checks = maps.Clone(then.checks)
@@ -287,8 +287,8 @@ func ended(blk []ir.Stmt) bool {
 	return false
 }
 
-// allUp reports whether all packets of a block pass to the stack.
-func allUp(blk []ir.Stmt) bool {
+// allPunted reports whether all packets of a block pass to the stack.
+func allPunted(blk []ir.Stmt) bool {
 	done, _ := check.Ends(blk, false)
 	return done && !ended(blk)
 }

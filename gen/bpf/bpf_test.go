@@ -149,7 +149,7 @@ func TestHostileText(t *testing.T) {
 				&ir.If{Cond: &ir.Bin{Op: ir.Eq, X: &ir.Load{Off: ir.Off{Const: 12}, Bits: 16, Field: evil},
 					Y: &ir.SettingRef{}}, Note: evil, Pos: pos,
 					Then: []ir.Stmt{&ir.Drop{Reason: 1, Pos: pos}}},
-				&ir.Up{Reason: 0, Pos: pos},
+				&ir.Punt{Reason: 0, Pos: pos},
 			},
 		}},
 	}
@@ -168,7 +168,7 @@ func TestHostileText(t *testing.T) {
 func TestReasonNames(t *testing.T) {
 	program := func(name string, kind ir.ReasonKind) *ir.Program {
 		return &ir.Program{
-			Name: name, Reasons: []*ir.Reason{{Name: "b", Kind: kind}}, Body: []ir.Stmt{&ir.Up{Reason: 0}},
+			Name: name, Reasons: []*ir.Reason{{Name: "b", Kind: kind}}, Body: []ir.Stmt{&ir.Punt{Reason: 0}},
 		}
 	}
 	source, err := bpf.Render(&ir.Plan{
@@ -177,7 +177,7 @@ func TestReasonNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"fr_up(skb, PROG_A + reason_b);", "fr_up(skb, PROG_C + reason_b_2);"} {
+	for _, want := range []string{"fr_punt(skb, PROG_A + reason_b);", "fr_punt(skb, PROG_C + reason_b_2);"} {
 		if !strings.Contains(source.C, want) {
 			t.Errorf("%q is missing in\n%s", want, source.C)
 		}
@@ -188,8 +188,8 @@ func TestReasonNames(t *testing.T) {
 func TestContradictions(t *testing.T) {
 	load := &ir.Load{Off: ir.Off{Base: &ir.Var{Name: "nowhere", Type: ir.UintType(16)}}, Bits: 8}
 	for want, body := range map[string][]ir.Stmt{
-		"no reason 5":     {&ir.Up{Reason: 5}},
-		"is not declared": {&ir.Guard{Cond: load, Reason: 0}, &ir.Up{Reason: 0}},
+		"no reason 5":     {&ir.Punt{Reason: 5}},
+		"is not declared": {&ir.Guard{Cond: load, Reason: 0}, &ir.Punt{Reason: 0}},
 		"no reason for": {
 			&ir.Forward{
 				Rewrite: &ir.Rewrite{Resize: ir.MoveHeaders, NewFront: ir.Off{Const: 4}, Payload: &ir.Const{}},

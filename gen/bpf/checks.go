@@ -69,7 +69,7 @@ func (f *function) checksOf(stmts []ir.Stmt) (n int, header *ir.NeedBytes) {
 
 func notACheck(s ir.Stmt) bool {
 	switch s.(type) {
-	case *ir.Guard, *ir.Up:
+	case *ir.Guard, *ir.Punt:
 		return false
 	}
 	return true

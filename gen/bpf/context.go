@@ -70,7 +70,7 @@ func (r *renderer) canBeMember(x *c.Local) bool {
 
 // members gives the variables that functions are given members.
 func (x *context) members() {
-	groups := x.groups()
+	groups := x.classes()
 	meet := x.meet()
 	taken := map[string][]*c.Local{}
 	clash := func(name string, group []*c.Local) bool {
@@ -96,8 +96,8 @@ func (x *context) members() {
 	}
 }
 
-// groups are the variables that functions are given; those that one parameter has are one group.
-func (x *context) groups() (out [][]*c.Local) {
+// classes are the variables that functions are given; those that one parameter has are one group.
+func (x *context) classes() (out [][]*c.Local) {
 	of := map[*c.Local]int{}
 	var order []*c.Local
 	add := func(local *c.Local) {
@@ -158,7 +158,7 @@ func (x *context) meet() map[[2]*c.Local]bool {
 				has[local] = true
 			}
 		}
-		ways(f.Body, has, func(has map[*c.Local]bool) {
+		eachPath(f.Body, has, func(has map[*c.Local]bool) {
 			for one := range has {
 				for other := range has {
 					out[[2]*c.Local{one, other}] = one != other
@@ -169,9 +169,9 @@ func (x *context) meet() map[[2]*c.Local]bool {
 	return out
 }
 
-// ways calls end with the variables that each way through statements mentions, those of has included. A branch that
+// eachPath calls end with the variables that each way through statements mentions, those of has included. A branch that
 // returns is a way of its own.
-func ways(body []c.Stmt, has map[*c.Local]bool, end func(map[*c.Local]bool)) {
+func eachPath(body []c.Stmt, has map[*c.Local]bool, end func(map[*c.Local]bool)) {
 	mention := func(x c.Expr) {
 		if local, ok := x.(*c.Local); ok {
 			has[local] = true
@@ -182,7 +182,7 @@ func ways(body []c.Stmt, has map[*c.Local]bool, end func(map[*c.Local]bool)) {
 			for x := range c.All(branch.Cond) {
 				mention(x)
 			}
-			ways(branch.Then, maps.Clone(has), end)
+			eachPath(branch.Then, maps.Clone(has), end)
 		} else {
 			c.Exprs([]c.Stmt{s}, mention)
 		}

@@ -3,13 +3,13 @@
 // A program becomes short functions, which clang puts together again:
 //
 //	prog_P      is what the kernel calls: the lease, the link layer, and which headers follow
-//	P_ipv4      decides on one path: it reads the packet, looks up, guards; it ends in fr_up, fr_drop,
+//	P_ipv4      decides on one path: it reads the packet, looks up, guards; it ends in fr_punt, fr_drop,
 //	            or one of the next
 //	check_udp   says why a packet is not for the relay, for all paths and programs that check it so (checks.go)
 //	P_ipv4_udp  functions of the path, where it would become long (split.go)
 //	P_ipv4_send computes all that the packet that leaves needs, then changes the packet, then sends it (write.go)
-//	P_send_ipv4 does so for packets of several kinds that leave as one, from the second half on (halves.go); what
-//	            several need of a packet that came is computed once (came.go)
+//	P_send_ipv4 does so for packets of several kinds that leave as one (sharedwrite.go): its callers have read the
+//	            packet that came; what several need of its checksums is computed once (received.go)
 //	P_fan1      sends it to a group: P_turn1 runs once a receiver, P_copy1 makes a copy, for which P_write1 rewrites
 //	            the packet (fanout.go, copy.go)
 //

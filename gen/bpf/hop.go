@@ -82,7 +82,7 @@ func (f *function) hopFits(s *ir.CheckHop, rest []ir.Stmt) {
 	switch {
 	case s.Hop.Row == nil: // the lookup has compared the length
 		f.stopIf(s.Pos, c.Unlikely(c.Not(c.Do("fr_usable", hop))), nil,
-			c.Do("fr_up", skb, c.Do("fr_unrouted", hop, reason(ir.HopNone), reason(ir.HopUnreachable))))
+			c.Do("fr_punt", skb, c.Do("fr_unrouted", hop, reason(ir.HopNone), reason(ir.HopUnreachable))))
 	case f.turn == nil:
 		f.stopIf(s.Pos, c.Unlikely(c.Not(c.Do("fr_fits", hop, length))), nil,
 			c.Do("fr_unfit", skb, hop, f.prog.reasonName(s.TooBig)))

@@ -35,7 +35,7 @@ type meeting struct {
 	called   map[string]bool // functions that others call
 	passed   map[string]bool // functions that others pass on, to be called by the kernel
 	rules    c.MeetingRules
-	groups   map[*c.Local][]*c.Local // parameters that are one, of functions that call each other or were joined
+	classes  map[*c.Local][]*c.Local // parameters that are one, of functions that call each other or were joined
 }
 
 // about is what is known of a function.
@@ -62,11 +62,11 @@ type joined struct {
 	saves   int // statements
 }
 
-// meet joins functions.
-func (u *unit) meet() {
+// meet joins functions. It returns the programs that use each.
+func (u *unit) meet() map[*c.Func][]*program {
 	m := &meeting{
 		unit: u, pairs: map[[2]*c.Func]*pair{}, flags: map[*c.Func]int{}, prepared: map[*c.Func]*c.Prepared{},
-		about: map[*c.Func]*about{}, groups: map[*c.Local][]*c.Local{},
+		about: map[*c.Func]*about{}, classes: map[*c.Local][]*c.Local{},
 	}
 	m.makeRules()
 	for best := m.best(); best != nil; best = m.best() {
@@ -76,7 +76,7 @@ func (u *unit) meet() {
 		if best.joined == nil || best.joined.saves != was.saves {
 			continue
 		}
-		best.joined.meeting.Same(m.group)
+		best.joined.meeting.Same(m.unite)
 		if m.passed[best.a.Name] {
 			m.putCallback(best.joined)
 		} else {
@@ -85,6 +85,7 @@ func (u *unit) meet() {
 		m.forget(best.a)
 		m.forget(best.b)
 	}
+	return m.users
 }
 
 // forget is called for a function that has changed, or is gone.
@@ -232,15 +233,15 @@ func (m *meeting) canJoin(f *c.Func) bool {
 func (m *meeting) makeRules() {
 	x := m.context(m.given())
 	meet := x.meet()
-	for _, group := range x.groups() {
+	for _, group := range x.classes() {
 		for _, local := range group[1:] {
-			m.group(group[0], local)
+			m.unite(group[0], local)
 		}
 	}
 	m.rules = c.MeetingRules{
 		SameParam: func(a, b *c.Local) bool {
-			for _, one := range m.groupOf(a) {
-				for _, other := range m.groupOf(b) {
+			for _, one := range m.classOf(a) {
+				for _, other := range m.classOf(b) {
 					if meet[[2]*c.Local{one, other}] {
 						return false
 					}
@@ -257,22 +258,22 @@ func (m *meeting) makeRules() {
 	}
 }
 
-// groupOf are the parameters that are one with x.
-func (m *meeting) groupOf(x *c.Local) []*c.Local {
-	if m.groups[x] == nil {
+// classOf are the parameters that are one with x.
+func (m *meeting) classOf(x *c.Local) []*c.Local {
+	if m.classes[x] == nil {
 		return []*c.Local{x}
 	}
-	return m.groups[x]
+	return m.classes[x]
 }
 
-// group notes that two parameters are one.
-func (m *meeting) group(x, y *c.Local) {
-	if slices.Contains(m.groupOf(x), y) {
+// unite notes that two parameters are one.
+func (m *meeting) unite(x, y *c.Local) {
+	if slices.Contains(m.classOf(x), y) {
 		return
 	}
-	all := slices.Concat(m.groupOf(x), m.groupOf(y))
+	all := slices.Concat(m.classOf(x), m.classOf(y))
 	for _, z := range all {
-		m.groups[z] = all
+		m.classes[z] = all
 	}
 }
 
@@ -342,10 +343,17 @@ func (m *meeting) flag(a, b *c.Func, versions bool) c.Expr {
 	case versions:
 		return c.NewLocal("v6", flagType)
 	}
+	_, was, is, _ := differ(strings.Split(a.Name, "_"), strings.Split(b.Name, "_"))
+	if len(was) == 1 && len(is) == 1 && unnumbered(was[0]) != unnumbered(is[0]) {
+		return c.NewLocal("is_"+is[0], flagType)
+	}
 	return c.NewLocal("second", flagType)
 }
 
 const flagType = "const int"
+
+// isFlag reports whether a variable is 1 or 0, as its caller says, or its program.
+func isFlag(x *c.Local) bool { return x.Type == flagType }
 
 // isBound reports whether a parameter decides how long the packet has to be at least. Where one program calls such a
 // function with both values, clang puts some of the two copies together again, and looks at the end of the packet once

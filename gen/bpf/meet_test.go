@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,7 +54,7 @@ func text(tops ...c.Top) string {
 
 // Functions of IPv4 and IPv6 become one, and callers say which it is.
 func TestMeet(t *testing.T) {
-	up := func(reason string) c.Stmt { return &c.Return{X: c.Do("fr_up", skb, c.Ident(reason))} }
+	up := func(reason string) c.Stmt { return &c.Return{X: c.Do("fr_punt", skb, c.Ident(reason))} }
 	four, six := inlined("p_ipv4", work(14, up("A"))...), inlined("p_ipv6", work(34, up("A"))...)
 	entry := kernels("prog_p",
 		&c.If{Cond: c.Ident("is_v4"), Then: []c.Stmt{&c.Return{X: c.Do("p_ipv4", skb)}}},
@@ -70,7 +71,7 @@ static __always_inline int p_ip(struct __sk_buff *skb, const int v6)
 	five(skb);
 	six(skb);
 	seven(v6 ? 34 : 14);
-	return fr_up(skb, A);
+	return fr_punt(skb, A);
 }
 
 SEC("tc") int prog_p(struct __sk_buff *skb)
@@ -90,7 +91,7 @@ func TestMeetPrograms(t *testing.T) {
 	programs := map[string][]*c.Func{}
 	for i, name := range []string{"a", "b"} {
 		where := c.Ident("PROG_" + strings.ToUpper(name))
-		count := &c.Return{X: c.Do("fr_up", skb, c.Binary{Op: "+", X: where, Y: c.Num(1)})}
+		count := &c.Return{X: c.Do("fr_punt", skb, c.Binary{Op: "+", X: where, Y: c.Num(1)})}
 		programs[name] = []*c.Func{
 			inlined(name+"_ip", work(14+i, count)...),
 			kernels("prog_"+name, &c.Return{X: c.Do(name+"_ip", skb)}),
@@ -113,7 +114,7 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt)
 	five(skb);
 	six(skb);
 	seven(pkt->prog == PROG_B ? 15 : 14);
-	return fr_up(skb, pkt->prog + 1);
+	return fr_punt(skb, pkt->prog + 1);
 }
 `
 	if got := text(u.shared...); got != want {
@@ -154,6 +155,59 @@ func TestMeetRefuses(t *testing.T) {
 			u.passes()
 			if got := len(u.sections[0]); got != 3 {
 				t.Errorf("%d functions:\n%s", got, text(u.sections[0]...))
+			}
+		})
+	}
+}
+
+// What a function asks about the program more than once is a variable; of a set of programs and its complement the
+// smaller one is asked for.
+func TestAskProgram(t *testing.T) {
+	is := func(names ...string) c.Expr {
+		var list []c.Expr
+		for _, name := range names {
+			list = append(list, c.Binary{Op: "==", X: base, Y: c.Ident("PROG_" + name)})
+		}
+		return c.Join("||", list...)
+	}
+	programs := map[string][]*c.Func{}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		programs[name] = []*c.Func{kernels("prog_" + name)}
+	}
+	for name, tt := range map[string]struct {
+		asks []c.Expr
+		want string
+	}{
+		"once":      {[]c.Expr{is("A", "B", "D"), c.Not(is("A"))}, "prog != PROG_C, prog != PROG_A"},
+		"twice":     {[]c.Expr{is("B"), is("B")}, "is_b = prog == PROG_B: is_b, is_b"},
+		"all but 1": {[]c.Expr{is("B", "C", "D"), is("A")}, "is_a = prog == PROG_A: !is_a, is_a"},
+		"half": {
+			[]c.Expr{is("A", "B"), is("D", "C")},
+			"is_c_or_d = prog == PROG_C || prog == PROG_D: !is_c_or_d, is_c_or_d",
+		},
+		"with something else": {
+			[]c.Expr{c.Join("||", is("A", "B"), skb), c.Not(is("C", "D"))},
+			"is_c_or_d = prog == PROG_C || prog == PROG_D: !is_c_or_d || skb, !is_c_or_d",
+		},
+		"all":             {[]c.Expr{is("A", "B", "C", "D"), c.Not(is("A", "B", "C", "D"))}, "1, 0"},
+		"another program": {[]c.Expr{is("E"), is("E")}, "prog == PROG_E, prog == PROG_E"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := unitOf(programs, "a", "b", "c", "d")
+			f := &c.Func{Body: []c.Stmt{&c.Eval{X: c.Do("f", tt.asks...)}}}
+			u.askProgram(f, slices.Clone(u.programs))
+			var got []string
+			c.Each(f.Body, func(s c.Stmt) {
+				switch s := s.(type) {
+				case *c.Declare:
+					got = append(got, s.Vars[0].Name.String()+" = "+s.Vars[0].Init.String()+":")
+				case *c.Eval:
+					text := s.X.String()
+					got = append(got, text[len("f("):len(text)-1])
+				}
+			})
+			if got := strings.Join(got, " "); got != tt.want {
+				t.Errorf("%s\nwant %s", got, tt.want)
 			}
 		})
 	}

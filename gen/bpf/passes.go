@@ -53,7 +53,11 @@ func (u *unit) passes() {
 	}
 	u.giveBases()
 	u.shareStructures()
-	u.meet()
+	users := u.meet()
+	for _, f := range u.functions {
+		u.askProgram(f, users[f])
+		f.Simplify(isFlag)
+	}
 	if packet := u.inContext(u.given()); packet != nil {
 		u.structs = append([]*c.Struct{packet}, u.structs...)
 	}

@@ -26,7 +26,7 @@ type program struct {
 	functions []c.Top              // those that others call
 	hops      map[string]*lookedUp // by what is looked up
 	flow      bool                 // it runs on a record of a socket instead of a packet
-	halves    map[*ir.Forward]*halves
+	shared    map[*ir.Forward]*commonWrite
 	fits      map[*ir.Forward]*ir.CheckHop // what makes sure that a packet can leave
 	lookups   int                          // of a packet, at most, each with a key on the stack
 	fans      int                          // functions that fan out
@@ -69,8 +69,8 @@ type function struct {
 	asksWhy   bool       // its variable is declared at the head
 	outs      []*c.Local // variables that such functions set
 
-	came    map[*ir.Forward]*came // what was computed of the packet that came, for two ways
-	parting bool                  // a branch is rendered where these part
+	received map[*ir.Forward]*receivedSums // what was computed of the packet that came, for both sides of a branch
+	whole    bool                          // a branch is rendered whose sides share that: it isn't split
 
 	// Of a fan-out: what is read is the front that was saved, because copies are made by writing to the packet.
 	fan   *fan
@@ -163,8 +163,8 @@ func (p *program) function() *function {
 	f := &function{
 		renderer: p.renderer, prog: p, known: known{bytes: map[*ir.Var]int{}}, quoted: map[diag.Pos]bool{},
 		declared: map[*ir.Var]bool{}, rowsDeclared: map[*ir.Row]bool{},
-		given: map[*ir.Var]bool{},
-		came:  map[*ir.Forward]*came{},
+		given:    map[*ir.Var]bool{},
+		received: map[*ir.Forward]*receivedSums{},
 	}
 	f.block = &f.body
 	return f
@@ -264,7 +264,7 @@ func (f *function) stop(why c.Expr) c.Expr {
 	if f.prog.flow {
 		return c.Do("fr_leave", f.length(), why)
 	}
-	return c.Do("fr_up", skb, why)
+	return c.Do("fr_punt", skb, why)
 }
 
 // length is the length of the packet that came.

@@ -133,7 +133,7 @@ func (w *writer) room() {
 		}
 	}
 	switch {
-	case w.half != nil:
+	case w.common != nil:
 		how = append(how, c.Ident("how"))
 	case rw.Encap != nil || rw.Family != 0:
 		how = append(how, family(rw))

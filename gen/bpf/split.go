@@ -55,7 +55,7 @@ func ends(block []ir.Stmt) bool {
 		return false
 	}
 	switch s := block[len(block)-1].(type) {
-	case *ir.Up, *ir.Drop, *ir.Forward, *ir.FanOut, *ir.Copy, *ir.Skip:
+	case *ir.Punt, *ir.Drop, *ir.Forward, *ir.FanOut, *ir.Copy, *ir.Skip:
 		return true
 	case *ir.If:
 		return ends(s.Then) && ends(s.Else)
@@ -82,7 +82,7 @@ func size(block []ir.Stmt) (n int) {
 
 // long reports whether the statements that follow should be in a function of their own.
 func (f *function) long(rest []ir.Stmt) bool {
-	if !f.last || f.parting || size(rest) < restSize {
+	if !f.last || f.whole || size(rest) < restSize {
 		return false
 	}
 	_, header := rest[0].(*ir.NeedBytes)

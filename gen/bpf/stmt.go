@@ -77,7 +77,7 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 		f.learn(s, nil)
 	case *ir.CheckHop:
 		f.checkHop(s, rest)
-	case *ir.Up:
+	case *ir.Punt:
 		f.quote(s.Pos)
 		f.end(s.Pos, f.up(s.Reason))
 		return true
@@ -199,9 +199,9 @@ func (f *function) store(p c.Expr, off int, b byteString, pos diag.Pos) {
 func (f *function) branch(s *ir.If) bool {
 	f.quote(s.Pos)
 	f.cover(s.Pos, s.Cond)
-	if f.beforeParting(s) {
-		f.parting = true
-		defer func() { f.parting = false }()
+	if f.sumsBeforeBranch(s) {
+		f.whole = true
+		defer func() { f.whole = false }()
 	}
 	last, declared := f.last, maps.Clone(f.declared)
 	rows, scope := maps.Clone(f.rowsDeclared), f.scope

@@ -391,7 +391,7 @@ func (s *sum) at(o ir.Off) c.Expr {
 		return s.w.offset(o)
 	}
 	what := "checksum_at"
-	if o == s.New && o != s.Old && s.w.half == nil {
+	if o == s.New && o != s.Old && s.w.common == nil {
 		what = "new_checksum_at"
 	}
 	if s.names[what] == nil {

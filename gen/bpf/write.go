@@ -21,8 +21,8 @@ import (
 // forward renders the call of a write function, and the function.
 func (f *function) forward(s *ir.Forward) {
 	f.quote(s.Pos)
-	if h := f.prog.halves[s]; h != nil {
-		f.forwardInHalves(s, h)
+	if h := f.prog.shared[s]; h != nil {
+		f.forwardShared(s, h)
 		return
 	}
 	w := f.prog.writer(s.Rewrite, &s.Effects)
@@ -157,8 +157,8 @@ type writer struct {
 	checked     int                 // bytes of the packet that leaves which are in bounds, since fr_resize
 	asked       *c.Local            // the variable that says where a checksum is left to a device, where it has asked
 	terms       map[*c.Local]c.Expr // values that only checksums need
-	half        *halves             // it is given what depends on the packet that came
-	both        *came               // what was computed for another way as well
+	common      *commonWrite        // other statements use it as well: it is given what depends on the packet that came
+	both        *receivedSums       // what was computed for another way as well
 	// values that are a part of one that was computed: what adds up to the same in a checksum
 	within map[valueKey][]summand
 }

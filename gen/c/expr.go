@@ -255,6 +255,10 @@ func (e *encoder) expr(x Expr) {
 	case Binary:
 		e.WriteString("b" + x.Op)
 	case Choice:
+		if one := e.constantOf(x); one != "" {
+			e.WriteString(one)
+			return
+		}
 		e.WriteString("?")
 	case Init:
 		for _, m := range x {
@@ -267,6 +271,27 @@ func (e *encoder) expr(x Expr) {
 		e.WriteString(",")
 	}
 	e.WriteString(")")
+}
+
+// constantOf is what is written for a constant that is chosen, if constants make no difference; "": it is none.
+func (e *encoder) constantOf(x Expr) string {
+	if e.constant == nil {
+		return ""
+	}
+	switch x := x.(type) {
+	case Choice:
+		if one := e.constantOf(x.Then); one == e.constantOf(x.Else) {
+			return one
+		}
+	case Number, Ident:
+		if name, ok := x.(Ident); ok && !e.constant(name) {
+			return ""
+		}
+		of := encoder{local: e.local, constant: e.constant}
+		of.expr(x)
+		return of.String()
+	}
+	return ""
 }
 
 // Init is a structure whose other members are 0.

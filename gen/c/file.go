@@ -156,7 +156,7 @@ func (p *Printer) statement(depth int, indent string, s Stmt) {
 		}
 		p.line(s.Pos, text)
 	case *If:
-		p.branch(depth, indent, "if (", s)
+		p.branch(depth, indent, s)
 	}
 }
 
@@ -180,38 +180,44 @@ func (p *Printer) declare(indent string, s *Declare) {
 	p.line(s.Pos, indent+spaced(s.Type, strings.Join(names, ", "))+";")
 }
 
-// branch prints a branch. Braces are left out where each side is one simple statement, as the kernel's style has it.
-func (p *Printer) branch(depth int, indent, begin string, s *If) {
-	head := indent + begin + s.Cond.String() + ")"
-	note := ""
-	if s.Note != "" {
-		note = " /* " + s.Note + " */"
+// branch prints a branch, and those that follow as its other side. Braces are left out where each side is one simple
+// statement, as the kernel's style has it.
+func (p *Printer) branch(depth int, indent string, s *If) {
+	open, end := "", ""
+	if !s.simple() {
+		open, end = " {", "} "
 	}
-	then, other := flat(s.Then), flat(s.Else)
-	if simple(then) && (len(other) == 0 || simple(other)) {
-		p.line(s.Pos, head+note)
-		p.block(depth+1, then)
-		if len(other) > 0 {
-			p.line(diag.Pos{}, indent+"else")
-			p.block(depth+1, other)
+	for begin := "if ("; ; begin = end + "else if (" {
+		note := ""
+		if s.Note != "" {
+			note = " /* " + s.Note + " */"
 		}
-		return
+		p.line(s.Pos, indent+begin+s.Cond.String()+")"+open+note)
+		p.block(depth+1, flat(s.Then))
+		next, ok := only(s.Else).(*If)
+		if !ok {
+			break
+		}
+		s = next
 	}
-	p.line(s.Pos, head+" {"+note)
-	p.block(depth+1, then)
-	if len(other) > 0 {
-		p.line(diag.Pos{}, indent+"} else {")
+	if other := flat(s.Else); len(other) > 0 {
+		p.line(diag.Pos{}, indent+end+"else"+open)
 		p.block(depth+1, other)
 	}
-	p.line(diag.Pos{}, indent+"}")
+	if end != "" {
+		p.line(diag.Pos{}, indent+"}")
+	}
+}
+
+// simple reports whether no side of a branch needs braces.
+func (s *If) simple() bool {
+	next, chain := only(s.Else).(*If)
+	return simple(s.Then) && (len(flat(s.Else)) == 0 || simple(s.Else) || chain && next.simple())
 }
 
 // simple reports whether statements are one that needs no braces.
 func simple(body []Stmt) bool {
-	if len(body) != 1 {
-		return false
-	}
-	switch body[0].(type) {
+	switch only(body).(type) {
 	case *Assign, *Eval, *Return:
 		return true
 	}

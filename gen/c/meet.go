@@ -465,7 +465,7 @@ func (m *Meeting) hoist(d *Declare) (declared []*Declare, assigned []Stmt) {
 			front.Init = Num(0) // only one gives it another value
 		}
 		declared = append(declared, &Declare{Type: d.Type, Vars: []Var{front}})
-		if v.Init == nil {
+		if v.Init == nil || front.Init != nil && Equal(v.Init, front.Init) {
 			continue
 		}
 		if _, ok := v.Init.(Init); ok || v.Tail != "" {

@@ -50,7 +50,7 @@ func TestMeet(t *testing.T) {
 	a := function([]Param{{Type: "void *", Name: data}, {Type: "__u64", Name: end4}},
 		declare("struct hdr_ipv4 *", four, Plus(data, 14)),
 		key(Init{}),
-		when(Binary{">", end4, Dec(34)}, ret(Do("fr_up", Ident("FAMILY")))),
+		when(Binary{">", end4, Dec(34)}, ret(Do("fr_punt", Ident("FAMILY")))),
 		call("put_v4", To(four, "src")),
 		declare("__u64", sum4, Do("be16", Address(To(four, "total_length")))),
 		when(Binary{"<", sum4, Dec(7)}, &Note{Text: "short"}, call("count", Dec(1)), ret(Dec(2))),
@@ -60,7 +60,7 @@ func TestMeet(t *testing.T) {
 	b := function([]Param{{Type: "void *", Name: data}, {Type: "__u64", Name: end6}, {Type: "__u64", Name: more}},
 		declare("struct hdr_ipv6 *", six, Plus(data, 14)),
 		key(nil),
-		when(Binary{">", end6, Dec(54)}, ret(Do("fr_up", Ident("LENGTH")))),
+		when(Binary{">", end6, Dec(54)}, ret(Do("fr_punt", Ident("LENGTH")))),
 		call("put_v6", To(six, "src")),
 		declare("__u64", sum6, Do("be16", Address(To(six, "payload_length")))),
 		when(Binary{"<", sum6, Dec(7)}, &Note{Text: "short"}, call("count", Dec(1)), call("more", more), ret(Dec(2))),
@@ -81,7 +81,7 @@ static int both(void *data, __u64 end, __u64 more, const int v6)
 	if (!v6)
 		__builtin_memset(&key, 0, sizeof(key));
 	if (end > (v6 ? 54 : 34))
-		return fr_up(v6 ? LENGTH : FAMILY);
+		return fr_punt(v6 ? LENGTH : FAMILY);
 	__u64 sum;
 	if (v6) {
 		put_v6(ipv6->src);

@@ -93,7 +93,7 @@ func Shape(plan *ir.Plan, diags *diag.List) {
 func Ends(blk []ir.Stmt, each bool) (done bool, problem string) {
 	for i, s := range blk {
 		switch s := s.(type) {
-		case *ir.Up, *ir.Drop, *ir.Forward, *ir.FanOut, *ir.Copy, *ir.Skip:
+		case *ir.Punt, *ir.Drop, *ir.Forward, *ir.FanOut, *ir.Copy, *ir.Skip:
 			done = true
 			switch s.(type) {
 			case *ir.Copy, *ir.Skip:

@@ -217,14 +217,14 @@ type HopRef struct {
 	FromPort, ToPort Expr
 }
 
-// Up lets the packet pass to the stack untouched.
-type Up struct {
+// Punt lets the packet pass to the stack untouched.
+type Punt struct {
 	Reason int
 	Pos    diag.Pos
 }
 
-func (s *Up) at() diag.Pos   { return s.Pos }
-func (s *Up) parts(*visitor) {}
+func (s *Punt) at() diag.Pos   { return s.Pos }
+func (s *Punt) parts(*visitor) {}
 
 // Drop drops the packet.
 type Drop struct {

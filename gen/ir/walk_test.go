@@ -17,7 +17,7 @@ import (
 var (
 	stmtTypes = []Stmt{
 		&NeedBytes{}, &Let{}, &Guard{}, &If{}, &ReadVarint{}, &ReadUint{},
-		&Lookup{}, &Count{}, &Learn{}, &CheckHop{}, &Up{},
+		&Lookup{}, &Count{}, &Learn{}, &CheckHop{}, &Punt{},
 		&Drop{}, &Forward{},
 		&Translate{}, &FindElement{}, &FanOut{}, &Copy{}, &Skip{},
 	}

@@ -142,7 +142,7 @@ func (a *analysis) stmt(st *state, s ir.Stmt) *state {
 		if !s.Row.Optional {
 			return a.assume(st, has, true, 0)
 		}
-	case *ir.Up, *ir.Skip, *ir.Drop, *ir.Forward, *ir.Copy:
+	case *ir.Punt, *ir.Skip, *ir.Drop, *ir.Forward, *ir.Copy:
 		a.why = cause{}
 		return nil
 	case *ir.FanOut:

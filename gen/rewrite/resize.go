@@ -66,7 +66,7 @@ func (w *Packet) resizeKind(rw *ir.Rewrite, first, kept int, pos diag.Pos) bool 
 	headers := isIP(outer) && stays && static
 	switch {
 	case outer != nil && outer.Metadata == "vlan" && !(partial && w.family == 0 && change == len(w.hdrs)):
-		draft.Emit(w.Blk, &ir.Up{
+		draft.Emit(w.Blk, &ir.Punt{
 			Reason: w.Program.Punted("tag_in_frame", "the kernel can't resize a packet with a VLAN tag in the frame",
 				pos),
 			Pos: pos,

@@ -214,7 +214,7 @@ func (w *Packet) leave(hop *ir.HopRef, state []ir.Stmt, clean bool, pos diag.Pos
 	ending, ok := w.findEnd(clean, pos)
 	if !ok {
 		draft.Emit(w.Blk, w.Guards...)
-		draft.Emit(w.Blk, &ir.Up{Reason: PaddingHere(w.Scope, pos), Pos: pos})
+		draft.Emit(w.Blk, &ir.Punt{Reason: PaddingHere(w.Scope, pos), Pos: pos})
 		return
 	}
 	w.ending = ending

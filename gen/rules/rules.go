@@ -85,7 +85,7 @@ func Compile(s *expr.Scope, blk *[]ir.Stmt) {
 			return
 		}
 	}
-	draft.Emit(blk, &ir.Up{Reason: s.Program.Punted("no_rule", "no rule applies", src.Name.Pos), Pos: src.Name.Pos})
+	draft.Emit(blk, &ir.Punt{Reason: s.Program.Punted("no_rule", "no rule applies", src.Name.Pos), Pos: src.Name.Pos})
 }
 
 func matches(s *expr.Scope, ms []*spec.FieldMatch) ir.Expr {
@@ -106,7 +106,7 @@ func require(s *expr.Scope, cond ir.Expr, pos diag.Pos, blk *[]ir.Stmt) bool {
 	case cond == nil || fold.IsTrue(cond):
 		return false
 	case fold.IsFalse(cond):
-		draft.Emit(blk, &ir.Up{Reason: noMatch(s, pos), Pos: pos})
+		draft.Emit(blk, &ir.Punt{Reason: noMatch(s, pos), Pos: pos})
 		return true
 	}
 	draft.Emit(blk, &ir.Guard{Cond: cond, Reason: noMatch(s, pos), Rule: true, Pos: pos})

@@ -71,7 +71,7 @@ func orNext(p *draft.Program, blk []ir.Stmt, header string) []ir.Stmt {
 				s.Reason = p.Reason("truncated", ir.Punted, draft.TooShort, s.Pos)
 				return nest(i, fold.Bin(ir.Le, fold.Off(s.End), &ir.Meta{Kind: ir.FrameLen}), s)
 			}
-		case *ir.Up:
+		case *ir.Punt:
 			if s.Reason == draft.Next {
 				return blk[:i]
 			}

@@ -43,7 +43,7 @@ func groupFrame(p *draft.Program, blk *[]ir.Stmt, pos diag.Pos) {
 	draft.Emit(blk, &ir.Guard{Cond: fold.Bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, fold.Num(ir.ToBroadcast)),
 		Reason: broadcast,
 		Pos:    pos},
-		&ir.Up{Reason: p.Punted("link_multicast", "a link-layer multicast", pos), Pos: pos})
+		&ir.Punt{Reason: p.Punted("link_multicast", "a link-layer multicast", pos), Pos: pos})
 }
 
 // received looks at a header as the stack would that receives it. path has the headers in front of it.
@@ -100,6 +100,6 @@ func unicastTo(p *draft.Program, dst ir.Expr, blk *[]ir.Stmt, pos diag.Pos) {
 	branch := &ir.If{Cond: fold.Not(&ir.Unicast{X: dst}), Pos: pos, Note: "not a host's"}
 	draft.Emit(&branch.Then, &ir.Guard{Cond: fold.Not(&ir.Multicast{X: dst}), Reason: draft.Multicast(p, pos),
 		Pos: pos},
-		&ir.Up{Reason: draft.MartianDestination(p, pos), Pos: pos})
+		&ir.Punt{Reason: draft.MartianDestination(p, pos), Pos: pos})
 	draft.Emit(blk, branch)
 }

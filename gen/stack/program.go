@@ -142,7 +142,7 @@ func walkStack(p *draft.Program, i int, path []*draft.Header, off ir.Off, end ir
 			whole := fold.Bin(ir.Le, fold.Off(*deciding), end)
 			draft.Emit(blk, &ir.Guard{Cond: whole, Reason: p.Truncated(e.Pos), Pos: e.Pos})
 		}
-		draft.Emit(blk, &ir.Up{Reason: notThis(p, e), Pos: e.Pos})
+		draft.Emit(blk, &ir.Punt{Reason: notThis(p, e), Pos: e.Pos})
 	}
 	if len(arms) == 1 && !e.Optional {
 		a := arms[0]

@@ -412,10 +412,10 @@ static __always_inline int gate_ip_send_2(struct __sk_buff *skb, struct packet *
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_up(skb, pkt->prog + reason_refused_left);
+		return fr_punt(skb, pkt->prog + reason_refused_left);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_up(skb, pkt->prog + reason_contended);
+		return fr_punt(skb, pkt->prog + reason_contended);
 
 	/* {admit: {credit: "s.rate", cost: 1, count: "s.refused", else: drop: "over_rate"}}, */
 	__u32 credit1 = fr_credit(pkt->s->rate, 0);
@@ -436,17 +436,16 @@ static __always_inline int gate_ip_send_2(struct __sk_buff *skb, struct packet *
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
-		if (to_v6) {
+		if (to_v6)
 			fr_put_v6(key.addr, ipv6->src, 0);
-		} else {
+		else
 			fr_put_v4(key.addr, ld32(ipv4->src));
-		}
 		val.size = be16(&udp->length);
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) {
 			fr_refund(credit0, spent0);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
-			return fr_up(skb, pkt->prog + reason_full_seen);
+			return fr_punt(skb, pkt->prog + reason_full_seen);
 		}
 	}
 
@@ -468,16 +467,15 @@ static __always_inline int gate_ip(struct __sk_buff *skb, struct packet *pkt, co
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: {s: sources: ["ip.src"], "old?": seen: ["ip.src"]} */
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		if (v6) {
+		if (v6)
 			fr_put_v6(key.addr, ipv6->src, 0);
-		} else {
+		else
 			fr_put_v4(key.addr, ld32(ipv4->src));
-		}
 		enum fr_found found = find_sources(&key, pkt->lease, 0, &pkt->s);
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, pkt->prog + reason_no_sources,
@@ -486,14 +484,13 @@ static __always_inline int gate_ip(struct __sk_buff *skb, struct packet *pkt, co
 	struct val_seen *old;
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
-		if (v6) {
+		if (v6)
 			fr_put_v6(key.addr, ipv6->src, 0);
-		} else {
+		else
 			fr_put_v4(key.addr, ld32(ipv4->src));
-		}
 		enum fr_found found = find_seen(&key, pkt->lease, 16, &old);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			old = NULL;
 	}
@@ -524,19 +521,19 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 	/* gate: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_GATE + reason_inactive);
+		return fr_punt(skb, PROG_GATE + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_GATE + why);
+		return fr_punt(skb, PROG_GATE + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return gate_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return gate_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_GATE + reason_not_ip);
+	return fr_punt(skb, PROG_GATE + reason_not_ip);
 }
 
 /*
@@ -578,7 +575,7 @@ static __always_inline int route_ip_send(struct __sk_buff *skb, struct packet *p
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 			fr_refund(credit0, spent0);
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 		}
 
 		pkt->data = (void *)(long)skb->data;
@@ -623,16 +620,15 @@ static __always_inline int route_ip(struct __sk_buff *skb, struct packet *pkt, c
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: {s: sources: ["ip.src"], r: routes: ["ip.dst"]} */
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		if (v6) {
+		if (v6)
 			fr_put_v6(key.addr, ipv6->src, 0);
-		} else {
+		else
 			fr_put_v4(key.addr, ld32(ipv4->src));
-		}
 		enum fr_found found = find_sources(&key, pkt->lease, 0, &pkt->s);
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, pkt->prog + reason_no_sources,
@@ -649,20 +645,20 @@ static __always_inline int route_ip(struct __sk_buff *skb, struct packet *pkt, c
 		pkt->r = find_routes(&key);
 	}
 	if (!pkt->r)
-		return fr_up(skb, pkt->prog + reason_no_routes);
+		return fr_punt(skb, pkt->prog + reason_no_routes);
 	if (v6) {
 		/* do: [{admit: {credit: "s.left", cost: "skb.len", floor: 100, else: drop: "o... */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, pkt->prog + reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 	} else {
 		/* do: [{admit: {credit: "s.left", cost: "skb.len", floor: 100, else: drop: "o... */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, pkt->prog + reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 	}
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->r->hop.hop, pkt->prog + reason_too_big);
@@ -684,19 +680,19 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 	/* route: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_ROUTE + reason_inactive);
+		return fr_punt(skb, PROG_ROUTE + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_ROUTE + why);
+		return fr_punt(skb, PROG_ROUTE + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return route_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return route_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_ROUTE + reason_not_ip);
+	return fr_punt(skb, PROG_ROUTE + reason_not_ip);
 }
 
 /*
@@ -824,12 +820,10 @@ static __always_inline long tap_copy(struct __sk_buff *skb, void *front, struct 
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
 			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 		}
-	} else {
-		if (unlikely(tap_write1(skb, front, r, same))) {
-			fr_refund(credit0, spent0);
-			fr_refund(credit1, admitted1 - FR_ADMITTED);
-			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
-		}
+	} else if (unlikely(tap_write1(skb, front, r, same))) {
+		fr_refund(credit0, spent0);
+		fr_refund(credit1, admitted1 - FR_ADMITTED);
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -893,7 +887,7 @@ static __always_inline int tap_fan(struct __sk_buff *skb, struct packet *pkt, co
 	key.port = be16(&udp->dst_port);
 	list = list_of_taps(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_taps);
+		return fr_punt(skb, pkt->prog + reason_no_taps);
 
 	/* {admit: {credit: "s.rate", cost: 1, else: drop: "over_rate"}}, */
 	__u32 credit0 = fr_credit(pkt->s->rate, 0);
@@ -908,14 +902,14 @@ static __always_inline int tap_fan(struct __sk_buff *skb, struct packet *pkt, co
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	}
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, v6 ? 62 : 42);
 	if (!front) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	}
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -941,7 +935,7 @@ static __always_inline int tap_fan(struct __sk_buff *skb, struct packet *pkt, co
 	}
 	if (same->kind0 == FR_SUM_FAULT) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	}
 	if (v6) {
 		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -1010,15 +1004,14 @@ static __always_inline int tap_ip(struct __sk_buff *skb, struct packet *pkt, con
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: s: sources: ["ip.src"] */
 	struct key_sources key __attribute__((aligned(8))) = {};
-	if (v6) {
+	if (v6)
 		fr_put_v6(key.addr, ipv6->src, 0);
-	} else {
+	else
 		fr_put_v4(key.addr, ld32(ipv4->src));
-	}
 	enum fr_found found = find_sources(&key, pkt->lease, 0, &pkt->s);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, pkt->prog + reason_no_sources,
@@ -1026,12 +1019,12 @@ static __always_inline int tap_ip(struct __sk_buff *skb, struct packet *pkt, con
 
 	/* {fan_out: { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= (v6 ? 62 : 42)) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	return tap_fan(skb, pkt, v6);
 }
 
@@ -1050,17 +1043,17 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 
 	/* tap: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_TAP + reason_inactive);
+		return fr_punt(skb, PROG_TAP + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_TAP + why);
+		return fr_punt(skb, PROG_TAP + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return tap_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return tap_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_TAP + reason_not_ip);
+	return fr_punt(skb, PROG_TAP + reason_not_ip);
 }

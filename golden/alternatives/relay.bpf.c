@@ -103,7 +103,6 @@ struct packet {
 	__u64 udp_end;
 	__u64 partial_2;
 	__u64 partial_3;
-	__u64 ip_end_2;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -183,6 +182,7 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 					    struct fr_hop *hop, struct bpf_fib_lookup *fib,
 					    const int second)
 {
+	const int is_calls = pkt->prog == PROG_CALLS;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_reply *reply = pkt->data + 42;
@@ -196,7 +196,7 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	__be16 udp_dst_port = ld16(&udp->src_port);
 	__be32 reply_number = 0;
 
-	if (pkt->prog == PROG_CALLS) {
+	if (is_calls) {
 		if (second)
 			reply_number = bpf_htonl((be32(&request->number) + 1) & 0xffffffffULL);
 		else
@@ -207,7 +207,7 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_CALLS) {
+	if (is_calls) {
 		if (second)
 			udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
 					   udp_old_pseudo, ld32(&request->number));
@@ -220,7 +220,7 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	}
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
-	if (pkt->prog == PROG_CALLS)
+	if (is_calls)
 		fr_csum_set_not_0(&udp_csum, udp_new_pseudo, reply_number);
 	else
 		fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
@@ -233,15 +233,14 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data +
-			     (pkt->prog == PROG_CALLS ? 46 : 42) > (void *)(long)skb->data_end))
+		if (unlikely(pkt->data + (is_calls ? 46 : 42) > (void *)(long)skb->data_end))
 			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 18, pkt->prog == PROG_CALLS ? 28 : 24);
+	__s64 csum = fr_complete_begin(skb, 18, is_calls ? 28 : 24);
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
 	struct hdr_reply *new_reply = pkt->data + 42;
@@ -255,7 +254,7 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	st32(new_ipv4->dst, ipv4_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
-	if (pkt->prog == PROG_CALLS) {
+	if (is_calls) {
 		if (second)
 			st32(&new_request->number, reply_number);
 		else
@@ -265,30 +264,12 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, 18, pkt->prog == PROG_CALLS ? 28 : 24);
+	fr_complete_end(skb, csum, 18, is_calls ? 28 : 24);
 
 	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(hop->ifindex, 0);
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
-}
-
-static __always_inline __u32 check_long(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 udp_end, const __u32 at)
-{
-	struct hdr_long *v_long = data + at;
-
-	if ((void *)(v_long + 1) > data_end || at + sizeof(*v_long) > udp_end)
-		return reason_truncated;
-	if ((be8(v_long->range_first) >> 7) != 1)
-		return reason_long_range;
-	if ((be8(v_long->zero_last) >> 7) != 0)
-		return reason_long_zero;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-	if (at + sizeof(*v_long) != udp_end)
-		return reason_long_trailing;
-	return 0;
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -355,7 +336,7 @@ static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
@@ -384,6 +365,263 @@ static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet
 		return bpf_redirect(hop->ifindex, 0);
 	return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
 }
+
+/*
+ * prog_naks: tc/ingress
+ *	eth ipv4 udp short
+ *	eth ipv4 udp long
+ *	eth ipv6 udp short
+ *	eth ipv6 udp long
+ */
+
+static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, const __u32 at)
+{
+	struct hdr_short *v_short = data + at;
+
+	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end)
+		return reason_truncated;
+	if ((be8(v_short->range_sequence) >> 7) != 0)
+		return reason_short_range;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	if (at + sizeof(*v_short) != udp_end)
+		return reason_short_trailing;
+	return 0;
+}
+
+static __always_inline __u32 check_long(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, const __u32 at)
+{
+	struct hdr_long *v_long = data + at;
+
+	if ((void *)(v_long + 1) > data_end || at + sizeof(*v_long) > udp_end)
+		return reason_truncated;
+	if ((be8(v_long->range_first) >> 7) != 1)
+		return reason_long_range;
+	if ((be8(v_long->zero_last) >> 7) != 0)
+		return reason_long_zero;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	if (at + sizeof(*v_long) != udp_end)
+		return reason_long_trailing;
+	return 0;
+}
+
+static __always_inline int naks_ipv4(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
+
+	if (why)
+		return fr_punt(skb, pkt->prog + why);
+
+	/* stack: ["eth", "ip", "udp", {nak: ["short", "long"]}] */
+	if (pkt->data + 43 > pkt->data_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if ((be8(pkt->data + 42) >> 7) == 0) { /* short */
+		/* short: {fields: [{name: "range", bits: 1, is: 0}, {name: "sequence", bits: ... */
+		why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42);
+		if (why)
+			return fr_punt(skb, pkt->prog + why);
+
+		/* do: [{send: {from: "udp.dst", to: "udp.src"}}] */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 46) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		__builtin_memset(fib, 0, sizeof(*fib));
+		fib->family = AF_INET;
+		fib->src[0] = ld32(ipv4->dst);
+		fib->dst[0] = ld32(ipv4->src);
+		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+		if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+			return fr_punt(skb, pkt->prog + reason_too_big);
+		if (unlikely(!fr_usable(hop)))
+			return fr_punt(skb,
+				       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+						   pkt->prog + reason_unreachable));
+		return shared_ipv4_send(skb, pkt, hop, fib, 0);
+	}
+	if (47ULL <= udp_end) { /* long */
+		if (pkt->data + 47 > pkt->data_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+		if ((be8(pkt->data + 42) >> 7) == 1 && (be8(pkt->data + 46) >> 7) == 0) { /* long */
+			/* long: {fields: [{name: "range", bits: 1, is: 1}, {name: "first", bi... */
+			why = check_long(skb, pkt->data, pkt->data_end, udp_end, 42);
+			if (why)
+				return fr_punt(skb, pkt->prog + why);
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 50) ||
+			    !(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+			__builtin_memset(fib, 0, sizeof(*fib));
+			fib->family = AF_INET;
+			fib->src[0] = ld32(ipv4->dst);
+			fib->dst[0] = ld32(ipv4->src);
+			fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+			if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+				return fr_punt(skb, pkt->prog + reason_too_big);
+			if (unlikely(!fr_usable(hop)))
+				return fr_punt(skb,
+					       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+							   pkt->prog + reason_unreachable));
+			return shared_ipv4_send(skb, pkt, hop, fib, 0);
+		}
+	}
+	if (47ULL > udp_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	return fr_punt(skb, pkt->prog + reason_not_nak);
+}
+
+static __always_inline int naks_ipv6_long(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+
+	/* long: {fields: [{name: "range", bits: 1, is: 1}, {name: "first", bits: 31}, {name: ... */
+	__u32 why = check_long(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
+	if (why)
+		return fr_punt(skb, pkt->prog + why);
+
+	/* do: [{send: {from: "udp.dst", to: "udp.src"}}] */
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      (pkt->partial >> 16) >= 70))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = AF_INET6;
+	fib->src[0] = ld32(ipv6->dst);
+	fib->src[1] = ld32(ipv6->dst + 4);
+	fib->src[2] = ld32(ipv6->dst + 8);
+	fib->src[3] = ld32(ipv6->dst + 12);
+	fib->dst[0] = ld32(ipv6->src);
+	fib->dst[1] = ld32(ipv6->src + 4);
+	fib->dst[2] = ld32(ipv6->src + 8);
+	fib->dst[3] = ld32(ipv6->src + 12);
+	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+	if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+		return fr_punt(skb, pkt->prog + reason_too_big);
+	if (unlikely(!fr_usable(hop)))
+		return fr_punt(skb,
+			       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					   pkt->prog + reason_unreachable));
+	return shared_ipv6_send(skb, pkt, hop, fib, 0);
+}
+
+static __always_inline int naks_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct fr_hop hop[1];
+	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+
+	if (why)
+		return fr_punt(skb, pkt->prog + why);
+
+	/* stack: ["eth", "ip", "udp", {nak: ["short", "long"]}] */
+	if (pkt->data + 63 > pkt->data_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if ((be8(pkt->data + 62) >> 7) == 0) { /* short */
+		/* short: {fields: [{name: "range", bits: 1, is: 0}, {name: "sequence", bits: ... */
+		why = check_short(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
+		if (why)
+			return fr_punt(skb, pkt->prog + why);
+
+		/* do: [{send: {from: "udp.dst", to: "udp.src"}}] */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 66))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		__builtin_memset(fib, 0, sizeof(*fib));
+		fib->family = AF_INET6;
+		fib->src[0] = ld32(ipv6->dst);
+		fib->src[1] = ld32(ipv6->dst + 4);
+		fib->src[2] = ld32(ipv6->dst + 8);
+		fib->src[3] = ld32(ipv6->dst + 12);
+		fib->dst[0] = ld32(ipv6->src);
+		fib->dst[1] = ld32(ipv6->src + 4);
+		fib->dst[2] = ld32(ipv6->src + 8);
+		fib->dst[3] = ld32(ipv6->src + 12);
+		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
+		if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+			return fr_punt(skb, pkt->prog + reason_too_big);
+		if (unlikely(!fr_usable(hop)))
+			return fr_punt(skb,
+				       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+						   pkt->prog + reason_unreachable));
+		return shared_ipv6_send(skb, pkt, hop, fib, 0);
+	}
+	if (67ULL <= pkt->udp_end) { /* long */
+		if (pkt->data + 67 > pkt->data_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+		if ((be8(pkt->data + 62) >> 7) == 1 && (be8(pkt->data + 66) >> 7) == 0)
+			return naks_ipv6_long(skb, pkt);
+	}
+	if (67ULL > pkt->udp_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	return fr_punt(skb, pkt->prog + reason_not_nak);
+}
+
+SEC("tc") int prog_naks(struct __sk_buff *skb)
+{
+	struct packet pkt;
+
+	pkt.prog = PROG_NAKS;
+	const struct fr_lease *lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+
+	fr_pull(skb, 70);
+	pkt.data = (void *)(long)skb->data;
+	pkt.data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = pkt.data;
+
+	/* naks: { */
+	if (!fr_lease_valid(lease, now))
+		return fr_punt(skb, PROG_NAKS + reason_inactive);
+
+	/* hook: "tc/ingress" */
+	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
+	if (why)
+		return fr_punt(skb, PROG_NAKS + why);
+
+	/* stack: ["eth", "ip", "udp", {nak: ["short", "long"]}] */
+	if (be16(&eth->type) == ETH_P_IP)
+		return naks_ipv4(skb, &pkt);
+	if (be16(&eth->type) == ETH_P_IPV6)
+		return naks_ipv6(skb, &pkt);
+	return fr_punt(skb, PROG_NAKS + reason_not_ip);
+}
+
+/*
+ * prog_calls: tc/ingress
+ *	eth ipv4 udp reply
+ *	eth ipv4 udp request
+ *	eth ipv6 udp reply
+ *	eth ipv6 udp request
+ */
 
 static __always_inline __u32 check_reply(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 udp_end, const __u32 at)
@@ -432,7 +670,7 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, struct packet 
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
 	if (second)
-		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+		udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo, ld32(&request->number));
 	else
 		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
@@ -442,9 +680,9 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, struct packet 
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, reply_number);
 	int direct = hop->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > pkt->ip_end_2)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end_2, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 66 > (void *)(long)skb->data_end))
@@ -494,48 +732,55 @@ static __always_inline __u32 check_request(struct __sk_buff *skb, void *data, vo
 	return 0;
 }
 
-static __always_inline int shared_ipv6_long(struct __sk_buff *skb, struct packet *pkt)
+static __always_inline int calls_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	__u64 udp_end;
 	__u32 why;
 
-	pkt->ip_end_2 = 0;
-	__u64 udp_end = 0;
-	if (pkt->prog == PROG_CALLS) {
-		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end_2) ?:
-			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end_2, 54, &udp_end);
-	} else {
-		/* long: {fields: [{name: "range", bits: 1, is: 1}, {name: "first", bits: 31},... */
-		why = check_long(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
-	}
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
-	if (pkt->prog == PROG_CALLS) {
-		/* stack: ["eth", "ip", "udp", {call: ["reply", "request"]}] */
-		if (67ULL <= udp_end) { /* reply */
-			if (pkt->data + 67 > pkt->data_end)
-				return fr_up(skb, pkt->prog + reason_truncated);
-			if (be8(pkt->data + 66) == 0) { /* reply */
-				/* reply: {fields: [{name: "number", bits: 32}, {name: "status... */
-				why = check_reply(skb, pkt->data, pkt->data_end, udp_end, 62);
-				if (why)
-					return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
-				/* do: [{set: "call.number": "low(call.number + pick(reply, 10... */
-				pkt->partial_2 = fr_partial(skb);
+	/* stack: ["eth", "ip", "udp", {call: ["reply", "request"]}] */
+	if ((v6 ? 67ULL : 47ULL) <= udp_end) { /* reply */
+		if (pkt->data + (v6 ? 67 : 47) > pkt->data_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+		if (be8(pkt->data + (v6 ? 66 : 46)) == 0) { /* reply */
+			/* reply: {fields: [{name: "number", bits: 32}, {name: "status", bits:... */
+			why = check_reply(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42);
+			if (why)
+				return fr_punt(skb, pkt->prog + why);
+
+			/* do: [{set: "call.number": "low(call.number + pick(reply, 100, 1), 3... */
+			pkt->partial_2 = fr_partial(skb);
+			if (v6) {
 				if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
 				      (pkt->partial_2 >> 16) >= 70))
-					return fr_up(skb, pkt->prog + reason_partial_checksum);
+					return fr_punt(skb, pkt->prog + reason_partial_checksum);
 				if (be16(&udp->checksum) == 0)
-					return fr_up(skb, pkt->prog + reason_udp_checksum);
-				if (!(skb->len <= pkt->ip_end_2 ||
-				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end_2 - 1))
-					return fr_up(skb, pkt->prog + reason_partial_checksum);
-				__builtin_memset(fib, 0, sizeof(*fib));
-				fib->family = AF_INET6;
+					return fr_punt(skb, pkt->prog + reason_udp_checksum);
+				if (!(skb->len <= pkt->ip_end ||
+				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+					return fr_punt(skb, pkt->prog + reason_partial_checksum);
+			} else if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+				     (pkt->partial_2 >> 16) >= 50) ||
+				   !(skb->len <= pkt->ip_end ||
+				     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+			}
+			__builtin_memset(fib, 0, sizeof(*fib));
+			fib->family = v6 ? AF_INET6 : AF_INET;
+			if (v6) {
 				fib->src[0] = ld32(ipv6->dst);
 				fib->src[1] = ld32(ipv6->dst + 4);
 				fib->src[2] = ld32(ipv6->dst + 8);
@@ -544,200 +789,46 @@ static __always_inline int shared_ipv6_long(struct __sk_buff *skb, struct packet
 				fib->dst[1] = ld32(ipv6->src + 4);
 				fib->dst[2] = ld32(ipv6->src + 8);
 				fib->dst[3] = ld32(ipv6->src + 12);
-				fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port),
-					be16(&udp->src_port));
-				if (fr_route(skb, fib, pkt->ip_end_2 - 14, hop))
-					return fr_up(skb, pkt->prog + reason_too_big);
-				if (unlikely(!fr_usable(hop)))
-					return fr_up(skb,
-						     fr_unrouted(hop,
-						     pkt->prog + reason_not_forwarded,
-						     pkt->prog + reason_unreachable));
-				return calls_ipv6_send(skb, pkt, hop, fib, 0);
+			} else {
+				fib->src[0] = ld32(ipv4->dst);
+				fib->dst[0] = ld32(ipv4->src);
 			}
-		}
-
-		/* request: {fields: [{name: "number", bits: 32}], closed: true} */
-		why = check_request(skb, pkt->data, pkt->data_end, udp_end, 62);
-		if (why)
-			return fr_up(skb, pkt->prog + why);
-	}
-
-	/* do: [{send: {from: "udp.dst", to: "udp.src"}}] */
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-	      (pkt->partial >> 16) >= (pkt->prog == PROG_CALLS ? 66 : 70)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
-	if (pkt->prog == PROG_CALLS) {
-		if (!(skb->len <= pkt->ip_end_2 ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end_2 - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
-	} else {
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
-	}
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET6;
-	fib->src[0] = ld32(ipv6->dst);
-	fib->src[1] = ld32(ipv6->dst + 4);
-	fib->src[2] = ld32(ipv6->dst + 8);
-	fib->src[3] = ld32(ipv6->dst + 12);
-	fib->dst[0] = ld32(ipv6->src);
-	fib->dst[1] = ld32(ipv6->src + 4);
-	fib->dst[2] = ld32(ipv6->src + 8);
-	fib->dst[3] = ld32(ipv6->src + 12);
-	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-	if (pkt->prog == PROG_CALLS) {
-		if (fr_route(skb, fib, pkt->ip_end_2 - 14, hop))
-			return fr_up(skb, pkt->prog + reason_too_big);
-	} else {
-		if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-			return fr_up(skb, pkt->prog + reason_too_big);
-	}
-	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-					 pkt->prog + reason_unreachable));
-	if (pkt->prog == PROG_CALLS)
-		return calls_ipv6_send(skb, pkt, hop, fib, 1);
-	return shared_ipv6_send(skb, pkt, hop, fib, 0);
-}
-
-/*
- * prog_naks: tc/ingress
- *	eth ipv4 udp short
- *	eth ipv4 udp long
- *	eth ipv6 udp short
- *	eth ipv6 udp long
- */
-
-static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 udp_end, const __u32 at)
-{
-	struct hdr_short *v_short = data + at;
-
-	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end)
-		return reason_truncated;
-	if ((be8(v_short->range_sequence) >> 7) != 0)
-		return reason_short_range;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-	if (at + sizeof(*v_short) != udp_end)
-		return reason_short_trailing;
-	return 0;
-}
-
-static __always_inline int naks_ipv4(struct __sk_buff *skb, struct packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, pkt->prog + why);
-
-	/* stack: ["eth", "ip", "udp", {nak: ["short", "long"]}] */
-	if (pkt->data + 43 > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
-	if ((be8(pkt->data + 42) >> 7) == 0) { /* short */
-		/* short: {fields: [{name: "range", bits: 1, is: 0}, {name: "sequence", bits: ... */
-		why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42);
-		if (why)
-			return fr_up(skb, pkt->prog + why);
-
-		/* do: [{send: {from: "udp.dst", to: "udp.src"}}] */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= 46) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
-		__builtin_memset(fib, 0, sizeof(*fib));
-		fib->family = AF_INET;
-		fib->src[0] = ld32(ipv4->dst);
-		fib->dst[0] = ld32(ipv4->src);
-		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-			return fr_up(skb, pkt->prog + reason_too_big);
-		if (unlikely(!fr_usable(hop)))
-			return fr_up(skb,
-				     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-						 pkt->prog + reason_unreachable));
-		return shared_ipv4_send(skb, pkt, hop, fib, 0);
-	}
-	if (47ULL <= udp_end) { /* long */
-		if (pkt->data + 47 > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
-		if ((be8(pkt->data + 42) >> 7) == 1 && (be8(pkt->data + 46) >> 7) == 0) { /* long */
-			/* long: {fields: [{name: "range", bits: 1, is: 1}, {name: "first", bi... */
-			why = check_long(skb, pkt->data, pkt->data_end, udp_end, 42);
-			if (why)
-				return fr_up(skb, pkt->prog + why);
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      (pkt->partial >> 16) >= 50) ||
-			    !(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
-			__builtin_memset(fib, 0, sizeof(*fib));
-			fib->family = AF_INET;
-			fib->src[0] = ld32(ipv4->dst);
-			fib->dst[0] = ld32(ipv4->src);
 			fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
 			if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-				return fr_up(skb, pkt->prog + reason_too_big);
+				return fr_punt(skb, pkt->prog + reason_too_big);
 			if (unlikely(!fr_usable(hop)))
-				return fr_up(skb,
-					     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-							 pkt->prog + reason_unreachable));
+				return fr_punt(skb,
+					       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+							   pkt->prog + reason_unreachable));
+			if (v6)
+				return calls_ipv6_send(skb, pkt, hop, fib, 0);
 			return shared_ipv4_send(skb, pkt, hop, fib, 0);
 		}
 	}
-	if (47ULL > udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
-	return fr_up(skb, pkt->prog + reason_not_nak);
-}
 
-static __always_inline int naks_ipv6(struct __sk_buff *skb, struct packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
-
+	/* request: {fields: [{name: "number", bits: 32}], closed: true} */
+	why = check_request(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
-
-	/* stack: ["eth", "ip", "udp", {nak: ["short", "long"]}] */
-	if (pkt->data + 63 > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
-	if ((be8(pkt->data + 62) >> 7) == 0) { /* short */
-		/* short: {fields: [{name: "range", bits: 1, is: 0}, {name: "sequence", bits: ... */
-		why = check_short(skb, pkt->data, pkt->data_end, pkt->udp_end, 62);
-		if (why)
-			return fr_up(skb, pkt->prog + why);
-
-		/* do: [{send: {from: "udp.dst", to: "udp.src"}}] */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= 66))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + why);
+	pkt->partial_3 = fr_partial(skb);
+	if (v6) {
+		if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
+		      (pkt->partial_3 >> 16) >= 66))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
-		__builtin_memset(fib, 0, sizeof(*fib));
-		fib->family = AF_INET6;
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40) ||
+		     (pkt->partial_3 >> 16) >= 46) ||
+		   !(skb->len <= pkt->ip_end ||
+		     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->family = v6 ? AF_INET6 : AF_INET;
+	if (v6) {
 		fib->src[0] = ld32(ipv6->dst);
 		fib->src[1] = ld32(ipv6->dst + 4);
 		fib->src[2] = ld32(ipv6->dst + 8);
@@ -746,129 +837,19 @@ static __always_inline int naks_ipv6(struct __sk_buff *skb, struct packet *pkt)
 		fib->dst[1] = ld32(ipv6->src + 4);
 		fib->dst[2] = ld32(ipv6->src + 8);
 		fib->dst[3] = ld32(ipv6->src + 12);
-		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-			return fr_up(skb, pkt->prog + reason_too_big);
-		if (unlikely(!fr_usable(hop)))
-			return fr_up(skb,
-				     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-						 pkt->prog + reason_unreachable));
-		return shared_ipv6_send(skb, pkt, hop, fib, 0);
+	} else {
+		fib->src[0] = ld32(ipv4->dst);
+		fib->dst[0] = ld32(ipv4->src);
 	}
-	if (67ULL <= pkt->udp_end) { /* long */
-		if (pkt->data + 67 > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
-		if ((be8(pkt->data + 62) >> 7) == 1 && (be8(pkt->data + 66) >> 7) == 0)
-			return shared_ipv6_long(skb, pkt);
-	}
-	if (67ULL > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
-	return fr_up(skb, pkt->prog + reason_not_nak);
-}
-
-SEC("tc") int prog_naks(struct __sk_buff *skb)
-{
-	struct packet pkt;
-
-	pkt.prog = PROG_NAKS;
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
-
-	fr_pull(skb, 70);
-	pkt.data = (void *)(long)skb->data;
-	pkt.data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = pkt.data;
-
-	/* naks: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_NAKS + reason_inactive);
-
-	/* hook: "tc/ingress" */
-	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
-	if (why)
-		return fr_up(skb, PROG_NAKS + why);
-
-	/* stack: ["eth", "ip", "udp", {nak: ["short", "long"]}] */
-	if (be16(&eth->type) == ETH_P_IP)
-		return naks_ipv4(skb, &pkt);
-	if (be16(&eth->type) == ETH_P_IPV6)
-		return naks_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_NAKS + reason_not_ip);
-}
-
-/*
- * prog_calls: tc/ingress
- *	eth ipv4 udp reply
- *	eth ipv4 udp request
- *	eth ipv6 udp reply
- *	eth ipv6 udp request
- */
-
-static __always_inline int calls_ipv4(struct __sk_buff *skb, struct packet *pkt)
-{
-	struct fr_hop hop[1];
-	struct bpf_fib_lookup fib[1];
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u64 udp_end;
-	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-
-	if (why)
-		return fr_up(skb, pkt->prog + why);
-
-	/* stack: ["eth", "ip", "udp", {call: ["reply", "request"]}] */
-	if (47ULL <= udp_end) { /* reply */
-		if (pkt->data + 47 > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
-		if (be8(pkt->data + 46) == 0) { /* reply */
-			/* reply: {fields: [{name: "number", bits: 32}, {name: "status", bits:... */
-			why = check_reply(skb, pkt->data, pkt->data_end, udp_end, 42);
-			if (why)
-				return fr_up(skb, pkt->prog + why);
-
-			/* do: [{set: "call.number": "low(call.number + pick(reply, 100, 1), 3... */
-			pkt->partial_2 = fr_partial(skb);
-			if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-			      (pkt->partial_2 >> 16) >= 50) ||
-			    !(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
-			__builtin_memset(fib, 0, sizeof(*fib));
-			fib->family = AF_INET;
-			fib->src[0] = ld32(ipv4->dst);
-			fib->dst[0] = ld32(ipv4->src);
-			fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-			if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-				return fr_up(skb, pkt->prog + reason_too_big);
-			if (unlikely(!fr_usable(hop)))
-				return fr_up(skb,
-					     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-							 pkt->prog + reason_unreachable));
-			return shared_ipv4_send(skb, pkt, hop, fib, 0);
-		}
-	}
-
-	/* request: {fields: [{name: "number", bits: 32}], closed: true} */
-	why = check_request(skb, pkt->data, pkt->data_end, udp_end, 42);
-	if (why)
-		return fr_up(skb, pkt->prog + why);
-	pkt->partial_3 = fr_partial(skb);
-	if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40) ||
-	      (pkt->partial_3 >> 16) >= 46) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
-	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET;
-	fib->src[0] = ld32(ipv4->dst);
-	fib->dst[0] = ld32(ipv4->src);
 	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
 	if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-		return fr_up(skb, pkt->prog + reason_too_big);
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-					 pkt->prog + reason_unreachable));
+		return fr_punt(skb,
+			       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					   pkt->prog + reason_unreachable));
+	if (v6)
+		return calls_ipv6_send(skb, pkt, hop, fib, 1);
 	return shared_ipv4_send(skb, pkt, hop, fib, 1);
 }
 
@@ -887,19 +868,19 @@ SEC("tc") int prog_calls(struct __sk_buff *skb)
 
 	/* calls: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_CALLS + reason_inactive);
+		return fr_punt(skb, PROG_CALLS + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_CALLS + why);
+		return fr_punt(skb, PROG_CALLS + why);
 
 	/* stack: ["eth", "ip", "udp", {call: ["reply", "request"]}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return calls_ipv4(skb, &pkt);
+		return calls_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return shared_ipv6_long(skb, &pkt);
-	return fr_up(skb, PROG_CALLS + reason_not_ip);
+		return calls_ip(skb, &pkt, 1);
+	return fr_punt(skb, PROG_CALLS + reason_not_ip);
 }
 
 /*
@@ -964,7 +945,7 @@ static __always_inline int stamped_ipv4_send(struct __sk_buff *skb, struct packe
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
@@ -1013,35 +994,34 @@ static __always_inline int stamped_ip(struct __sk_buff *skb, struct packet *pkt,
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* stack: ["eth", "ip", "udp", "stamp?"] */
 	if ((v6 ? 64ULL : 44ULL) <= udp_end) { /* stamp */
 		if (pkt->data + (v6 ? 64 : 44) > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 		if (be16(pkt->data + (v6 ? 62 : 42)) == 0x5354) { /* stamp */
 			/* stamp: {fields: [{name: "magic", bits: 16, is: 0x5354}, {name: "tim... */
 			why = check_stamp(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42);
 			if (why)
-				return fr_up(skb, pkt->prog + why);
+				return fr_punt(skb, pkt->prog + why);
 
 			/* do: [{mark: dscp: "pick(stamp, 46, 10)"}, {send: {from: "udp.dst", ... */
 			pkt->partial = fr_partial(skb);
 			if (v6) {
 				if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 				      (pkt->partial >> 16) >= 68))
-					return fr_up(skb, pkt->prog + reason_partial_checksum);
+					return fr_punt(skb, pkt->prog + reason_partial_checksum);
 				if (be16(&udp->checksum) == 0)
-					return fr_up(skb, pkt->prog + reason_udp_checksum);
+					return fr_punt(skb, pkt->prog + reason_udp_checksum);
 				if (!(skb->len <= pkt->ip_end ||
 				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-					return fr_up(skb, pkt->prog + reason_partial_checksum);
-			} else {
-				if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-				      (pkt->partial >> 16) >= 48) ||
-				    !(skb->len <= pkt->ip_end ||
-				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-					return fr_up(skb, pkt->prog + reason_partial_checksum);
+					return fr_punt(skb, pkt->prog + reason_partial_checksum);
+			} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+				     (pkt->partial >> 16) >= 48) ||
+				   !(skb->len <= pkt->ip_end ||
+				     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 			}
 			__builtin_memset(fib, 0, sizeof(*fib));
 			fib->family = v6 ? AF_INET6 : AF_INET;
@@ -1060,11 +1040,11 @@ static __always_inline int stamped_ip(struct __sk_buff *skb, struct packet *pkt,
 			}
 			fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
 			if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-				return fr_up(skb, pkt->prog + reason_too_big);
+				return fr_punt(skb, pkt->prog + reason_too_big);
 			if (unlikely(!fr_usable(hop)))
-				return fr_up(skb,
-					     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-							 pkt->prog + reason_unreachable));
+				return fr_punt(skb,
+					       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+							   pkt->prog + reason_unreachable));
 			if (v6)
 				return shared_ipv6_send(skb, pkt, hop, fib, 0);
 			return stamped_ipv4_send(skb, pkt, hop, fib, 0);
@@ -1073,15 +1053,13 @@ static __always_inline int stamped_ip(struct __sk_buff *skb, struct packet *pkt,
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (pkt->partial_2 >> 16) >= (v6 ? 62 : 42)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
-	if (v6) {
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
-	}
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (v6 && be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = v6 ? AF_INET6 : AF_INET;
 	if (v6) {
@@ -1100,11 +1078,11 @@ static __always_inline int stamped_ip(struct __sk_buff *skb, struct packet *pkt,
 	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
 	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
 		     pkt->ip_end - 14, hop))
-		return fr_up(skb, pkt->prog + reason_too_big);
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-					 pkt->prog + reason_unreachable));
+		return fr_punt(skb,
+			       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					   pkt->prog + reason_unreachable));
 	if (v6)
 		return shared_ipv6_send(skb, pkt, hop, fib, 1);
 	return stamped_ipv4_send(skb, pkt, hop, fib, 1);
@@ -1125,17 +1103,17 @@ SEC("tc") int prog_stamped(struct __sk_buff *skb)
 
 	/* stamped: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_STAMPED + reason_inactive);
+		return fr_punt(skb, PROG_STAMPED + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_STAMPED + why);
+		return fr_punt(skb, PROG_STAMPED + why);
 
 	/* stack: ["eth", "ip", "udp", "stamp?"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return stamped_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return stamped_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_STAMPED + reason_not_ip);
+	return fr_punt(skb, PROG_STAMPED + reason_not_ip);
 }

@@ -300,28 +300,26 @@ static __always_inline int filter_ip(struct __sk_buff *skb, struct packet *pkt, 
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: odd: fields: [ */
 	why = check_odd(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* when: "udp.dst_port == 7000 && odd.offset < setting.limit" */
 	if (!(be16(&udp->dst_port) == 0x1b58 && (__u64)ld32(&odd->offset) < set_limit))
-		return fr_up(skb, reason_no_match);
+		return fr_punt(skb, reason_no_match);
 
 	/* {when: "odd.label == 0xABCDE && odd.flag == 1", do: [{set: {"odd.label": "low(odd.w... */
 	if (((((be16(odd->version_to_flag) << 8) | be8(odd->version_to_flag + 2)) >> 1) &
 	     0xfffff) == 0xabcde && (be8(odd->version_to_flag + 2) & 1) == 1) {
-		if (v6) {
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_udp_checksum);
-		}
+		if (v6 && be16(&udp->checksum) == 0)
+			return fr_punt(skb, reason_udp_checksum);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 		      (pkt->partial >> 16) >= (v6 ? 77 : 57)))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		return filter_ip_send(skb, pkt, v6);
 	}
 
@@ -350,17 +348,17 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 	/* programs: filter: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "odd"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return filter_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return filter_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

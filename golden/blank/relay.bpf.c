@@ -422,10 +422,8 @@ static __always_inline long downstream_copy(struct __sk_buff *skb, void *front, 
 			if (fr_blank(skb, 55, ack_ce_end - 55))
 				return fr_refuse(r->receiver, skb->len,
 						 prog + reason_refused_by_device);
-		} else {
-			if (fr_put_back(skb, 55, &saved_ack->type, ack_ce_end - 55, 256))
-				return fr_refuse(r->receiver, skb->len,
-						 prog + reason_refused_by_device);
+		} else if (fr_put_back(skb, 55, &saved_ack->type, ack_ce_end - 55, 256)) {
+			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 		}
 	}
 
@@ -492,24 +490,20 @@ downstream_copy_2(struct __sk_buff *skb, void *front, __u64 ack_ce_end, struct r
 							 bpf_htons(r->local.port) +
 							 bpf_htons(r->remote.port) +
 							 fr_odd64(ld64(r->dcid)));
+	} else if (same->kind0 == FR_SUM_PARTIAL) {
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	} else {
-		if (same->kind0 == FR_SUM_PARTIAL)
-			udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-		else
-			udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-							 bpf_htons(r->local.port) +
-							 bpf_htons(r->remote.port) +
-							 fr_odd64(ld64(r->dcid)));
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) + fr_odd64(ld64(r->dcid)));
 	}
 	if (!second) {
 		if (second_2) {
 			if (fr_blank(skb, 75, ack_ce_end - 75))
 				return fr_refuse(r->receiver, skb->len,
 						 prog + reason_refused_by_device);
-		} else {
-			if (fr_put_back(skb, 75, &saved_ack->type, ack_ce_end - 75, 256))
-				return fr_refuse(r->receiver, skb->len,
-						 prog + reason_refused_by_device);
+		} else if (fr_put_back(skb, 75, &saved_ack->type, ack_ce_end - 75, 256)) {
+			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 		}
 	}
 
@@ -650,17 +644,17 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, struct packet 
 	st64((void *)&key, ld64(v_short->dcid));
 	list = list_of_clients(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_clients);
+		return fr_punt(skb, pkt->prog + reason_no_clients);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	__u32 size = fr_size(pkt->stream_length_end, 512);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_udp *saved_udp = front + 54;
@@ -675,7 +669,7 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, struct packet 
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -693,7 +687,7 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, struct packet 
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind1 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -751,17 +745,17 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, struct packet 
 	st64((void *)&key, ld64(v_short->dcid));
 	list = list_of_clients(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_clients);
+		return fr_punt(skb, pkt->prog + reason_no_clients);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	__u32 size = fr_size(pkt->stream_length_end, 512);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
@@ -775,7 +769,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, struct packet 
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -795,7 +789,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, struct packet 
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -846,73 +840,73 @@ static __always_inline int downstream_ip_ack_further_6(struct __sk_buff *skb, st
 	/* for n in ["ect0", "ect1", "ce"] {name: n, varint: "quic", when: "type == 3"}, */
 	at_ack_ce_end = fr_pin(pkt->data + fr_bound(pkt->ack_ce_end, v6 ? 0x1ff : 0xff));
 	if (at_ack_ce_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->ack_ce_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"... */
 	stream = at_ack_ce_end;
 	if ((void *)(stream + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->ack_ce_end + 1 > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, pkt->prog + reason_other_frame);
+		return fr_punt(skb, pkt->prog + reason_other_frame);
 	__u64 stream_id;
 	__u64 stream_id_size = fr_varint(at_ack_ce_end + 1, pkt->data_end, &stream_id);
 	if (!stream_id_size)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 stream_id_end = fr_forget(skb, pkt->ack_ce_end + 1 + stream_id_size);
 	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, v6 ? 0x1ff : 0xff));
 	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (stream_id_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
 	__u64 stream_offset_size;
 	if (stream_offset_present) { /* offset */
 		__u64 stream_offset;
 		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end, &stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		stream_offset_size = 0;
 	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x1ff));
 	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (stream_offset_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 stream_length_size;
 	if (stream_length_present) { /* length */
 		__u64 stream_length;
 		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		stream_length_size = 0;
 	}
 	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
 	at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x1ff));
 	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->stream_length_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= pkt->stream_length_end) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (v6)
 		return downstream_fan3(skb, pkt);
 	return downstream_fan1(skb, pkt);
@@ -929,9 +923,9 @@ static __always_inline int downstream_ip_ack_further_5(struct __sk_buff *skb, st
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
 	at_ack_length8_end = fr_pin(pkt->data + fr_bound(pkt->ack_length8_end, 0xff));
 	if (at_ack_length8_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->ack_length8_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* for n in ["ect0", "ect1", "ce"] {name: n, varint: "quic", when: "type == 3"}, */
 	__u64 ack_ect0_present = be8(&ack->type) == 3;
@@ -940,39 +934,39 @@ static __always_inline int downstream_ip_ack_further_5(struct __sk_buff *skb, st
 		__u64 ack_ect0;
 		ack_ect0_size = fr_varint(at_ack_length8_end, pkt->data_end, &ack_ect0);
 		if (!ack_ect0_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_ect0_size = 0;
 	}
 	__u64 ack_ect0_end = fr_forget(skb, pkt->ack_length8_end + ack_ect0_size);
 	at_ack_ect0_end = fr_pin(pkt->data + fr_bound(ack_ect0_end, 0xff));
 	if (at_ack_ect0_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (ack_ect0_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_ect1_present = be8(&ack->type) == 3;
 	__u64 ack_ect1_size;
 	if (ack_ect1_present) { /* ect1 */
 		__u64 ack_ect1;
 		ack_ect1_size = fr_varint(at_ack_ect0_end, pkt->data_end, &ack_ect1);
 		if (!ack_ect1_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_ect1_size = 0;
 	}
 	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
 	at_ack_ect1_end = fr_pin(pkt->data + fr_bound(ack_ect1_end, 0xff));
 	if (at_ack_ect1_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (ack_ect1_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_ce_present = be8(&ack->type) == 3;
 	__u64 ack_ce_size;
 	if (ack_ce_present) { /* ce */
 		__u64 ack_ce;
 		ack_ce_size = fr_varint(at_ack_ect1_end, pkt->data_end, &ack_ce);
 		if (!ack_ce_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_ce_size = 0;
 	}
@@ -991,48 +985,48 @@ static __always_inline int downstream_ip_ack_further_4(struct __sk_buff *skb, st
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
 	at_ack_gap7_end = fr_pin(pkt->data + fr_bound(pkt->ack_gap7_end, 0xff));
 	if (at_ack_gap7_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->ack_gap7_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_length7_present = pkt->ack_count >= 7;
 	__u64 ack_length7_size;
 	if (ack_length7_present) { /* length7 */
 		__u64 ack_length7;
 		ack_length7_size = fr_varint(at_ack_gap7_end, pkt->data_end, &ack_length7);
 		if (!ack_length7_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_length7_size = 0;
 	}
 	__u64 ack_length7_end = fr_forget(skb, pkt->ack_gap7_end + ack_length7_size);
 	at_ack_length7_end = fr_pin(pkt->data + fr_bound(ack_length7_end, 0xff));
 	if (at_ack_length7_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (ack_length7_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_gap8_present = pkt->ack_count >= 8;
 	__u64 ack_gap8_size;
 	if (ack_gap8_present) { /* gap8 */
 		__u64 ack_gap8;
 		ack_gap8_size = fr_varint(at_ack_length7_end, pkt->data_end, &ack_gap8);
 		if (!ack_gap8_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_gap8_size = 0;
 	}
 	__u64 ack_gap8_end = fr_forget(skb, ack_length7_end + ack_gap8_size);
 	at_ack_gap8_end = fr_pin(pkt->data + fr_bound(ack_gap8_end, 0xff));
 	if (at_ack_gap8_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (ack_gap8_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_length8_present = pkt->ack_count >= 8;
 	__u64 ack_length8_size;
 	if (ack_length8_present) { /* length8 */
 		__u64 ack_length8;
 		ack_length8_size = fr_varint(at_ack_gap8_end, pkt->data_end, &ack_length8);
 		if (!ack_length8_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_length8_size = 0;
 	}
@@ -1051,48 +1045,48 @@ static __always_inline int downstream_ip_ack_further_3(struct __sk_buff *skb, st
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
 	at_ack_length5_end = fr_pin(pkt->data + fr_bound(pkt->ack_length5_end, 0xff));
 	if (at_ack_length5_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->ack_length5_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_gap6_present = pkt->ack_count >= 6;
 	__u64 ack_gap6_size;
 	if (ack_gap6_present) { /* gap6 */
 		__u64 ack_gap6;
 		ack_gap6_size = fr_varint(at_ack_length5_end, pkt->data_end, &ack_gap6);
 		if (!ack_gap6_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_gap6_size = 0;
 	}
 	__u64 ack_gap6_end = fr_forget(skb, pkt->ack_length5_end + ack_gap6_size);
 	at_ack_gap6_end = fr_pin(pkt->data + fr_bound(ack_gap6_end, 0xff));
 	if (at_ack_gap6_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (ack_gap6_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_length6_present = pkt->ack_count >= 6;
 	__u64 ack_length6_size;
 	if (ack_length6_present) { /* length6 */
 		__u64 ack_length6;
 		ack_length6_size = fr_varint(at_ack_gap6_end, pkt->data_end, &ack_length6);
 		if (!ack_length6_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_length6_size = 0;
 	}
 	__u64 ack_length6_end = fr_forget(skb, ack_gap6_end + ack_length6_size);
 	at_ack_length6_end = fr_pin(pkt->data + fr_bound(ack_length6_end, 0xff));
 	if (at_ack_length6_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (ack_length6_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_gap7_present = pkt->ack_count >= 7;
 	__u64 ack_gap7_size;
 	if (ack_gap7_present) { /* gap7 */
 		__u64 ack_gap7;
 		ack_gap7_size = fr_varint(at_ack_length6_end, pkt->data_end, &ack_gap7);
 		if (!ack_gap7_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_gap7_size = 0;
 	}
@@ -1111,48 +1105,48 @@ static __always_inline int downstream_ip_ack_further_2(struct __sk_buff *skb, st
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
 	at_ack_gap4_end = fr_pin(pkt->data + fr_bound(pkt->ack_gap4_end, 0xff));
 	if (at_ack_gap4_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->ack_gap4_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_length4_present = pkt->ack_count >= 4;
 	__u64 ack_length4_size;
 	if (ack_length4_present) { /* length4 */
 		__u64 ack_length4;
 		ack_length4_size = fr_varint(at_ack_gap4_end, pkt->data_end, &ack_length4);
 		if (!ack_length4_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_length4_size = 0;
 	}
 	__u64 ack_length4_end = fr_forget(skb, pkt->ack_gap4_end + ack_length4_size);
 	at_ack_length4_end = fr_pin(pkt->data + fr_bound(ack_length4_end, 0xff));
 	if (at_ack_length4_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (ack_length4_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_gap5_present = pkt->ack_count >= 5;
 	__u64 ack_gap5_size;
 	if (ack_gap5_present) { /* gap5 */
 		__u64 ack_gap5;
 		ack_gap5_size = fr_varint(at_ack_length4_end, pkt->data_end, &ack_gap5);
 		if (!ack_gap5_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_gap5_size = 0;
 	}
 	__u64 ack_gap5_end = fr_forget(skb, ack_length4_end + ack_gap5_size);
 	at_ack_gap5_end = fr_pin(pkt->data + fr_bound(ack_gap5_end, 0xff));
 	if (at_ack_gap5_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (ack_gap5_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_length5_present = pkt->ack_count >= 5;
 	__u64 ack_length5_size;
 	if (ack_length5_present) { /* length5 */
 		__u64 ack_length5;
 		ack_length5_size = fr_varint(at_ack_gap5_end, pkt->data_end, &ack_length5);
 		if (!ack_length5_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_length5_size = 0;
 	}
@@ -1171,48 +1165,48 @@ static __always_inline int downstream_ip_ack_further(struct __sk_buff *skb, stru
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
 	at_ack_length2_end = fr_pin(pkt->data + fr_bound(pkt->ack_length2_end, v6 ? 0xff : 0x7f));
 	if (at_ack_length2_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->ack_length2_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_gap3_present = pkt->ack_count >= 3;
 	__u64 ack_gap3_size;
 	if (ack_gap3_present) { /* gap3 */
 		__u64 ack_gap3;
 		ack_gap3_size = fr_varint(at_ack_length2_end, pkt->data_end, &ack_gap3);
 		if (!ack_gap3_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_gap3_size = 0;
 	}
 	__u64 ack_gap3_end = fr_forget(skb, pkt->ack_length2_end + ack_gap3_size);
 	at_ack_gap3_end = fr_pin(pkt->data + fr_bound(ack_gap3_end, 0xff));
 	if (at_ack_gap3_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (ack_gap3_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_length3_present = pkt->ack_count >= 3;
 	__u64 ack_length3_size;
 	if (ack_length3_present) { /* length3 */
 		__u64 ack_length3;
 		ack_length3_size = fr_varint(at_ack_gap3_end, pkt->data_end, &ack_length3);
 		if (!ack_length3_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_length3_size = 0;
 	}
 	__u64 ack_length3_end = fr_forget(skb, ack_gap3_end + ack_length3_size);
 	at_ack_length3_end = fr_pin(pkt->data + fr_bound(ack_length3_end, 0xff));
 	if (at_ack_length3_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (ack_length3_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_gap4_present = pkt->ack_count >= 4;
 	__u64 ack_gap4_size;
 	if (ack_gap4_present) { /* gap4 */
 		__u64 ack_gap4;
 		ack_gap4_size = fr_varint(at_ack_length3_end, pkt->data_end, &ack_gap4);
 		if (!ack_gap4_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_gap4_size = 0;
 	}
@@ -1232,48 +1226,48 @@ static __always_inline int downstream_ip_ack_ack_gap1_end(struct __sk_buff *skb,
 	__u64 ack_gap1_end = fr_forget(skb, pkt->ack_first_end + pkt->ack_gap1_size);
 	at_ack_gap1_end = fr_pin(pkt->data + fr_bound(ack_gap1_end, 0x7f));
 	if (at_ack_gap1_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (ack_gap1_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_length1_present = pkt->ack_count >= 1;
 	__u64 ack_length1_size;
 	if (ack_length1_present) { /* length1 */
 		__u64 ack_length1;
 		ack_length1_size = fr_varint(at_ack_gap1_end, pkt->data_end, &ack_length1);
 		if (!ack_length1_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_length1_size = 0;
 	}
 	__u64 ack_length1_end = fr_forget(skb, ack_gap1_end + ack_length1_size);
 	at_ack_length1_end = fr_pin(pkt->data + fr_bound(ack_length1_end, 0x7f));
 	if (at_ack_length1_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (ack_length1_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_gap2_present = pkt->ack_count >= 2;
 	__u64 ack_gap2_size;
 	if (ack_gap2_present) { /* gap2 */
 		__u64 ack_gap2;
 		ack_gap2_size = fr_varint(at_ack_length1_end, pkt->data_end, &ack_gap2);
 		if (!ack_gap2_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_gap2_size = 0;
 	}
 	__u64 ack_gap2_end = fr_forget(skb, ack_length1_end + ack_gap2_size);
 	at_ack_gap2_end = fr_pin(pkt->data + fr_bound(ack_gap2_end, v6 ? 0xff : 0x7f));
 	if (at_ack_gap2_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (ack_gap2_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_length2_present = pkt->ack_count >= 2;
 	__u64 ack_length2_size;
 	if (ack_length2_present) { /* length2 */
 		__u64 ack_length2;
 		ack_length2_size = fr_varint(at_ack_gap2_end, pkt->data_end, &ack_length2);
 		if (!ack_length2_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		ack_length2_size = 0;
 	}
@@ -1293,50 +1287,50 @@ static __always_inline int downstream_ip_ack(struct __sk_buff *skb, struct packe
 
 	/* {name: "type", bits: 8, is: 2 | 3}, {name: "largest", varint: "quic"}, {name: "dela... */
 	if ((v6 ? 76ULL : 56ULL) > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
-		return fr_up(skb, pkt->prog + reason_ack_type);
+		return fr_punt(skb, pkt->prog + reason_ack_type);
 	__u64 ack_largest;
 	__u64 ack_largest_size = fr_varint(pkt->data + (v6 ? 76 : 56), pkt->data_end, &ack_largest);
 	if (!ack_largest_size)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_largest_end = fr_forget(skb, (v6 ? 76ULL : 56ULL) + ack_largest_size);
 	at_ack_largest_end = fr_pin(pkt->data + fr_bound(ack_largest_end, 0x7f));
 	if (at_ack_largest_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (ack_largest_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_delay;
 	__u64 ack_delay_size = fr_varint(at_ack_largest_end, pkt->data_end, &ack_delay);
 	if (!ack_delay_size)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_delay_end = fr_forget(skb, ack_largest_end + ack_delay_size);
 	at_ack_delay_end = fr_pin(pkt->data + fr_bound(ack_delay_end, 0x7f));
 	if (at_ack_delay_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (ack_delay_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_count_size = fr_varint(at_ack_delay_end, pkt->data_end, &pkt->ack_count);
 	if (!ack_count_size)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
 	at_ack_count_end = fr_pin(pkt->data + fr_bound(ack_count_end, 0x7f));
 	if (at_ack_count_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (ack_count_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->ack_count > 8)
-		return fr_up(skb, pkt->prog + reason_ranges);
+		return fr_punt(skb, pkt->prog + reason_ranges);
 	__u64 ack_first;
 	__u64 ack_first_size = fr_varint(at_ack_count_end, pkt->data_end, &ack_first);
 	if (!ack_first_size)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	pkt->ack_first_end = fr_forget(skb, ack_count_end + ack_first_size);
 	at_ack_first_end = fr_pin(pkt->data + fr_bound(pkt->ack_first_end, 0x7f));
 	if (at_ack_first_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->ack_first_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* for i in list.Range(1, 9, 1) for n in ["gap", "length"] {name: "?(n)?(i)", varint: ... */
 	__u64 ack_gap1_present = pkt->ack_count >= 1;
@@ -1344,13 +1338,12 @@ static __always_inline int downstream_ip_ack(struct __sk_buff *skb, struct packe
 		__u64 ack_gap1;
 		pkt->ack_gap1_size = fr_varint(at_ack_first_end, pkt->data_end, &ack_gap1);
 		if (!pkt->ack_gap1_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		pkt->ack_gap1_size = 0;
 	}
-	if (v6) {
+	if (v6)
 		return downstream_ip_ack_ack_gap1_end(skb, pkt, 1);
-	}
 
 	return downstream_ip_ack_ack_gap1_end(skb, pkt, 0);
 }
@@ -1372,15 +1365,15 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, struct packet 
 	st64((void *)&key, ld64(v_short->dcid));
 	list = list_of_clients(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_clients);
+		return fr_punt(skb, pkt->prog + reason_no_clients);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 75);
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_udp *saved_udp = front + 54;
@@ -1394,7 +1387,7 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, struct packet 
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1411,7 +1404,7 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, struct packet 
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind1 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1465,15 +1458,15 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, struct packet 
 	st64((void *)&key, ld64(v_short->dcid));
 	list = list_of_clients(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_clients);
+		return fr_punt(skb, pkt->prog + reason_no_clients);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 55);
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
@@ -1486,7 +1479,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, struct packet 
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -1505,7 +1498,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, struct packet 
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -1556,7 +1549,7 @@ static __always_inline int downstream_ip(struct __sk_buff *skb, struct packet *p
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	if (v6) {
 		/* short: {fields: [{name: "form", bits: 1, is: 0}, {name: "fixed", bits: 1, i... */
 		why = check_short(skb, pkt->data, pkt->data_end, udp_end, 62,
@@ -1567,12 +1560,12 @@ static __always_inline int downstream_ip(struct __sk_buff *skb, struct packet *p
 				  &pkt->short_payload_end, 0);
 	}
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
 	if ((v6 ? 76ULL : 56ULL) <= pkt->short_payload_end) { /* ack */
 		if (pkt->data + (v6 ? 76 : 56) > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 		if (be8(pkt->data + (v6 ? 75 : 55)) >= 2 && be8(pkt->data + (v6 ? 75 : 55)) <= 3) {
 			if (v6)
 				return downstream_ip_ack(skb, pkt, 1);
@@ -1582,60 +1575,60 @@ static __always_inline int downstream_ip(struct __sk_buff *skb, struct packet *p
 
 	/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"... */
 	if ((void *)(stream + 1) > pkt->data_end || (v6 ? 76ULL : 56ULL) > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, pkt->prog + reason_other_frame);
+		return fr_punt(skb, pkt->prog + reason_other_frame);
 	__u64 stream_id;
 	__u64 stream_id_size = fr_varint(pkt->data + (v6 ? 76 : 56), pkt->data_end, &stream_id);
 	if (!stream_id_size)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 stream_id_end = fr_forget(skb, (v6 ? 76ULL : 56ULL) + stream_id_size);
 	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
 	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (stream_id_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
 	__u64 stream_offset_size;
 	if (stream_offset_present) { /* offset */
 		__u64 stream_offset;
 		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end, &stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		stream_offset_size = 0;
 	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x7f));
 	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (stream_offset_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 stream_length_size;
 	if (stream_length_present) { /* length */
 		__u64 stream_length;
 		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		stream_length_size = 0;
 	}
 	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
 	at_stream_length_end = fr_pin(pkt->data + fr_bound(stream_length_end, 0x7f));
 	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (stream_length_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= stream_length_end) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (v6)
 		return downstream_fan4(skb, pkt);
 	return downstream_fan2(skb, pkt);
@@ -1656,19 +1649,19 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 
 	/* downstream: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_inactive);
+		return fr_punt(skb, PROG_DOWNSTREAM + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_DOWNSTREAM + why);
+		return fr_punt(skb, PROG_DOWNSTREAM + why);
 
 	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return downstream_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return downstream_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_DOWNSTREAM + reason_not_ip);
+	return fr_punt(skb, PROG_DOWNSTREAM + reason_not_ip);
 }
 
 /*
@@ -1762,7 +1755,7 @@ static __always_inline int other_ip_send(struct __sk_buff *skb, struct packet *p
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + (v6 ? 71 : 51) > (void *)(long)skb->data_end))
@@ -1770,7 +1763,7 @@ static __always_inline int other_ip_send(struct __sk_buff *skb, struct packet *p
 	}
 
 	if (fr_blank(skb, v6 ? 71 : 51, pkt->note_text_end - (v6 ? 71 : 51)))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	pkt->data = (void *)(long)skb->data;
 	if (unlikely(pkt->data + (v6 ? 71 : 51) > (void *)(long)skb->data_end))
@@ -1861,7 +1854,7 @@ static __always_inline int other_ip_send_2(struct __sk_buff *skb, struct packet 
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, cookie_level_rest);
 
 	if (fr_blank(skb, pkt->note_text_end, pkt->more_text_end - pkt->note_text_end))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	pkt->data = (void *)(long)skb->data;
 	if (unlikely(pkt->data + (to_v6 ? 71 : 51) > (void *)(long)skb->data_end))
@@ -1975,11 +1968,10 @@ static __always_inline int other_ip_send_3(struct __sk_buff *skb, struct packet 
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 54 : 34);
-	if (to_v6) {
+	if (to_v6)
 		st16(&new_ipv6->payload_length, ipv4_total_length);
-	} else {
+	else
 		st16(&new_ipv4->total_length, ipv4_total_length);
-	}
 	st16(&new_udp->length, to_v6 ? ipv4_total_length : udp_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (!to_v6)
@@ -2080,14 +2072,12 @@ static __always_inline int other_ip_rules(struct __sk_buff *skb, struct packet *
 
 	/* {match: "cookie.flags": 2, do: [{blank: "more"}, {set: "cookie.level": 1}, "pass"]}, */
 	if (be8(&cookie->flags) == 2) {
-		if (v6) {
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, pkt->prog + reason_udp_checksum_2);
-		}
+		if (v6 && be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum_2);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 		      (pkt->partial >> 16) >= pkt->more_text_end))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		return other_ip_send_2(skb, pkt, v6);
 	}
 
@@ -2096,26 +2086,22 @@ static __always_inline int other_ip_rules(struct __sk_buff *skb, struct packet *
 		pkt->payload_len = pkt->udp_end - pkt->more_text_end;
 		if (pkt->payload_len + (pkt->note_text_end - (v6 ? 54 : 14)) > 0xffff ||
 		    pkt->payload_len + (pkt->note_text_end - (v6 ? 54 : 34)) > 0xffff)
-			return fr_up(skb, pkt->prog + reason_length);
+			return fr_punt(skb, pkt->prog + reason_length);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
-		if (v6) {
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, pkt->prog + reason_udp_checksum_2);
-		}
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (v6 && be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum_2);
 		return other_ip_send_3(skb, pkt, v6);
 	}
-	if (v6) {
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum_2);
-	}
+	if (v6 && be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum_2);
 
 	/* {do: [{blank: "cookie"}, "pass"]}, */
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (pkt->partial >> 16) >= pkt->more_text_end))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (v6)
 		return other_ipv6_send_4(skb, pkt);
 	return other_ipv4_send_4(skb, pkt);
@@ -2139,40 +2125,40 @@ static __always_inline int other_ip(struct __sk_buff *skb, struct packet *pkt, c
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* cookie: fields: [{name: "flags", bits: 8}, {name: "id", bits: 16, endian: "little"}... */
 	if ((void *)(cookie + 1) > pkt->data_end || (v6 ? 71ULL : 51ULL) > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* note: fields: [{name: "size", bits: 8}, {name: "text", bytes: "size", max: 200}] */
 	why = check_note(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 71 :
 			 51, &pkt->note_text_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	at_note_text_end = fr_pin(pkt->data + fr_bound(pkt->note_text_end, v6 ? 0x1ff : 0xff));
 	if (at_note_text_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->note_text_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	note = at_note_text_end;
 	if ((void *)(note + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->note_text_end + 1 > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 more_text_size = be8(&note->size);
 	if (more_text_size > 200)
-		return fr_up(skb, pkt->prog + reason_note_text);
+		return fr_punt(skb, pkt->prog + reason_note_text);
 	pkt->more_text_end = fr_forget(skb, pkt->note_text_end + 1 + more_text_size);
 	at_more_text_end = fr_pin(pkt->data + fr_bound(pkt->more_text_end, 0x1ff));
 	if (at_more_text_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->more_text_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "cookie", "note", {more: "note"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: p: peers: ["udp.src"] */
 	struct key_peers key __attribute__((aligned(8)));
@@ -2194,40 +2180,32 @@ static __always_inline int other_ip(struct __sk_buff *skb, struct packet *pkt, c
 		if (v6) {
 			if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr) ||
 			    fr_is_v4(pkt->p->remote.addr))
-				return fr_up(skb, pkt->prog + reason_address_family_2);
-		} else {
-			if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr) ||
-			    !fr_is_v4(pkt->p->remote.addr))
-				return fr_up(skb, pkt->prog + reason_address_family_2);
+				return fr_punt(skb, pkt->prog + reason_address_family_2);
+		} else if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr) ||
+			   !fr_is_v4(pkt->p->remote.addr)) {
+			return fr_punt(skb, pkt->prog + reason_address_family_2);
 		}
 		pkt->partial = fr_partial(skb);
 		if (v6) {
 			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 			      (pkt->partial >> 16) >= pkt->more_text_end))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, pkt->prog + reason_udp_checksum_2);
+				return fr_punt(skb, pkt->prog + reason_udp_checksum_2);
 			if (!(skb->len <= pkt->ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
-		} else {
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      (pkt->partial >> 16) >= pkt->more_text_end) ||
-			    !(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			     (pkt->partial >> 16) >= pkt->more_text_end) ||
+			   !(skb->len <= pkt->ip_end ||
+			     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		}
 		if (unlikely(!fr_fits(&pkt->p->hop_remote, pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big_2);
-		if (v6)
-			return other_ip_send(skb, pkt, 1);
-		return other_ip_send(skb, pkt, 0);
+		return other_ip_send(skb, pkt, v6);
 	}
-	if (v6) {
-		return other_ip_rules(skb, pkt, 1);
-	}
-
-	return other_ip_rules(skb, pkt, 0);
+	return other_ip_rules(skb, pkt, v6);
 }
 
 SEC("tc") int prog_other(struct __sk_buff *skb)
@@ -2245,17 +2223,17 @@ SEC("tc") int prog_other(struct __sk_buff *skb)
 
 	/* other: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_OTHER + reason_inactive);
+		return fr_punt(skb, PROG_OTHER + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_OTHER + why);
+		return fr_punt(skb, PROG_OTHER + why);
 
 	/* stack: ["eth", "ip", "udp", "cookie", "note", {more: "note"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return other_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return other_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_OTHER + reason_not_ip);
+	return fr_punt(skb, PROG_OTHER + reason_not_ip);
 }

@@ -366,12 +366,10 @@ static __always_inline long tap_copy(struct __sk_buff *skb, void *front, __u64 i
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
 			return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 		}
-	} else {
-		if (unlikely(tap_write1(skb, front, r, same))) {
-			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			fr_refund(credit1, admitted1 - FR_ADMITTED);
-			return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
-		}
+	} else if (unlikely(tap_write1(skb, front, r, same))) {
+		fr_refund(credit0, admitted0 - FR_ADMITTED);
+		fr_refund(credit1, admitted1 - FR_ADMITTED);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -434,15 +432,15 @@ static __always_inline int tap_fan(struct __sk_buff *skb, struct packet *pkt, co
 	key.port = be16(&udp->dst_port);
 	list = list_of_taps(&key);
 	if (!list)
-		return fr_up(skb, reason_no_taps);
+		return fr_punt(skb, reason_no_taps);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, v6 ? 62 : 42);
 	if (!front)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -466,7 +464,7 @@ static __always_inline int tap_fan(struct __sk_buff *skb, struct packet *pkt, co
 					    FR_SUM_ABSENT;
 	}
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	if (v6) {
 		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 			((__u64)fr_add64(ld64(saved_ipv6->src)) +
@@ -533,16 +531,16 @@ static __always_inline int tap_ip(struct __sk_buff *skb, struct packet *pkt, con
 	else
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 	if ((void *)(udp + 1) > pkt->data_end || (v6 ? 62ULL : 42ULL) > pkt->ip_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_udp_length);
+		return fr_punt(skb, reason_udp_length);
 	__u64 udp_end = (v6 ? 54ULL : 34ULL) + be16(&udp->length);
 	if (!(udp_end == pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 	if (udp_end != pkt->ip_end)
-		return fr_up(skb, reason_udp_length);
+		return fr_punt(skb, reason_udp_length);
 	if (v6) {
 		/* priority: {levels: 2, from: "ip.dscp >> 5"} */
 		pkt->priority = ((be16(ipv6->version_to_flow_label) >> 6) & 63) >> 5;
@@ -553,12 +551,12 @@ static __always_inline int tap_ip(struct __sk_buff *skb, struct packet *pkt, con
 
 	/* do: [{fan_out: { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= (v6 ? 62 : 42)) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	return tap_fan(skb, pkt, v6);
 }
 
@@ -575,17 +573,17 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 
 	/* programs: tap: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return tap_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return tap_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

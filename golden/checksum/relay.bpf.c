@@ -264,29 +264,27 @@ static __always_inline int prog_hop_ip(struct __sk_buff *skb, struct packet *pkt
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: unit: { */
 	if ((void *)(unit + 1) > pkt->data_end || (v6 ? 70ULL : 50ULL) > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "unit"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 
 	/* match: {"udp.dst_port": 7000, "unit.hops": >0} */
 	if (!(be16(&udp->dst_port) == 0x1b58 && be8(&unit->hops) >= 1))
-		return fr_up(skb, reason_no_match);
-	if (v6) {
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-	}
+		return fr_punt(skb, reason_no_match);
+	if (v6 && be16(&udp->checksum) == 0)
+		return fr_punt(skb, reason_udp_checksum);
 
 	/* do: [{set: {"unit.hops": "low(unit.hops - 1, 8)", "unit.id": "low(unit.id + 1, 32)"... */
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (pkt->partial >> 16) >= (v6 ? 70 : 50)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	return prog_hop_ip_send(skb, pkt, v6);
 }
 
@@ -303,17 +301,17 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 
 	/* programs: hop: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "unit"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return prog_hop_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return prog_hop_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -402,18 +402,17 @@ static __always_inline int control_ack_send_3(void *data, void *data_end, const 
 }
 
 static __always_inline int control_ack(void *data, void *data_end, const struct fr_lease *lease,
-				       const __u32 prog, const int second)
+				       const __u32 prog, const int is_loss)
 {
 	struct hdr_socket *socket = data;
 	struct hdr_ack *ack = data + 112;
 	struct hdr_loss *loss = data + 112;
 
-	if (second) {
+	if (is_loss) {
 		if ((void *)(loss + 1) > data_end)
 			return fr_leave(fr_length(data, data_end), prog + reason_truncated);
-	} else {
-		if ((void *)(ack + 1) > data_end)
-			return fr_leave(fr_length(data, data_end), prog + reason_truncated);
+	} else if ((void *)(ack + 1) > data_end) {
+		return fr_leave(fr_length(data, data_end), prog + reason_truncated);
 	}
 
 	/* lookup: "f?": flows: ["socket.id"] */
@@ -430,7 +429,7 @@ static __always_inline int control_ack(void *data, void *data_end, const struct 
 		if (found == FR_MISSING)
 			f = NULL;
 	}
-	if (second) {
+	if (is_loss) {
 		/* lookup: p: peers: ["socket.remote_addr"] */
 		struct val_peers *p;
 		{
@@ -465,7 +464,7 @@ static __always_inline int control_ack(void *data, void *data_end, const struct 
 
 	/* {when: "socket.limited == 0", do: ["pass"]}, */
 	if (be8(&socket->limited) == 0) {
-		if (second)
+		if (is_loss)
 			return control_loss_send_2(data, data_end, prog);
 		return control_ack_send_3(data, data_end, prog);
 	}

@@ -336,16 +336,16 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, struct packet *pkt)
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* rtcp: fields: [ */
 	why = check_rtcp(skb, pkt->data, pkt->data_end, udp_end, 42, &rtcp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* match: "udp.dst_port": 5005 */
 	if (be16(&udp->dst_port) != 0x138d)
-		return fr_up(skb, reason_no_match);
+		return fr_punt(skb, reason_no_match);
 
 	/* lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
 	struct key_by_ssrc key __attribute__((aligned(8))) = {};
@@ -358,12 +358,12 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, struct packet *pkt)
 
 	/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
 	if (fr_is_v4(pkt->s->local.addr) != fr_is_v4(pkt->s->peer.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	pkt->payload_len = rtcp_end - 50;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      ((partial >> 16) >= 50 && (partial & 0xffff) < 50ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	const __u32 headers_len = 42, udp_checksum_at = 40;
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
@@ -383,7 +383,7 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, struct packet *pkt)
 				    ipv4_ttl_protocol, 0, 0, 0, 0);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+		return fr_punt(skb, reason_udp_checksum);
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
@@ -430,16 +430,16 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, struct packet *pkt)
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* rtcp: fields: [ */
 	why = check_rtcp(skb, pkt->data, pkt->data_end, udp_end, 62, &rtcp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* match: "udp.dst_port": 5005 */
 	if (be16(&udp->dst_port) != 0x138d)
-		return fr_up(skb, reason_no_match);
+		return fr_punt(skb, reason_no_match);
 
 	/* lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
 	struct key_by_ssrc key __attribute__((aligned(8)));
@@ -453,14 +453,14 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, struct packet *pkt)
 
 	/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
 	if (fr_is_v4(pkt->s->local.addr) != fr_is_v4(pkt->s->peer.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	pkt->payload_len = rtcp_end - 70;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      ((partial >> 16) >= 70 && (partial & 0xffff) < 70ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+		return fr_punt(skb, reason_udp_checksum);
 	const __u32 headers_len = 62, udp_checksum_at = 60;
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
@@ -499,17 +499,17 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 	/* programs: wrap: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "rtcp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return wrap_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return wrap_ipv6(skb, &pkt);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

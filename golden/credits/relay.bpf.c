@@ -433,13 +433,11 @@ static __always_inline long downstream_copy(struct __sk_buff *skb, void *front, 
 			fr_refund(credit1, spent1);
 			return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 		}
-	} else {
-		if (unlikely(downstream_write(skb, front, number, r, same, 0))) {
-			bpf_ringbuf_discard(event0, 0);
-			fr_refund(credit0, spent0);
-			fr_refund(credit1, spent1);
-			return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
-		}
+	} else if (unlikely(downstream_write(skb, front, number, r, same, 0))) {
+		bpf_ringbuf_discard(event0, 0);
+		fr_refund(credit0, spent0);
+		fr_refund(credit1, spent1);
+		return fr_refuse(r->receiver, skb->len, reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -510,22 +508,21 @@ static __always_inline int downstream_fan(struct __sk_buff *skb, struct packet *
 	/* do: [{fan_out: { */
 	struct group_clients key __attribute__((aligned(8))) = {};
 	struct list_clients *list;
-	if (v6) {
+	if (v6)
 		fr_put_endpoint_v6(&key.server, ipv6->src, be16(&udp->src_port), 0);
-	} else {
+	else
 		fr_put_endpoint_v4(&key.server, ld32(ipv4->src), be16(&udp->src_port));
-	}
 	list = list_of_clients(&key);
 	if (!list)
-		return fr_up(skb, reason_no_clients);
+		return fr_punt(skb, reason_no_clients);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, v6 ? 75 : 55);
 	if (!front)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -549,7 +546,7 @@ static __always_inline int downstream_fan(struct __sk_buff *skb, struct packet *
 					    FR_SUM_ABSENT;
 	}
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	if (v6) {
 		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 			((__u64)fr_add64(ld64(saved_ipv6->src)) +
@@ -622,20 +619,20 @@ static __always_inline int downstream_ip(struct __sk_buff *skb, struct packet *p
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: short: fields: [{name: "flags", bits: 8}, {name: "id", bytes: 8}, {name: "... */
 	why = check_short(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 :
 			  42, &pkt->priority);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= (v6 ? 75 : 55)) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	return downstream_fan(skb, pkt, v6);
 }
 
@@ -652,17 +649,17 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 
 	/* programs: downstream: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return downstream_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return downstream_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

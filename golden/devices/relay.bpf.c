@@ -393,7 +393,7 @@ static __always_inline int frames_ipv4_send(struct __sk_buff *skb, struct packet
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
@@ -488,7 +488,7 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, struct packet *pkt
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
@@ -502,14 +502,14 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, struct packet *pkt
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
 	if (be16(&udp->dst_port) >= 0x7530) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		pkt->payload_len = udp_end - 42;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 		      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		const __u32 headers_len = 42, udp_checksum_at = 40;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
@@ -529,7 +529,7 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, struct packet *pkt
 					      eth_type_to_ecn, ipv4_ttl_protocol, 0, 0, 0, 0);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
 		return frames_send_ip(skb, pkt, headers_len, FR_TO_IPV6, udp_csum, 0, 0, 0,
@@ -539,32 +539,32 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, struct packet *pkt
 
 	/* {do: [{send: {from: "p.local", to: "p.remote"}}]}, */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      (pkt->partial >> 16) >= 42))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 28 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 		return frames_ipv4_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = udp_end - 42;
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 	      ((pkt->partial >> 16) >= 42 &&
 	       (pkt->partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_remote, 48ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 	return frames_ipv4_send_ipv6(skb, pkt);
@@ -624,7 +624,7 @@ static __always_inline int frames_ipv6_send(struct __sk_buff *skb, struct packet
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
@@ -724,7 +724,7 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, struct packet *pkt
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
@@ -738,16 +738,16 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, struct packet *pkt
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
 	if (be16(&udp->dst_port) >= 0x7530) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		pkt->payload_len = udp_end - 62;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 		      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		const __u32 headers_len = 62, udp_checksum_at = 60;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
@@ -777,34 +777,34 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, struct packet *pkt
 
 	/* {do: [{send: {from: "p.local", to: "p.remote"}}]}, */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      (pkt->partial >> 16) >= 62))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 		return frames_ipv6_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = udp_end - 62;
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 	      ((pkt->partial >> 16) >= 62 &&
 	       (pkt->partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_remote, 28ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 	return frames_ipv6_send_ipv4(skb, pkt);
@@ -825,17 +825,17 @@ SEC("tc") int prog_frames(struct __sk_buff *skb)
 
 	/* frames: relay & {stack: ["eth", "ip", "udp"]} */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_FRAMES + reason_inactive);
+		return fr_punt(skb, PROG_FRAMES + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_FRAMES + why);
+		return fr_punt(skb, PROG_FRAMES + why);
 	if (be16(&eth->type) == ETH_P_IP)
 		return frames_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return frames_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_FRAMES + reason_not_ip);
+	return fr_punt(skb, PROG_FRAMES + reason_not_ip);
 }
 
 /*
@@ -1015,7 +1015,7 @@ static __always_inline int bare_ipv4_send_2(struct __sk_buff *skb, struct packet
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 28 > (void *)(long)skb->data_end))
@@ -1107,32 +1107,32 @@ static __always_inline int bare_ipv4_address_family(struct __sk_buff *skb, struc
 
 	/* {do: [{send: {from: "p.local", to: "p.remote"}}]}, */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(20, 26) ||
 		      (pkt->partial >> 16) >= 28))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 28 :
 				      pkt->ip_end)))
 			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 		return bare_ipv4_send_2(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = pkt->udp_end - 28;
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(20, 26) ||
 	      ((pkt->partial >> 16) >= 28 &&
 	       (pkt->partial & 0xffff) < 28ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_remote, 48ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 	return bare_ipv4_send_ipv6_2(skb, pkt);
@@ -1144,36 +1144,36 @@ static __always_inline int bare_ipv4(struct __sk_buff *skb, struct packet *pkt)
 	struct hdr_udp *udp = pkt->data + 20;
 
 	if ((void *)(ipv4 + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, pkt->prog + reason_ipv4_version);
+		return fr_punt(skb, pkt->prog + reason_ipv4_version);
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, pkt->prog + reason_ip_options);
+		return fr_punt(skb, pkt->prog + reason_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, pkt->prog + reason_ipv4_reserved);
+		return fr_punt(skb, pkt->prog + reason_ipv4_reserved);
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, pkt->prog + reason_fragment);
+		return fr_punt(skb, pkt->prog + reason_fragment);
 	pkt->ip_end = be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || pkt->ip_end > skb->len)
-		return fr_up(skb, pkt->prog + reason_ipv4_total_length);
+		return fr_punt(skb, pkt->prog + reason_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, pkt->prog + reason_ipv4_checksum);
+		return fr_punt(skb, pkt->prog + reason_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, pkt->prog + reason_multicast);
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+			return fr_punt(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	}
 
 	/* bare: relay & {stack: ["ip", "udp"]} */
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, pkt->prog + reason_not_udp);
+		return fr_punt(skb, pkt->prog + reason_not_udp);
 	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 20, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
@@ -1187,15 +1187,15 @@ static __always_inline int bare_ipv4(struct __sk_buff *skb, struct packet *pkt)
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
 	if (be16(&udp->dst_port) >= 0x7530) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		pkt->payload_len = pkt->udp_end - 28;
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(20, 26) ||
 		      ((pkt->partial >> 16) >= 28 &&
 		       (pkt->partial & 0xffff) < 28ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&pkt->p->hop_remote, 52ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->p->hop_remote,
@@ -1203,7 +1203,7 @@ static __always_inline int bare_ipv4(struct __sk_buff *skb, struct packet *pkt)
 			return bare_ipv4_send(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_remote, 72ULL + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 		return bare_ipv4_send_ipv6(skb, pkt);
@@ -1371,7 +1371,7 @@ static __always_inline int bare_ipv6_send_2(struct __sk_buff *skb, struct packet
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 48 > (void *)(long)skb->data_end))
@@ -1468,34 +1468,34 @@ static __always_inline int bare_ipv6_address_family(struct __sk_buff *skb, struc
 
 	/* {do: [{send: {from: "p.local", to: "p.remote"}}]}, */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(40, 46) ||
 		      (pkt->partial >> 16) >= 48))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end)))
 			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 		return bare_ipv6_send_2(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = pkt->udp_end - 48;
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(40, 46) ||
 	      ((pkt->partial >> 16) >= 48 &&
 	       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_remote, 28ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 	return bare_ipv6_send_ipv4_2(skb, pkt);
@@ -1507,28 +1507,28 @@ static __always_inline int bare_ipv6(struct __sk_buff *skb, struct packet *pkt)
 	struct hdr_udp *udp = pkt->data + 40;
 
 	if ((void *)(ipv6 + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, pkt->prog + reason_ipv6_version);
+		return fr_punt(skb, pkt->prog + reason_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, pkt->prog + reason_mapped_address);
+		return fr_punt(skb, pkt->prog + reason_mapped_address);
 	pkt->ip_end = 40ULL + be16(&ipv6->payload_length);
 	if (pkt->ip_end > skb->len)
-		return fr_up(skb, pkt->prog + reason_ipv6_payload_length);
+		return fr_punt(skb, pkt->prog + reason_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, pkt->prog + reason_multicast);
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+			return fr_punt(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	}
 
 	/* bare: relay & {stack: ["ip", "udp"]} */
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, pkt->prog + reason_not_udp);
+		return fr_punt(skb, pkt->prog + reason_not_udp);
 	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 40, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
@@ -1542,17 +1542,17 @@ static __always_inline int bare_ipv6(struct __sk_buff *skb, struct packet *pkt)
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
 	if (be16(&udp->dst_port) >= 0x7530) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		pkt->payload_len = pkt->udp_end - 48;
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(40, 46) ||
 		      ((pkt->partial >> 16) >= 48 &&
 		       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&pkt->p->hop_remote, 72ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->p->hop_remote,
@@ -1581,20 +1581,20 @@ SEC("tc") int prog_bare(struct __sk_buff *skb)
 
 	/* bare: relay & {stack: ["ip", "udp"]} */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_BARE + reason_inactive);
+		return fr_punt(skb, PROG_BARE + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
-		return fr_up(skb, PROG_BARE + reason_vlan_tag);
+		return fr_punt(skb, PROG_BARE + reason_vlan_tag);
 	if (pkt.data + 8 > pkt.data_end)
-		return fr_up(skb, PROG_BARE + reason_truncated);
+		return fr_punt(skb, PROG_BARE + reason_truncated);
 	if ((be8(pkt.data) >> 4) == 4 && (be8(pkt.data) & 15) == 5 &&
 	    (be8(pkt.data + 6) >> 7) == 0 && ((be8(pkt.data + 6) >> 5) & 1) == 0 &&
 	    (be16(pkt.data + 6) & 0x1fff) == 0)
 		return bare_ipv4(skb, &pkt);
 	if ((be8(pkt.data) >> 4) == 6)
 		return bare_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_BARE + reason_not_ip);
+	return fr_punt(skb, PROG_BARE + reason_not_ip);
 }
 
 /*
@@ -1711,7 +1711,7 @@ static __always_inline int streams_ipv6_send(struct __sk_buff *skb, struct packe
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 72 > (void *)(long)skb->data_end))
@@ -1770,7 +1770,7 @@ static __always_inline int streams_ipv4_send(struct __sk_buff *skb, struct packe
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 52 > (void *)(long)skb->data_end))
@@ -1813,14 +1813,14 @@ static __always_inline int streams_ip(struct __sk_buff *skb, struct packet *pkt,
 		why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &tcp_options_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	at_tcp_options_end = fr_pin(pkt->data + fr_bound(tcp_options_end, 0x7f));
 	if (at_tcp_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (tcp_options_end > pkt->ip_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != tcp_options_end - (v6 ? 54 : 34))
-		return fr_up(skb, pkt->prog + reason_tcp_data_offset);
+		return fr_punt(skb, pkt->prog + reason_tcp_data_offset);
 
 	/* lookup: s: streams: ["tcp.dst_port"] */
 	struct key_streams key __attribute__((aligned(8))) = {};
@@ -1834,21 +1834,21 @@ static __always_inline int streams_ip(struct __sk_buff *skb, struct packet *pkt,
 		/* do: [{send: {from: "s.local", to: "s.remote"}}] */
 		if (fr_is_v4(pkt->s->local.addr) != fr_is_v4(pkt->s->remote.addr) ||
 		    fr_is_v4(pkt->s->remote.addr))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 	} else {
 		/* do: [{send: {from: "s.local", to: "s.remote"}}] */
 		if (fr_is_v4(pkt->s->local.addr) != fr_is_v4(pkt->s->remote.addr) ||
 		    !fr_is_v4(pkt->s->remote.addr))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 	}
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 70 : 50) ||
 	      (pkt->partial >> 16) >= tcp_options_end))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->s->hop_remote,
 			      skb->gso_size ? skb->gso_size + (tcp_options_end - 14) :
 			      pkt->ip_end - 14)))
@@ -1873,17 +1873,17 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
 
 	/* streams: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_STREAMS + reason_inactive);
+		return fr_punt(skb, PROG_STREAMS + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_STREAMS + why);
+		return fr_punt(skb, PROG_STREAMS + why);
 
 	/* stack: ["eth", "ip", "tcp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return streams_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return streams_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_STREAMS + reason_not_ip);
+	return fr_punt(skb, PROG_STREAMS + reason_not_ip);
 }

@@ -254,10 +254,10 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, struct packe
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
 		fr_shared_add(pkt->p->refused, 1);
-		return fr_up(skb, reason_refused_quota);
+		return fr_punt(skb, reason_refused_quota);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_up(skb, reason_contended);
+		return fr_punt(skb, reason_contended);
 
 	/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, ... */
 	__u64 next = fr_alloc(pkt->p->next, 2);
@@ -294,7 +294,7 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, struct packe
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 			fr_refund(credit0, spent0);
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 		}
 
 		pkt->data = (void *)(long)skb->data;
@@ -367,10 +367,10 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, struct 
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
 		fr_shared_add(pkt->p->refused, 1);
-		return fr_up(skb, reason_refused_quota);
+		return fr_punt(skb, reason_refused_quota);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_up(skb, reason_contended);
+		return fr_punt(skb, reason_contended);
 
 	/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, ... */
 	__u64 next = fr_alloc(pkt->p->next, 2);
@@ -467,15 +467,15 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pk
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: msg: fields: [{name: "number", bits: 32}, {name: "topic", bits: 16}, {name... */
 	if ((void *)(msg + 1) > pkt->data_end || 50ULL > pkt->udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 
 	/* lookup: p: peers: ["udp.src"] */
 	{
@@ -492,7 +492,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pk
 		struct event_gone *event0 = bpf_ringbuf_reserve(&fr_events,
 			sizeof(struct event_gone), 0);
 		if (!event0)
-			return fr_up(skb, reason_ring_full);
+			return fr_punt(skb, reason_ring_full);
 		fr_head(&event0->head, 0, 2, sizeof(*event0));
 		st64((void *)event0 + 16, 0);
 		st16((void *)event0 + 24, 0);
@@ -503,14 +503,14 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pk
 
 	/* {send: {from: "p.local", to: "p.peer"}}, */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      (pkt->partial >> 16) >= 50) ||
 		    !(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 
@@ -523,9 +523,9 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pk
 			int how = fr_translation(&key, &translation);
 
 			if (how == FR_TRANSLATING)
-				return fr_up(skb, reason_translating);
+				return fr_punt(skb, reason_translating);
 			if (how == FR_TRANSLATIONS_FULL || !translation)
-				return fr_up(skb, reason_translations_full);
+				return fr_punt(skb, reason_translations_full);
 			if (how == FR_TRANSLATE)
 				fr_translated(translation, 7);
 			topics = translation->value;
@@ -538,9 +538,9 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pk
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 	      ((pkt->partial >> 16) >= 50 &&
 	       (pkt->partial & 0xffff) < 50ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+		return fr_punt(skb, reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_peer, 56ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 	__u64 topics;
@@ -551,9 +551,9 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pk
 		int how = fr_translation(&key, &translation);
 
 		if (how == FR_TRANSLATING)
-			return fr_up(skb, reason_translating);
+			return fr_punt(skb, reason_translating);
 		if (how == FR_TRANSLATIONS_FULL || !translation)
-			return fr_up(skb, reason_translations_full);
+			return fr_punt(skb, reason_translations_full);
 		if (how == FR_TRANSLATE)
 			fr_translated(translation, 7);
 		topics = translation->value;
@@ -606,10 +606,10 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, struct packe
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
 		fr_shared_add(pkt->p->refused, 1);
-		return fr_up(skb, reason_refused_quota);
+		return fr_punt(skb, reason_refused_quota);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_up(skb, reason_contended);
+		return fr_punt(skb, reason_contended);
 
 	/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, ... */
 	__u64 next = fr_alloc(pkt->p->next, 2);
@@ -640,7 +640,7 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, struct packe
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 			fr_refund(credit0, spent0);
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 		}
 
 		pkt->data = (void *)(long)skb->data;
@@ -712,10 +712,10 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, struct 
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
 		fr_shared_add(pkt->p->refused, 1);
-		return fr_up(skb, reason_refused_quota);
+		return fr_punt(skb, reason_refused_quota);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_up(skb, reason_contended);
+		return fr_punt(skb, reason_contended);
 
 	/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, ... */
 	__u64 next = fr_alloc(pkt->p->next, 2);
@@ -818,15 +818,15 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pk
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: msg: fields: [{name: "number", bits: 32}, {name: "topic", bits: 16}, {name... */
 	if ((void *)(msg + 1) > pkt->data_end || 70ULL > pkt->udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 
 	/* lookup: p: peers: ["udp.src"] */
 	{
@@ -843,7 +843,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pk
 		struct event_gone *event0 = bpf_ringbuf_reserve(&fr_events,
 			sizeof(struct event_gone), 0);
 		if (!event0)
-			return fr_up(skb, reason_ring_full);
+			return fr_punt(skb, reason_ring_full);
 		fr_head(&event0->head, 0, 2, sizeof(*event0));
 		st64((void *)event0 + 16, ld64(ipv6->src));
 		st64((void *)event0 + 24, ld64(ipv6->src + 8));
@@ -853,17 +853,17 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pk
 
 	/* {send: {from: "p.local", to: "p.peer"}}, */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      (pkt->partial >> 16) >= 70))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
+			return fr_punt(skb, reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 
@@ -876,9 +876,9 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pk
 			int how = fr_translation(&key, &translation);
 
 			if (how == FR_TRANSLATING)
-				return fr_up(skb, reason_translating);
+				return fr_punt(skb, reason_translating);
 			if (how == FR_TRANSLATIONS_FULL || !translation)
-				return fr_up(skb, reason_translations_full);
+				return fr_punt(skb, reason_translations_full);
 			if (how == FR_TRANSLATE)
 				fr_translated(translation, 7);
 			topics = translation->value;
@@ -891,9 +891,9 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pk
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 	      ((pkt->partial >> 16) >= 70 &&
 	       (pkt->partial & 0xffff) < 70ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+		return fr_punt(skb, reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_peer, 36ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 	__u64 topics;
@@ -904,9 +904,9 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pk
 		int how = fr_translation(&key, &translation);
 
 		if (how == FR_TRANSLATING)
-			return fr_up(skb, reason_translating);
+			return fr_punt(skb, reason_translating);
 		if (how == FR_TRANSLATIONS_FULL || !translation)
-			return fr_up(skb, reason_translations_full);
+			return fr_punt(skb, reason_translations_full);
 		if (how == FR_TRANSLATE)
 			fr_translated(translation, 7);
 		topics = translation->value;
@@ -929,17 +929,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 	/* programs: forward: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return forward_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return forward_ipv6(skb, &pkt);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -194,7 +194,7 @@ static __always_inline int leaving_ip_udp(struct __sk_buff *skb, struct packet *
 	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, v6 ? 54 : 34, &l4_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
 	if (be16(&udp->dst_port) == 25)
@@ -259,14 +259,14 @@ static __always_inline int leaving_ip_tcp(struct __sk_buff *skb, struct packet *
 			      34, &l4_options_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 	at_l4_options_end = fr_pin(pkt->data + fr_bound(l4_options_end, 0x7f));
 	if (at_l4_options_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (l4_options_end > pkt->ip_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - (v6 ? 54 : 34))
-		return fr_up(skb, reason_tcp_data_offset);
+		return fr_punt(skb, reason_tcp_data_offset);
 
 	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
 	if (be16(&tcp->dst_port) == 25)
@@ -294,14 +294,14 @@ static __always_inline int leaving_ipv4(struct __sk_buff *skb, struct packet *pk
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv4->protocol) == IPPROTO_UDP)
 		return leaving_ip_udp(skb, pkt, 0);
 	if (be8(&ipv4->protocol) == IPPROTO_TCP)
 		return leaving_ip_tcp(skb, pkt, 0);
-	return fr_up(skb, reason_not_l4);
+	return fr_punt(skb, reason_not_l4);
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -329,14 +329,14 @@ static __always_inline int leaving_ipv6(struct __sk_buff *skb, struct packet *pk
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv6->next_header) == IPPROTO_UDP)
 		return leaving_ip_udp(skb, pkt, 1);
 	if (be8(&ipv6->next_header) == IPPROTO_TCP)
 		return leaving_ip_tcp(skb, pkt, 1);
-	return fr_up(skb, reason_not_l4);
+	return fr_punt(skb, reason_not_l4);
 }
 
 SEC("tc") int prog_leaving(struct __sk_buff *skb)
@@ -352,18 +352,18 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 
 	/* programs: leaving: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/egress" */
 	if (skb->vlan_present)
-		return fr_up(skb, reason_vlan_tag);
+		return fr_punt(skb, reason_vlan_tag);
 	if ((void *)(eth + 1) > pkt.data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return leaving_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return leaving_ipv6(skb, &pkt);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -243,24 +243,24 @@ static __always_inline int sort_ip(struct __sk_buff *skb, struct packet *pkt, co
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* {name: "list", bytes: "words * 4", max: 64, elements: [ */
 	if ((void *)(media + 1) > pkt->data_end || (v6 ? 68ULL : 48ULL) > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	__u64 media_list_size = be16(&media->words) * 4;
 	if (media_list_size > 64)
-		return fr_up(skb, reason_media_list);
+		return fr_punt(skb, reason_media_list);
 	__u64 media_list_end = fr_forget(skb, (v6 ? 68ULL : 48ULL) + media_list_size);
 	at_media_list_end = fr_pin(pkt->data + fr_bound(media_list_end, v6 ? 0xff : 0x7f));
 	if (at_media_list_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (media_list_end > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "media"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 
 	/* priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
 	__u64 media_list_element;
@@ -294,7 +294,7 @@ static __always_inline int sort_ip(struct __sk_buff *skb, struct packet *pkt, co
 
 	/* match: "udp.dst_port": 5004 */
 	if (be16(&udp->dst_port) != 0x138c)
-		return fr_up(skb, reason_no_match);
+		return fr_punt(skb, reason_no_match);
 	pkt->priority = ((media_list_element >> 56) & 255) >> 6;
 	if (media_list_found && ((media_list_element_2 >> 48) & 255) == 255)
 		return fr_drop(skb->len, reason_marked);
@@ -323,17 +323,17 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 	/* programs: sort: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "media"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return sort_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return sort_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -237,7 +237,7 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, struct packe
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
@@ -333,7 +333,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pk
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: p: by_client: ["udp.src", "udp.dst"] */
 	struct key_by_client key __attribute__((aligned(8))) = {};
@@ -346,32 +346,32 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pk
 
 	/* do: [{send: {from: "p.local", to: "p.peer"}}] */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      (pkt->partial >> 16) >= 42))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_peer, skb->gso_size ? skb->gso_size + 28 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 		return forward_ipv4_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 	pkt->payload_len = udp_end - 42;
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 	      ((pkt->partial >> 16) >= 42 &&
 	       (pkt->partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+		return fr_punt(skb, reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 	return forward_ipv4_send_ipv6(skb, pkt);
@@ -431,7 +431,7 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, struct packe
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
@@ -532,7 +532,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pk
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: p: by_client: ["udp.src", "udp.dst"] */
 	struct key_by_client key __attribute__((aligned(8)));
@@ -545,34 +545,34 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pk
 
 	/* do: [{send: {from: "p.local", to: "p.peer"}}] */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      (pkt->partial >> 16) >= 62))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
+			return fr_punt(skb, reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_peer, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 		return forward_ipv6_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 	pkt->payload_len = udp_end - 62;
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 	      ((pkt->partial >> 16) >= 62 &&
 	       (pkt->partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+		return fr_punt(skb, reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 	return forward_ipv6_send_ipv4(skb, pkt);
@@ -592,17 +592,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 	/* programs: forward: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return forward_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return forward_ipv6(skb, &pkt);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

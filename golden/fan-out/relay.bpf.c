@@ -324,10 +324,8 @@ static __always_inline long spread_copy(struct __sk_buff *skb, void *front,
 			udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
 							 bpf_htons(r->local.port) +
 							 bpf_htons(r->remote.port));
-		if (!v6) {
-			if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-				udp_checksum = 0;
-		}
+		if (!v6 && same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
 	}
 	__be16 ip_checksum = 0;
 	if (!v6) {
@@ -407,10 +405,9 @@ static __always_inline long spread_turn(__u32 i, struct fan *fan, const int seco
 				return fr_decline(r->receiver, skb->len, reason_address_family);
 			if (be16(&saved_udp->checksum) == 0)
 				return fr_decline(r->receiver, skb->len, reason_udp_checksum);
-		} else {
-			if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
-			    !fr_is_v4(r->remote.addr))
-				return fr_decline(r->receiver, skb->len, reason_address_family);
+		} else if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+			   !fr_is_v4(r->remote.addr)) {
+			return fr_decline(r->receiver, skb->len, reason_address_family);
 		}
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
@@ -459,15 +456,15 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, struct packet *pkt
 	key.stream = (be16(tag->stream) << 8) | be8(tag->stream + 2);
 	list = list_of_viewers(&key);
 	if (!list)
-		return fr_up(skb, reason_no_viewers);
+		return fr_punt(skb, reason_no_viewers);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 68);
 	if (!front)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_udp *saved_udp = front + 54;
@@ -481,7 +478,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, struct packet *pkt
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -498,7 +495,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, struct packet *pkt
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind1 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -555,15 +552,15 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct packet *pkt
 	key.stream = (be16(tag->stream) << 8) | be8(tag->stream + 2);
 	list = list_of_viewers(&key);
 	if (!list)
-		return fr_up(skb, reason_no_viewers);
+		return fr_punt(skb, reason_no_viewers);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 48);
 	if (!front)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
@@ -576,7 +573,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct packet *pkt
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -594,7 +591,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct packet *pkt
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -642,26 +639,26 @@ static __always_inline int spread_ip(struct __sk_buff *skb, struct packet *pkt, 
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: tag: fields: [{name: "stream", bits: 24}, {name: "number", bits: 8}, {name... */
 	if ((void *)(tag + 1) > pkt->data_end || (v6 ? 68ULL : 48ULL) > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_no_match);
+		return fr_punt(skb, reason_no_match);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= (v6 ? 68 : 48)) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (v6)
 		return spread_fan2(skb, pkt);
 	return spread_fan1(skb, pkt);
@@ -680,17 +677,17 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 	/* programs: spread: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return spread_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return spread_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -292,41 +292,41 @@ SEC("tc") int prog_mark(struct __sk_buff *skb)
 
 	/* programs: mark: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress", stack: ["eth", "ipv4", "udp", "first", "inside", {second: "seco... */
 	__u32 why = check_eth(skb, pkt.data, data_end) ?:
 		check_ipv4(skb, pkt.data, data_end, 14, &ipv4_end) ?:
 		check_udp(skb, pkt.data, data_end, ipv4_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* first: fields: [ */
 	why = check_first(skb, pkt.data, data_end, udp_end, 42, &first_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* inside: fields: [{name: "value", bits: 16}] */
 	why = check_inside(skb, pkt.data, data_end, udp_end, first_end, 46, &pkt.second_start);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* second: fields: [{name: "value", bits: 16}] */
 	pkt.at_second_start = fr_pin(pkt.data + fr_bound(pkt.second_start, 0x7ff));
 	second = pkt.at_second_start;
 	if ((void *)(second + 1) > data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (pkt.second_start + 2 > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 
 	/* {when: "inside.value == 1", do: [{set: "inside.value": 2}, "pass"]}, */
 	if (be16(&inside->value) == 1) {
 		pkt.partial = fr_partial(skb);
 		if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40) ||
 		      (pkt.partial >> 16) >= pkt.second_start + 2))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		return mark_send(skb, &pkt);
 	}
 
@@ -334,6 +334,6 @@ SEC("tc") int prog_mark(struct __sk_buff *skb)
 	pkt.partial = fr_partial(skb);
 	if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40) ||
 	      (pkt.partial >> 16) >= pkt.second_start + 2))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	return mark_send_2(skb, &pkt);
 }

@@ -140,9 +140,8 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	if (second) {
 		if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > ip_end)
 			return reason_truncated;
-	} else {
-		if ((void *)(ipv6 + 1) > data_end)
-			return reason_truncated;
+	} else if ((void *)(ipv6 + 1) > data_end) {
+		return reason_truncated;
 	}
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return reason_ipv6_version;
@@ -215,7 +214,7 @@ static __always_inline int readdress_ipv6_send(struct __sk_buff *skb, struct pac
 
 	if (unlikely(len > pkt->ip_any_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_any_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
@@ -239,14 +238,13 @@ static __always_inline int readdress_ipv6_send(struct __sk_buff *skb, struct pac
 
 static __always_inline int shared_ipv6(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	struct hdr_ipv6 *ipv6 = pkt->data + (pkt->prog == PROG_OUT_OF ? (v6 ? 54 : 34) : 14);
-	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end,
-			       pkt->prog == PROG_OUT_OF ? (v6 ? 54 : 34) :
-			       14, &pkt->ip_any_end, pkt->prog == PROG_OUT_OF ? pkt->ip_end :
-			       0, pkt->prog == PROG_OUT_OF);
+	const int is_out_of = pkt->prog == PROG_OUT_OF;
+	struct hdr_ipv6 *ipv6 = pkt->data + (is_out_of ? (v6 ? 54 : 34) : 14);
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, is_out_of ? (v6 ? 54 : 34) :
+			       14, &pkt->ip_any_end, is_out_of ? pkt->ip_end : 0, is_out_of);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: n: networks: ["ip_any.dst"] */
 	/* lookup: n: networks: ["inner.dst"] */
@@ -256,25 +254,25 @@ static __always_inline int shared_ipv6(struct __sk_buff *skb, struct packet *pkt
 	fr_put_v6(key.dst.addr, ipv6->dst, 4);
 	pkt->n = find_networks(&key);
 	if (!pkt->n)
-		return fr_up(skb, pkt->prog + reason_no_networks);
-	if (pkt->prog == PROG_OUT_OF) {
+		return fr_punt(skb, pkt->prog + reason_no_networks);
+	if (is_out_of) {
 		/* do: [{pop: "ip"}, {send: {from: "n.local", to: "n.remote"}}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 	}
 
 	/* do: [{send: {from: "n.local", to: "n.remote"}}] */
 	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	pkt->payload_len = 0;
-	if (pkt->prog == PROG_OUT_OF)
+	if (is_out_of)
 		pkt->payload_len = pkt->ip_any_end - (v6 ? 94 : 74);
 	__u64 partial = fr_partial(skb);
-	if (pkt->prog == PROG_OUT_OF) {
+	if (is_out_of) {
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= (v6 ? 94 : 74) &&
 		       (partial & 0xffff) < (v6 ? 94ULL : 74ULL) + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		const __u32 headers_len = v6 ? 54 : 34;
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
@@ -288,12 +286,12 @@ static __always_inline int shared_ipv6(struct __sk_buff *skb, struct packet *pkt
 					ipv6_version_to_flow_label, ipv6_next_header_hop_limit);
 	}
 	if (!(partial == 0 || (partial >> 16) >= 54))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (!(skb->len <= pkt->ip_any_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_any_end ||
 	      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_any_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->n->hop_remote, skb->gso_size ? skb->gso_size + 40 :
 			      pkt->ip_any_end - 14)))
 		return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
@@ -341,7 +339,7 @@ static __always_inline int readdress_ipv4_any_send(struct __sk_buff *skb, struct
 
 	if (unlikely(len > pkt->ip_any_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_any_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 34 > (void *)(long)skb->data_end))
@@ -371,23 +369,23 @@ static __always_inline int readdress_ipv4_any(struct __sk_buff *skb, struct pack
 	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, 14, &ip_any_options_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	at_ip_any_options_end = fr_pin(pkt->data + fr_bound(ip_any_options_end, 0x7f));
 	if (at_ip_any_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != ip_any_options_end - 14)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_ihl);
 	pkt->ip_any_end = 14ULL + be16(&ipv4_any->total_length);
 	if (be16(&ipv4_any->total_length) < ip_any_options_end - 14 || pkt->ip_any_end > skb->len)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 14, ip_any_options_end - 14)))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_checksum);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, pkt->prog + reason_multicast);
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+			return fr_punt(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	}
 
 	/* lookup: n: networks: ["ip_any.dst"] */
@@ -397,19 +395,19 @@ static __always_inline int readdress_ipv4_any(struct __sk_buff *skb, struct pack
 	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
 	pkt->n = find_networks(&key);
 	if (!pkt->n)
-		return fr_up(skb, pkt->prog + reason_no_networks);
+		return fr_punt(skb, pkt->prog + reason_no_networks);
 
 	/* do: [{send: {from: "n.local", to: "n.remote"}}] */
 	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || !fr_is_v4(pkt->n->remote))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || (partial >> 16) >= ip_any_options_end))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (!(skb->len <= pkt->ip_any_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_any_end ||
 	      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_any_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->n->hop_remote,
 			      skb->gso_size ? skb->gso_size + (ip_any_options_end - 14) :
 			      pkt->ip_any_end - 14)))
@@ -432,19 +430,19 @@ SEC("tc") int prog_readdress(struct __sk_buff *skb)
 
 	/* readdress: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_READDRESS + reason_inactive);
+		return fr_punt(skb, PROG_READDRESS + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_READDRESS + why);
+		return fr_punt(skb, PROG_READDRESS + why);
 
 	/* stack: ["eth", "ip_any"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return readdress_ipv4_any(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return shared_ipv6(skb, &pkt, 0);
-	return fr_up(skb, PROG_READDRESS + reason_not_ip_any);
+	return fr_punt(skb, PROG_READDRESS + reason_not_ip_any);
 }
 
 /*
@@ -558,20 +556,20 @@ static __always_inline int out_of_ip_ipv4_any(struct __sk_buff *skb, struct pack
 				     34, &pkt->inner_options_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
 	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->inner_options_end > pkt->ip_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - (v6 ? 54 : 34))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_ihl);
 	__u64 inner_end = (v6 ? 54ULL : 34ULL) + be16(&ipv4_any->total_length);
 	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - (v6 ? 54 : 34) ||
 	    inner_end > pkt->ip_end)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, v6 ? 54 : 34, pkt->inner_options_end - (v6 ? 54 : 34))))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_checksum);
 
 	/* lookup: n: networks: ["inner.dst"] */
 	struct key_networks key __attribute__((aligned(8))) = {};
@@ -580,25 +578,23 @@ static __always_inline int out_of_ip_ipv4_any(struct __sk_buff *skb, struct pack
 	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
 	pkt->n = find_networks(&key);
 	if (!pkt->n)
-		return fr_up(skb, pkt->prog + reason_no_networks);
+		return fr_punt(skb, pkt->prog + reason_no_networks);
 
 	/* do: [{pop: "ip"}, {send: {from: "n.local", to: "n.remote"}}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || !fr_is_v4(pkt->n->remote))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	pkt->payload_len = inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->inner_options_end &&
 	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->n->hop_remote,
 			      pkt->inner_options_end + (pkt->payload_len - (v6 ? 54 : 34)))))
 		return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
-	if (v6)
-		return out_of_ip_ipv4_send(skb, pkt, 1);
-	return out_of_ip_ipv4_send(skb, pkt, 0);
+	return out_of_ip_ipv4_send(skb, pkt, v6);
 }
 
 static __always_inline int out_of_ipv4(struct __sk_buff *skb, struct packet *pkt)
@@ -607,14 +603,14 @@ static __always_inline int out_of_ipv4(struct __sk_buff *skb, struct packet *pkt
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* stack: ["eth", "ip", {inner: "ip_any"}] */
 	if (be8(&ipv4->protocol) == IPPROTO_IPIP)
 		return out_of_ip_ipv4_any(skb, pkt, 0);
 	if (be8(&ipv4->protocol) == IPPROTO_IPV6)
 		return shared_ipv6(skb, pkt, 0);
-	return fr_up(skb, pkt->prog + reason_not_inner);
+	return fr_punt(skb, pkt->prog + reason_not_inner);
 }
 
 static __always_inline int out_of_ipv6(struct __sk_buff *skb, struct packet *pkt)
@@ -623,14 +619,14 @@ static __always_inline int out_of_ipv6(struct __sk_buff *skb, struct packet *pkt
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end, 0, 0);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* stack: ["eth", "ip", {inner: "ip_any"}] */
 	if (be8(&ipv6->next_header) == IPPROTO_IPIP)
 		return out_of_ip_ipv4_any(skb, pkt, 1);
 	if (be8(&ipv6->next_header) == IPPROTO_IPV6)
 		return shared_ipv6(skb, pkt, 1);
-	return fr_up(skb, pkt->prog + reason_not_inner);
+	return fr_punt(skb, pkt->prog + reason_not_inner);
 }
 
 SEC("tc") int prog_out_of(struct __sk_buff *skb)
@@ -648,17 +644,17 @@ SEC("tc") int prog_out_of(struct __sk_buff *skb)
 
 	/* out_of: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_OUT_OF + reason_inactive);
+		return fr_punt(skb, PROG_OUT_OF + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_OUT_OF + why);
+		return fr_punt(skb, PROG_OUT_OF + why);
 
 	/* stack: ["eth", "ip", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return out_of_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return out_of_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_OUT_OF + reason_not_ip);
+	return fr_punt(skb, PROG_OUT_OF + reason_not_ip);
 }

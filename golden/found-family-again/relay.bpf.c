@@ -170,10 +170,8 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 		return reason_ipv6_payload_length;
 	if (skb->gso_size != 0)
 		return reason_gso_packet;
-	if (!second) {
-		if (inner_end != ip_end)
-			return reason_more_data;
-	}
+	if (!second && inner_end != ip_end)
+		return reason_more_data;
 	__u64 payload_len = inner_end - (at + sizeof(*ipv6));
 
 	*end = payload_len;
@@ -205,10 +203,8 @@ static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, voi
 		return reason_ipv4_checksum;
 	if (skb->gso_size != 0)
 		return reason_gso_packet;
-	if (second) {
-		if (inner_end != ip_end)
-			return reason_more_data;
-	}
+	if (second && inner_end != ip_end)
+		return reason_more_data;
 	__u64 payload_len = inner_end - (at + sizeof(*ipv4));
 
 	*end = payload_len;
@@ -246,10 +242,8 @@ static __always_inline int unwrap_ipv6_ip_send(struct __sk_buff *skb, struct pac
 			    pkt->payload_len, 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fault);
-	if (v6) {
-		if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
+	if (v6 && unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -330,10 +324,8 @@ static __always_inline int unwrap_ipv4_ip_send(struct __sk_buff *skb, struct pac
 			    pkt->payload_len + 20, 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fault);
-	if (!v6) {
-		if (unlikely(pkt->data + 34 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
+	if (!v6 && unlikely(pkt->data + 34 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -395,7 +387,7 @@ static __always_inline int unwrap_ip_ip(struct __sk_buff *skb, struct packet *pk
 				   35, &pkt->payload_len, v6_2);
 	}
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* do: [{pop: "shim"}, {pop: "ip"}, {send: {from: "ip.dst", to: "ip.src"}}] */
 	__u64 partial = fr_partial(skb);
@@ -403,7 +395,7 @@ static __always_inline int unwrap_ip_ip(struct __sk_buff *skb, struct packet *pk
 	      ((partial >> 16) >= (v6 ? (v6_2 ? 95 : 75) : v6_2 ? 75 : 55) &&
 	       (partial & 0xffff) < (v6 ? (v6_2 ? 95ULL : 75ULL) : v6_2 ? 75ULL : 55ULL) +
 	       pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = v6_2 ? AF_INET6 : AF_INET;
 	if (v6_2) {
@@ -420,9 +412,9 @@ static __always_inline int unwrap_ip_ip(struct __sk_buff *skb, struct packet *pk
 		fib->dst[0] = ld32(ipv4->src);
 	}
 	if (fr_route(skb, fib, (v6_2 ? 40ULL : 20ULL) + pkt->payload_len, hop))
-		return fr_up(skb, reason_too_big);
+		return fr_punt(skb, reason_too_big);
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb, fr_unrouted(hop, reason_not_forwarded, reason_unreachable));
+		return fr_punt(skb, fr_unrouted(hop, reason_not_forwarded, reason_unreachable));
 	if (v6) {
 		if (v6_2)
 			return unwrap_ipv6_ip_send(skb, pkt, hop, fib, 1);
@@ -443,17 +435,17 @@ static __always_inline int unwrap_ip(struct __sk_buff *skb, struct packet *pkt, 
 	else
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: shim: fields: [{name: "kind", bits: 8, is: 1}] */
 	if ((void *)(shim + 1) > pkt->data_end || (v6 ? 55ULL : 35ULL) > pkt->ip_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (be8(&shim->kind) != 1)
-		return fr_up(skb, reason_shim_kind);
+		return fr_punt(skb, reason_shim_kind);
 
 	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
 	if (pkt->data + (v6 ? 63 : 43) > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if ((be8(pkt->data + (v6 ? 55 : 35)) >> 4) == 4 &&
 	    (be8(pkt->data + (v6 ? 55 : 35)) & 15) == 5 &&
 	    (be8(pkt->data + (v6 ? 61 : 41)) >> 7) == 0 &&
@@ -462,7 +454,7 @@ static __always_inline int unwrap_ip(struct __sk_buff *skb, struct packet *pkt, 
 		return unwrap_ip_ip(skb, pkt, 0, v6);
 	if ((be8(pkt->data + (v6 ? 55 : 35)) >> 4) == 6)
 		return unwrap_ip_ip(skb, pkt, 1, v6);
-	return fr_up(skb, reason_not_inner);
+	return fr_punt(skb, reason_not_inner);
 }
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
@@ -478,17 +470,17 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 
 	/* programs: unwrap: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return unwrap_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return unwrap_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -121,19 +121,19 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 
 static __always_inline int shared_send(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_larger = pkt->prog == PROG_LARGER;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + (pkt->prog == PROG_LARGER ? 14 : 62);
+	struct hdr_ipv6 *ipv6_2 = pkt->data + (is_larger ? 14 : 62);
 	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
-	const __u32 headers_len = pkt->prog == PROG_LARGER ? 62 :
-		102, new_headers_len = pkt->prog == PROG_LARGER ? 65 : 102;
+	const __u32 headers_len = is_larger ? 62 : 102, new_headers_len = is_larger ? 65 : 102;
 	__be16 ipv6_next_header_hop_limit = 0;
 	__be32 eth_dst = 0;
 	__be16 eth_dst_2 = 0;
 	__be64 eth_src_eth_src_eth_type;
 
-	if (pkt->prog == PROG_LARGER) {
+	if (is_larger) {
 		eth_dst = ld32(eth->dst);
 		eth_dst_2 = ld16(eth->dst + 4);
 		eth_src_eth_src_eth_type = ld64(eth->src);
@@ -147,27 +147,26 @@ static __always_inline int shared_send(struct __sk_buff *skb, struct packet *pkt
 	__be64 ipv6_dst = ld64(ipv6_2->dst);
 	__be64 ipv6_dst_2 = ld64(ipv6_2->dst + 8);
 	__be16 udp_src_port;
-	if (pkt->prog == PROG_LARGER)
+	if (is_larger)
 		udp_src_port = ld16(&udp->dst_port);
 	else
 		udp_src_port = bpf_htons(be8(&ipv6->next_header));
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	__u64 udp_pseudo = (__u64)fr_add128(ld128(ipv6_2->src)) + fr_add128(ld128(ipv6_2->dst)) +
-		bpf_htons((pkt->prog == PROG_LARGER ? pkt->payload_len_2 : pkt->inner_end - 102) +
-			  (pkt->prog == PROG_LARGER ? 51 : 8)) + bpf_htons(IPPROTO_UDP);
+		bpf_htons((is_larger ? pkt->payload_len_2 : pkt->inner_end - 102) +
+			  (is_larger ? 51 : 8)) + bpf_htons(IPPROTO_UDP);
 
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->prog == PROG_LARGER ? pkt->payload_len_2 + 40 :
+	int err = fr_resize(skb, headers_len, new_headers_len, is_larger ? pkt->payload_len_2 + 40 :
 			    pkt->payload_len, 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (pkt->prog == PROG_LARGER) {
+		if (is_larger) {
 			if (1)
 				csum = fr_complete_shifted(csum);
 			csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -178,10 +177,10 @@ static __always_inline int shared_send(struct __sk_buff *skb, struct packet *pkt
 	}
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6_2 = pkt->data + (pkt->prog == PROG_LARGER ? 14 : 54);
-	struct hdr_udp *new_udp = pkt->data + (pkt->prog == PROG_LARGER ? 54 : 94);
+	struct hdr_ipv6 *new_ipv6_2 = pkt->data + (is_larger ? 14 : 54);
+	struct hdr_udp *new_udp = pkt->data + (is_larger ? 54 : 94);
 	struct hdr_shim *new_shim = pkt->data + 62;
-	if (pkt->prog == PROG_LARGER) {
+	if (is_larger) {
 		st32(new_eth->dst, eth_dst);
 		st16(new_eth->dst + 4, eth_dst_2);
 		st64(new_eth->src, eth_src_eth_src_eth_type);
@@ -191,8 +190,8 @@ static __always_inline int shared_send(struct __sk_buff *skb, struct packet *pkt
 	}
 	st32(new_ipv6_2->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6_2->payload_length,
-	     bpf_htons((pkt->prog == PROG_LARGER ? pkt->payload_len_2 : pkt->inner_end - 102) +
-		       (pkt->prog == PROG_LARGER ? 51 : 8)));
+	     bpf_htons((is_larger ? pkt->payload_len_2 : pkt->inner_end - 102) +
+		       (is_larger ? 51 : 8)));
 	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit_2);
 	st64(new_ipv6_2->src, ipv6_src);
 	st64(new_ipv6_2->src + 8, ipv6_src_2);
@@ -201,24 +200,21 @@ static __always_inline int shared_send(struct __sk_buff *skb, struct packet *pkt
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x1b58));
 	st16(&new_udp->length,
-	     bpf_htons((pkt->prog == PROG_LARGER ? pkt->payload_len_2 : pkt->inner_end - 102) +
-		       (pkt->prog == PROG_LARGER ? 51 : 8)));
-	if (pkt->prog == PROG_LARGER) {
+	     bpf_htons((is_larger ? pkt->payload_len_2 : pkt->inner_end - 102) +
+		       (is_larger ? 51 : 8)));
+	if (is_larger) {
 		st8(new_shim->id, 0);
 		st16(new_shim->id + 1, bpf_htons(7));
 	}
 	st16(&new_udp->checksum, 0);
-	udp_pseudo += fr_sum_whole(skb, pkt->prog == PROG_LARGER ? 54 :
-				   94, skb->len - (pkt->prog == PROG_LARGER ? 54 : 94),
-				   fr_partial(skb));
+	udp_pseudo += fr_sum_whole(skb, is_larger ? 54 :
+				   94, skb->len - (is_larger ? 54 : 94), fr_partial(skb));
 	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-	if (pkt->prog == PROG_LARGER) {
+	if (is_larger) {
 		fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	} else {
-		if (unlikely(csum >= 0)) {
-			csum = fr_complete_with(skb, csum, 82, 20);
-			fr_complete(skb, csum, 18, 64);
-		}
+	} else if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 82, 20);
+		fr_complete(skb, csum, 18, 64);
 	}
 
 	/* What a device has verified may have been the checksum of a header that has gone. */
@@ -252,53 +248,53 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 
 	/* inside: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_INSIDE + reason_inactive);
+		return fr_punt(skb, PROG_INSIDE + reason_inactive);
 
 	/* hook: "tc/egress" */
 	if (skb->vlan_present)
-		return fr_up(skb, PROG_INSIDE + reason_vlan_tag);
+		return fr_punt(skb, PROG_INSIDE + reason_vlan_tag);
 	if ((void *)(eth + 1) > pkt.data_end)
-		return fr_up(skb, PROG_INSIDE + reason_truncated);
+		return fr_punt(skb, PROG_INSIDE + reason_truncated);
 
 	/* stack: ["eth", "ipv6", "udp", {inner: "ipv6"}] */
 	if (be16(&eth->type) != ETH_P_IPV6)
-		return fr_up(skb, PROG_INSIDE + reason_not_ipv6);
+		return fr_punt(skb, PROG_INSIDE + reason_not_ipv6);
 	__u32 why = check_ipv6(skb, pkt.data, pkt.data_end, 14, &ipv6_end) ?:
 		check_udp(skb, pkt.data, pkt.data_end, ipv6_end, 54, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_INSIDE + why);
+		return fr_punt(skb, PROG_INSIDE + why);
 	if ((void *)(ipv6_2 + 1) > pkt.data_end || 102ULL > udp_end)
-		return fr_up(skb, PROG_INSIDE + reason_truncated);
+		return fr_punt(skb, PROG_INSIDE + reason_truncated);
 	if ((be8(ipv6_2->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, PROG_INSIDE + reason_ipv6_version);
+		return fr_punt(skb, PROG_INSIDE + reason_ipv6_version);
 	if (fr_is_v4(ipv6_2->src) || fr_is_v4(ipv6_2->dst))
-		return fr_up(skb, PROG_INSIDE + reason_mapped_address);
+		return fr_punt(skb, PROG_INSIDE + reason_mapped_address);
 	pkt.inner_end = 102ULL + be16(&ipv6_2->payload_length);
 	if (pkt.inner_end > udp_end)
-		return fr_up(skb, PROG_INSIDE + reason_ipv6_payload_length);
+		return fr_punt(skb, PROG_INSIDE + reason_ipv6_payload_length);
 
 	/* do: [{pop: "udp"}, {push: udp: {src_port: "ipv6.next_header", dst_port: 7000}}, "pa... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_INSIDE + reason_gso_packet);
+		return fr_punt(skb, PROG_INSIDE + reason_gso_packet);
 	if (be16(&udp->checksum) == 0 ||
 	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 		       bpf_htons(be16(&udp->length)) +
 		       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
-		return fr_up(skb, PROG_INSIDE + reason_udp_checksum);
+		return fr_punt(skb, PROG_INSIDE + reason_udp_checksum);
 	pkt.payload_len = udp_end - 102;
 	if (pkt.payload_len + 48 > 0xffff || pkt.inner_end - 102 + 8 > 0xffff ||
 	    pkt.inner_end - 102 + 8 > 0xffff)
-		return fr_up(skb, PROG_INSIDE + reason_length);
+		return fr_punt(skb, PROG_INSIDE + reason_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + pkt.payload_len - 1)))
-		return fr_up(skb, PROG_INSIDE + reason_partial_checksum);
+		return fr_punt(skb, PROG_INSIDE + reason_partial_checksum);
 	if (pkt.inner_end - 102 != pkt.payload_len)
-		return fr_up(skb, PROG_INSIDE + reason_padding);
+		return fr_punt(skb, PROG_INSIDE + reason_padding);
 	if (pkt.payload_len + 8 > 0x4000)
-		return fr_up(skb, PROG_INSIDE + reason_too_big);
+		return fr_punt(skb, PROG_INSIDE + reason_too_big);
 	return shared_send(skb, &pkt);
 }
 
@@ -336,12 +332,11 @@ static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, voi
 			       bpf_htons(be16(&udp->length)) +
 			       fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb))))
 			return reason_udp_checksum;
-	} else {
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-			return reason_udp_checksum;
+	} else if (!(be16(&udp->checksum) == 0 ||
+		     fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+			       bpf_htons(be16(&udp->length)) +
+			       fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb))))) {
+		return reason_udp_checksum;
 	}
 	__u64 payload_len = udp_end - (at + sizeof(*ipv6_2));
 	if (payload_len + (second ? 51 : 71) > 0xffff || payload_len + 51 > 0xffff)
@@ -395,7 +390,7 @@ static __always_inline int larger_ipv4_send(struct __sk_buff *skb, struct packet
 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	__u64 udp_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 		bpf_htons(pkt->payload_len_2 + 51) + bpf_htons(IPPROTO_UDP);
 
@@ -463,18 +458,18 @@ static __always_inline int larger_ip(struct __sk_buff *skb, struct packet *pkt, 
 			check_ipv6_2(skb, pkt->data, pkt->data_end, udp_end, 42,
 				     &pkt->payload_len_2, 0);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* "pass", */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= (v6 ? 102 : 82) &&
 	       (partial & 0xffff) < (v6 ? 102ULL : 82ULL) + pkt->payload_len_2 - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 
 	/* {push: {udp: {src_port: "udp.dst_port", dst_port: 7000, checksum: "computed"}, befo... */
 	if (pkt->payload_len_2 + 51 > 0x4000)
-		return fr_up(skb, pkt->prog + reason_too_big);
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (v6)
 		return shared_send(skb, pkt);
 	return larger_ipv4_send(skb, pkt);
@@ -495,18 +490,18 @@ SEC("tc") int prog_larger(struct __sk_buff *skb)
 
 	/* larger: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_LARGER + reason_inactive);
+		return fr_punt(skb, PROG_LARGER + reason_inactive);
 
 	/* hook: "tc/egress" */
 	if (skb->vlan_present)
-		return fr_up(skb, PROG_LARGER + reason_vlan_tag);
+		return fr_punt(skb, PROG_LARGER + reason_vlan_tag);
 	if ((void *)(eth + 1) > pkt.data_end)
-		return fr_up(skb, PROG_LARGER + reason_truncated);
+		return fr_punt(skb, PROG_LARGER + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", {inner: "ipv6"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return larger_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return larger_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_LARGER + reason_not_ip);
+	return fr_punt(skb, PROG_LARGER + reason_not_ip);
 }

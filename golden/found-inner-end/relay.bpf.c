@@ -148,11 +148,12 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 static __always_inline int untag_vlan_in_the_metadata_send(struct __sk_buff *skb,
 							   struct packet *pkt)
 {
+	const int is_untag_tcp = pkt->prog == PROG_UNTAG_TCP;
 	struct hdr_ipv6 *ipv6 = pkt->data + 34;
 	struct hdr_udp *udp = pkt->data + 74;
 	struct hdr_tcp *tcp = pkt->data + 74;
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = pkt->prog == PROG_UNTAG_TCP ? 90 : 80;
+	const __u32 udp_checksum_at = is_untag_tcp ? 90 : 80;
 
 	/* udp.checksum */
 	/* tcp.checksum */
@@ -160,7 +161,7 @@ static __always_inline int untag_vlan_in_the_metadata_send(struct __sk_buff *skb
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = 0;
 	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_UNTAG_TCP) {
+	if (is_untag_tcp) {
 		__u64 tcp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 			bpf_htons(pkt->inner_end - 74) + bpf_htons(IPPROTO_TCP);
 		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&tcp->checksum),
@@ -173,7 +174,7 @@ static __always_inline int untag_vlan_in_the_metadata_send(struct __sk_buff *skb
 				   udp_old_pseudo, ld16(&udp->dst_port));
 	}
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
-	if (pkt->prog == PROG_UNTAG_TCP) {
+	if (is_untag_tcp) {
 		__u64 tcp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 			bpf_htons(pkt->inner_end - 74) + bpf_htons(IPPROTO_TCP);
 		fr_csum_set(&udp_csum, tcp_new_pseudo, 0x900);
@@ -186,7 +187,7 @@ static __always_inline int untag_vlan_in_the_metadata_send(struct __sk_buff *skb
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, pkt->prog == PROG_UNTAG_TCP ? 14 : 4);
+		csum = fr_complete_without(skb, csum, 78, is_untag_tcp ? 14 : 4);
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
@@ -194,7 +195,7 @@ static __always_inline int untag_vlan_in_the_metadata_send(struct __sk_buff *skb
 	struct hdr_tcp *new_tcp = pkt->data + 74;
 
 	st16(&new_eth->type, bpf_htons(0x800));
-	if (pkt->prog == PROG_UNTAG_TCP) {
+	if (is_untag_tcp) {
 		st16(&new_tcp->dst_port, bpf_htons(9));
 		st16(&new_tcp->checksum, fr_csum_field(&udp_csum));
 		if (fr_finish(skb, udp_checksum_at, &udp_csum, 0))
@@ -206,7 +207,7 @@ static __always_inline int untag_vlan_in_the_metadata_send(struct __sk_buff *skb
 			return fr_drop(len, pkt->prog + reason_fault);
 	}
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, pkt->prog == PROG_UNTAG_TCP ? 14 : 4);
+		csum = fr_complete_with(skb, csum, 78, is_untag_tcp ? 14 : 4);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
@@ -220,14 +221,14 @@ static __always_inline int untag_vlan_in_the_metadata_send(struct __sk_buff *skb
 
 static __always_inline int untag_vlan_send(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_untag_tcp = pkt->prog == PROG_UNTAG_TCP;
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 38;
 	struct hdr_udp *udp = pkt->data + 78;
 	struct hdr_tcp *tcp = pkt->data + 78;
 	__u32 len = skb->len;
-	const __u32 headers_len = 18, new_headers_len = 14,
-		udp_checksum_at = pkt->prog == PROG_UNTAG_TCP ? 94 :
-		84, udp_new_checksum_at = pkt->prog == PROG_UNTAG_TCP ? 90 : 80;
+	const __u32 headers_len = 18, new_headers_len = 14, udp_checksum_at = is_untag_tcp ? 94 :
+		84, udp_new_checksum_at = is_untag_tcp ? 90 : 80;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
@@ -239,7 +240,7 @@ static __always_inline int untag_vlan_send(struct __sk_buff *skb, struct packet 
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	struct fr_csum udp_csum;
 	struct fr_csum tcp_csum;
-	if (pkt->prog == PROG_UNTAG_TCP) {
+	if (is_untag_tcp) {
 		__u64 tcp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 			bpf_htons(pkt->inner_end - 78) + bpf_htons(IPPROTO_TCP);
 		tcp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&tcp->checksum),
@@ -259,19 +260,17 @@ static __always_inline int untag_vlan_send(struct __sk_buff *skb, struct packet 
 	}
 
 	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len +
-			    (pkt->prog == PROG_UNTAG_TCP ? pkt->tcp_options_end - 18 : 68),
+			    pkt->payload_len + (is_untag_tcp ? pkt->tcp_options_end - 18 : 68),
 			    FR_POP_INNER, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-	if (unlikely(pkt->data +
-		     (pkt->prog == PROG_UNTAG_TCP ? 92 : 82) > (void *)(long)skb->data_end))
+	if (unlikely(pkt->data + (is_untag_tcp ? 92 : 82) > (void *)(long)skb->data_end))
 		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, pkt->prog == PROG_UNTAG_TCP ? 14 : 4);
+		csum = fr_complete_without(skb, csum, 78, is_untag_tcp ? 14 : 4);
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
@@ -283,7 +282,7 @@ static __always_inline int untag_vlan_send(struct __sk_buff *skb, struct packet 
 	st32(new_eth->src, eth_src);
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, bpf_htons(0x800));
-	if (pkt->prog == PROG_UNTAG_TCP) {
+	if (is_untag_tcp) {
 		st16(&new_tcp->dst_port, bpf_htons(9));
 		st16(&new_tcp->checksum, fr_csum_field(&tcp_csum));
 		if (fr_finish(skb, udp_new_checksum_at, &tcp_csum, 0))
@@ -295,7 +294,7 @@ static __always_inline int untag_vlan_send(struct __sk_buff *skb, struct packet 
 			return fr_drop(len, pkt->prog + reason_fault);
 	}
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, pkt->prog == PROG_UNTAG_TCP ? 14 : 4);
+		csum = fr_complete_with(skb, csum, 78, is_untag_tcp ? 14 : 4);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
@@ -367,18 +366,18 @@ static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb, str
 
 	/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "udp"] */
 	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, pkt->prog + reason_not_outer);
+		return fr_punt(skb, pkt->prog + reason_not_outer);
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
 		check_ipv6(skb, pkt->data, pkt->data_end, outer_end, 34, &inner_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, inner_end, 74, &udp_end, 0, 0);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* do: [{set: "udp.dst_port": 9}, {pop: "vlan"}, "pass"] */
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(74, 80) ||
 	      (pkt->partial >> 16) >= 82))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	return untag_vlan_in_the_metadata_send(skb, pkt);
 }
 
@@ -389,26 +388,26 @@ static __always_inline int untag_vlan(struct __sk_buff *skb, struct packet *pkt)
 	__u64 outer_end, inner_end;
 
 	if ((void *)(vlan + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "udp"] */
 	if (be16(&vlan->type) != 0x800)
-		return fr_up(skb, pkt->prog + reason_not_outer);
+		return fr_punt(skb, pkt->prog + reason_not_outer);
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &outer_end) ?:
 		check_ipv6(skb, pkt->data, pkt->data_end, outer_end, 38, &inner_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, inner_end, 78, &pkt->payload_len,
 			  outer_end, 1);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* do: [{set: "udp.dst_port": 9}, {pop: "vlan"}, "pass"] */
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(78, 84) ||
 	      ((pkt->partial_2 >> 16) >= 86 &&
 	       (pkt->partial_2 & 0xffff) < 86ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	return untag_vlan_send(skb, pkt);
 }
 
@@ -427,12 +426,12 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 
 	/* untag: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_UNTAG + reason_inactive);
+		return fr_punt(skb, PROG_UNTAG + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_UNTAG + why);
+		return fr_punt(skb, PROG_UNTAG + why);
 
 	/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "udp"] */
 	if (skb->vlan_present &&
@@ -440,7 +439,7 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 		return untag_vlan_in_the_metadata(skb, &pkt);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
 		return untag_vlan(skb, &pkt);
-	return fr_up(skb, PROG_UNTAG + reason_not_vlan);
+	return fr_punt(skb, PROG_UNTAG + reason_not_vlan);
 }
 
 /*
@@ -499,15 +498,15 @@ static __always_inline int untag_tcp_vlan_in_the_metadata(struct __sk_buff *skb,
 
 	if (second) {
 		if ((void *)(vlan + 1) > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 
 		/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "tcp"] */
 		if (be16(&vlan->type) != 0x800)
-			return fr_up(skb, pkt->prog + reason_not_outer);
+			return fr_punt(skb, pkt->prog + reason_not_outer);
 	} else {
 		/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "tcp"] */
 		if (be16(&eth->type) != ETH_P_IP)
-			return fr_up(skb, pkt->prog + reason_not_outer);
+			return fr_punt(skb, pkt->prog + reason_not_outer);
 	}
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, second ? 18 : 14, &outer_end) ?:
 		check_ipv6_2(skb, pkt->data, pkt->data_end, outer_end, second ? 38 :
@@ -515,19 +514,19 @@ static __always_inline int untag_tcp_vlan_in_the_metadata(struct __sk_buff *skb,
 			     check_tcp(skb, pkt->data, pkt->data_end, pkt->inner_end, second ? 78 :
 				       74, &pkt->tcp_options_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	at_tcp_options_end = fr_pin(pkt->data + fr_bound(pkt->tcp_options_end, 0xff));
 	if (at_tcp_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->tcp_options_end > pkt->inner_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != pkt->tcp_options_end - (second ? 78 : 74))
-		return fr_up(skb, pkt->prog + reason_tcp_data_offset);
+		return fr_punt(skb, pkt->prog + reason_tcp_data_offset);
 	pkt->payload_len = 0;
 	if (second) {
 		/* do: [{set: "tcp.dst_port": 9}, {pop: "vlan"}, "pass"] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		pkt->payload_len = outer_end - pkt->tcp_options_end;
 	}
 
@@ -537,12 +536,12 @@ static __always_inline int untag_tcp_vlan_in_the_metadata(struct __sk_buff *skb,
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(78, 94) ||
 		      ((pkt->partial >> 16) >= pkt->tcp_options_end &&
 		       (pkt->partial & 0xffff) < pkt->tcp_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		return untag_vlan_send(skb, pkt);
 	}
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(74, 90) ||
 	      (pkt->partial >> 16) >= pkt->tcp_options_end))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	return untag_vlan_in_the_metadata_send(skb, pkt);
 }
 
@@ -561,12 +560,12 @@ SEC("tc") int prog_untag_tcp(struct __sk_buff *skb)
 
 	/* untag_tcp: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_UNTAG_TCP + reason_inactive);
+		return fr_punt(skb, PROG_UNTAG_TCP + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_UNTAG_TCP + why);
+		return fr_punt(skb, PROG_UNTAG_TCP + why);
 
 	/* stack: ["eth", "vlan", {outer: "ipv4"}, {inner: "ipv6"}, "tcp"] */
 	if (skb->vlan_present &&
@@ -574,5 +573,5 @@ SEC("tc") int prog_untag_tcp(struct __sk_buff *skb)
 		return untag_tcp_vlan_in_the_metadata(skb, &pkt, 0);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
 		return untag_tcp_vlan_in_the_metadata(skb, &pkt, 1);
-	return fr_up(skb, PROG_UNTAG_TCP + reason_not_vlan);
+	return fr_punt(skb, PROG_UNTAG_TCP + reason_not_vlan);
 }

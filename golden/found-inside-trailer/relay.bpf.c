@@ -257,19 +257,19 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, struct packet *pkt)
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* seal: { */
 	why = check_seal(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->payload_len);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* do: [{push: shim: {}}, "pass"] */
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 	      ((pkt->partial >> 16) >= 46 &&
 	       (pkt->partial & 0xffff) < 46ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	return wrap_ipv4_send(skb, pkt);
 }
 
@@ -397,21 +397,21 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, struct packet *pkt)
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* seal: { */
 	why = check_seal_2(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->payload_len);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* do: [{push: shim: {}}, "pass"] */
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 	      ((pkt->partial >> 16) >= 66 &&
 	       (pkt->partial & 0xffff) < 66ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+		return fr_punt(skb, reason_udp_checksum);
 	return wrap_ipv6_send(skb, pkt);
 }
 
@@ -428,17 +428,17 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 	/* programs: wrap: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "seal"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return wrap_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return wrap_ipv6(skb, &pkt);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

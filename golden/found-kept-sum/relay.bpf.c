@@ -277,15 +277,13 @@ static __always_inline int forward_vlan_in_the_metadata_ip_send(struct __sk_buff
 			return fr_failed(skb, len, err, reason_fault);
 		if (unlikely(pkt->data + (v6 ? 22 : 26) > (void *)(long)skb->data_end))
 			return fr_drop(len, reason_fault);
-	} else {
-		if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-			if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-				return fr_up(skb, reason_no_memory);
+	} else if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_punt(skb, reason_no_memory);
 
-			pkt->data = (void *)(long)skb->data;
-			if (unlikely(pkt->data + (v6 ? 22 : 26) > (void *)(long)skb->data_end))
-				return fr_drop(len, reason_fault);
-		}
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + (v6 ? 22 : 26) > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, v6 ? 8 : 12);
@@ -340,32 +338,31 @@ static __always_inline int forward_vlan_in_the_metadata_ip(struct __sk_buff *skb
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, second ? 38 :
 				  34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: unit: fields: [ */
 	why = check_unit(skb, pkt->data, pkt->data_end, udp_end, second ? (v6 ? 66 : 46) : v6 ? 62 :
 			 42);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: r: routes: ["ip.dst"] */
 	struct key_routes key __attribute__((aligned(8))) = {};
-	if (v6) {
+	if (v6)
 		fr_put_v6(key.addr, ipv6->dst, 0);
-	} else {
+	else
 		fr_put_v4(key.addr, ld32(ipv4->dst));
-	}
 	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_no_routes, reason_changing);
 	if (v6) {
 		/* do: [{send: via: "r.hop"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_hop_limit);
+			return fr_punt(skb, reason_hop_limit);
 	} else {
 		/* do: [{send: via: "r.hop"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, reason_hop_limit);
+			return fr_punt(skb, reason_hop_limit);
 	}
 	if (second) {
 		pkt->payload_len = pkt->ip_end - (v6 ? 70 : 50);
@@ -373,17 +370,15 @@ static __always_inline int forward_vlan_in_the_metadata_ip(struct __sk_buff *skb
 		if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 58 : 38, v6 ? 64 : 44) ||
 		      ((partial >> 16) >= (v6 ? 70 : 50) &&
 		       (partial & 0xffff) < (v6 ? 70ULL : 50ULL) + pkt->payload_len - 1)))
-			return fr_up(skb, reason_partial_checksum);
-		if (v6) {
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_udp_checksum);
-		}
+			return fr_punt(skb, reason_partial_checksum);
+		if (v6 && be16(&udp->checksum) == 0)
+			return fr_punt(skb, reason_udp_checksum);
 		if (unlikely(!fr_fits(&pkt->r->hop.hop, (v6 ? 52ULL : 32ULL) + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r->hop.hop, reason_too_big);
 		return forward_vlan_in_the_metadata_ip_send(skb, pkt, 1, v6);
 	}
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r->hop.hop, pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->r->hop.hop, reason_too_big);
 	return forward_vlan_in_the_metadata_ip_send(skb, pkt, 0, v6);
@@ -398,7 +393,7 @@ static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, s
 		return forward_vlan_in_the_metadata_ip(skb, pkt, 0, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return forward_vlan_in_the_metadata_ip(skb, pkt, 0, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }
 
 static __always_inline int forward_vlan(struct __sk_buff *skb, struct packet *pkt)
@@ -406,14 +401,14 @@ static __always_inline int forward_vlan(struct __sk_buff *skb, struct packet *pk
 	struct hdr_vlan *vlan = pkt->data + 14;
 
 	if ((void *)(vlan + 1) > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
 	if (be16(&vlan->type) == 0x800)
 		return forward_vlan_in_the_metadata_ip(skb, pkt, 1, 0);
 	if (be16(&vlan->type) == 0x86dd)
 		return forward_vlan_in_the_metadata_ip(skb, pkt, 1, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
@@ -430,12 +425,12 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 	/* programs: forward: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
 	if (skb->vlan_present &&
@@ -443,5 +438,5 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		return forward_vlan_in_the_metadata(skb, &pkt);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
 		return forward_vlan(skb, &pkt);
-	return fr_up(skb, reason_not_vlan);
+	return fr_punt(skb, reason_not_vlan);
 }

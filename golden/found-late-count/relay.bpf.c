@@ -210,10 +210,10 @@ static __always_inline int framed_send(struct __sk_buff *skb, struct packet *pkt
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_up(skb, pkt->prog + reason_refused_left);
+		return fr_punt(skb, pkt->prog + reason_refused_left);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_up(skb, pkt->prog + reason_contended);
+		return fr_punt(skb, pkt->prog + reason_contended);
 	__u64 by0 = be8(&cost->rest_units) & 15;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 	__u8 cost_rest_units = ((be8(&cost->rest_units) >> 4) << 4) | 1;
@@ -239,7 +239,7 @@ static __always_inline int framed_send(struct __sk_buff *skb, struct packet *pkt
 	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0)) {
 			fr_refund(credit0, spent0);
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 		}
 
 		pkt->data = (void *)(long)skb->data;
@@ -291,22 +291,22 @@ SEC("tc") int prog_framed(struct __sk_buff *skb)
 
 	/* framed: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_FRAMED + reason_inactive);
+		return fr_punt(skb, PROG_FRAMED + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, data_end) ?:
 		check_ipv4(skb, pkt.data, data_end, 14, &pkt.ipv4_end) ?:
 		check_udp(skb, pkt.data, data_end, pkt.ipv4_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_FRAMED + why);
+		return fr_punt(skb, PROG_FRAMED + why);
 
 	/* headers: cost: { */
 	if ((void *)(cost + 1) > data_end || 43ULL > udp_end)
-		return fr_up(skb, PROG_FRAMED + reason_truncated);
+		return fr_punt(skb, PROG_FRAMED + reason_truncated);
 
 	/* stack: ["eth", "ipv4", "udp", "cost"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_FRAMED + reason_gso_packet);
+		return fr_punt(skb, PROG_FRAMED + reason_gso_packet);
 
 	/* lookup: r: routes: ["udp.src_port"] */
 	struct key_routes key __attribute__((aligned(8))) = {};
@@ -319,11 +319,11 @@ SEC("tc") int prog_framed(struct __sk_buff *skb)
 
 	/* do: [{set: "cost.units": 1}, {admit: {credit: "r.left", cost: 1}}, {count: {counter... */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, PROG_FRAMED + reason_hop_limit);
+		return fr_punt(skb, PROG_FRAMED + reason_hop_limit);
 	pkt.partial = fr_partial(skb);
 	if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40) || (pkt.partial >> 16) >= 43) ||
 	    !(skb->len <= pkt.ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
-		return fr_up(skb, PROG_FRAMED + reason_partial_checksum);
+		return fr_punt(skb, PROG_FRAMED + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt.r->hop.hop, pkt.ipv4_end - 14)))
 		return fr_unfit(skb, &pkt.r->hop.hop, PROG_FRAMED + reason_too_big);
 	return framed_send(skb, &pkt);
@@ -384,10 +384,10 @@ static __always_inline int bare_send(struct __sk_buff *skb, struct packet *pkt)
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_up(skb, pkt->prog + reason_refused_left);
+		return fr_punt(skb, pkt->prog + reason_refused_left);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_up(skb, pkt->prog + reason_contended);
+		return fr_punt(skb, pkt->prog + reason_contended);
 	__u64 by0 = be8(&cost->rest_units) & 15;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
@@ -398,7 +398,7 @@ static __always_inline int bare_send(struct __sk_buff *skb, struct packet *pkt)
 	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0)) {
 			fr_refund(credit0, spent0);
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 		}
 
 		pkt->data = (void *)(long)skb->data;
@@ -444,21 +444,21 @@ SEC("tc") int prog_bare(struct __sk_buff *skb)
 
 	/* bare: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_BARE + reason_inactive);
+		return fr_punt(skb, PROG_BARE + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_ipv4_2(skb, pkt.data, data_end, &pkt.ipv4_end) ?:
 		check_udp(skb, pkt.data, data_end, pkt.ipv4_end, 20, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_BARE + why);
+		return fr_punt(skb, PROG_BARE + why);
 
 	/* headers: cost: { */
 	if ((void *)(cost + 1) > data_end || 29ULL > udp_end)
-		return fr_up(skb, PROG_BARE + reason_truncated);
+		return fr_punt(skb, PROG_BARE + reason_truncated);
 
 	/* stack: ["ipv4", "udp", "cost"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_BARE + reason_gso_packet);
+		return fr_punt(skb, PROG_BARE + reason_gso_packet);
 
 	/* lookup: r: routes: ["udp.src_port"] */
 	struct key_routes key __attribute__((aligned(8))) = {};
@@ -471,9 +471,9 @@ SEC("tc") int prog_bare(struct __sk_buff *skb)
 
 	/* do: [{admit: {credit: "r.left", cost: 1}}, {count: {counter: "bare_units", by: "cos... */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, PROG_BARE + reason_hop_limit);
+		return fr_punt(skb, PROG_BARE + reason_hop_limit);
 	if (!(skb->len <= pkt.ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
-		return fr_up(skb, PROG_BARE + reason_partial_checksum);
+		return fr_punt(skb, PROG_BARE + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt.r->hop.hop, pkt.ipv4_end)))
 		return fr_unfit(skb, &pkt.r->hop.hop, PROG_BARE + reason_too_big);
 	return bare_send(skb, &pkt);

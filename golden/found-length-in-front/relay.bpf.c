@@ -202,7 +202,7 @@ static __always_inline int forward_send(struct __sk_buff *skb, struct packet *pk
 
 	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 30 > (void *)(long)skb->data_end))
@@ -238,19 +238,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 	/* programs: forward: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: session: fields: [{name: "id", bits: 16}, {name: "length", bits: 16, count... */
 	why = check_session(skb, pkt.data, data_end, 14, &session_end) ?:
 		check_ipv4(skb, pkt.data, data_end, session_end, 18, &pkt.ipv4_end) ?:
 		check_udp(skb, pkt.data, data_end, pkt.ipv4_end, 38, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: r: routes: ["ipv4.dst"] */
 	struct key_routes key __attribute__((aligned(8))) = {};
@@ -259,15 +259,15 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	fr_put_v4(key.dst.addr, ld32(ipv4->dst));
 	pkt.r = find_routes(&key);
 	if (!pkt.r)
-		return fr_up(skb, reason_no_routes);
+		return fr_punt(skb, reason_no_routes);
 
 	/* do: [{send: via: "r.via"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_hop_limit);
+		return fr_punt(skb, reason_hop_limit);
 	if (session_end > pkt.ipv4_end)
-		return fr_up(skb, reason_padding);
+		return fr_punt(skb, reason_padding);
 	if (!(skb->len <= pkt.ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt.r->via.hop, pkt.ipv4_end - 18)))
 		return fr_unfit(skb, &pkt.r->via.hop, reason_too_big);
 	return forward_send(skb, &pkt);

@@ -311,7 +311,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct packet *pkt
 	fr_put_v4(key.caller, ld32(ipv4->src));
 	list = list_of_calls(&key);
 	if (!list)
-		return fr_up(skb, reason_no_calls);
+		return fr_punt(skb, reason_no_calls);
 
 	/* {emit: came: own: "eth.dst"}, */
 	__u64 said0[1];
@@ -319,12 +319,12 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct packet *pkt
 	st16((void *)said0 + 4, ld16(eth->dst + 4));
 
 	if (unlikely(len > pkt->net_end) && bpf_skb_change_tail(skb, pkt->net_end, 0))
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 36);
 	if (!front)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	struct spread_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
@@ -388,23 +388,23 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 	/* programs: spread: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, data_end) ?:
 		check_ipv4(skb, pkt.data, data_end, 14, &pkt.net_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: short: { */
 	why = check_short(skb, pkt.data, data_end, pkt.net_end, 34, &pkt.priority);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* {fan_out: {group: calls: ["net.src"], rules: [{do: [ */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || (partial >> 16) >= 36) ||
 	    !(skb->len <= pkt.net_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.net_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	return spread_fan1(skb, &pkt);
 }

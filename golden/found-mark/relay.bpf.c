@@ -291,14 +291,14 @@ static __always_inline int out_ip(struct __sk_buff *skb, struct packet *pkt, con
 		why = check_ipv4_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 46,
 				   &pkt->payload_len);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {mark: {dscp: 34, ecn: "inner.ecn ... */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= (v6 ? 86 : 66) &&
 	       (partial & 0xffff) < (v6 ? 86ULL : 66ULL) + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	return out_ip_send(skb, pkt, v6);
 }
 
@@ -316,29 +316,29 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 
 	/* programs: out: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end) ?:
 		check_ipv4(skb, pkt.data, pkt.data_end, 14, &outer_end) ?:
 		check_udp(skb, pkt.data, pkt.data_end, outer_end, 34, &pkt.udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: tun: fields: [{name: "id", bits: 32, is: 7}] */
 	if ((void *)(tun + 1) > pkt.data_end || 46ULL > pkt.udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (be32(&tun->id) != 7)
-		return fr_up(skb, reason_tun_id);
+		return fr_punt(skb, reason_tun_id);
 
 	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: ["ipv4", "ipv6"]}] */
 	if (pkt.data + 54 > pkt.data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if ((be8(pkt.data + 46) >> 4) == 4 && (be8(pkt.data + 46) & 15) == 5 &&
 	    (be8(pkt.data + 52) >> 7) == 0 && ((be8(pkt.data + 52) >> 5) & 1) == 0 &&
 	    (be16(pkt.data + 52) & 0x1fff) == 0)
 		return out_ip(skb, &pkt, 0);
 	if ((be8(pkt.data + 46) >> 4) == 6)
 		return out_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_inner);
+	return fr_punt(skb, reason_not_inner);
 }

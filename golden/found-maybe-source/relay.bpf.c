@@ -345,15 +345,15 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, struct packet *pkt)
 	key.port = be16(&udp->dst_port);
 	list = list_of_taps(&key);
 	if (!list)
-		return fr_up(skb, reason_no_taps);
+		return fr_punt(skb, reason_no_taps);
 
 	if (unlikely(len > pkt->ipv4_end) && bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 42);
 	if (!front)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	struct tap_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
@@ -365,7 +365,7 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, struct packet *pkt)
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -418,14 +418,14 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 
 	/* programs: tap: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, data_end) ?:
 		check_ipv4(skb, pkt.data, data_end, 14, &pkt.ipv4_end) ?:
 		check_udp(skb, pkt.data, data_end, pkt.ipv4_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: "s?": sources: ["udp.src_port"] */
 	struct key_sources key __attribute__((aligned(8))) = {};
@@ -433,16 +433,16 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 	key.port = be16(&udp->src_port);
 	enum fr_found found = find_sources(&key, lease, 0, &pkt.s);
 	if (unlikely(found == FR_CHANGING))
-		return fr_up(skb, reason_changing);
+		return fr_punt(skb, reason_changing);
 	if (found == FR_MISSING)
 		pkt.s = NULL;
 
 	/* do: [{fan_out: {group: taps: ["udp.dst_port"], rules: [{when: "s", do: [{send: {fro... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
 	    !(skb->len <= pkt.ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	return tap_fan1(skb, &pkt);
 }

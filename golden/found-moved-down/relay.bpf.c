@@ -269,7 +269,7 @@ static __always_inline int untag_vlan_in_the_metadata_send(struct __sk_buff *skb
 
 	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
@@ -330,48 +330,48 @@ static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb, str
 
 	if (second) {
 		if ((void *)(vlan + 1) > pkt->data_end)
-			return fr_up(skb, reason_truncated);
+			return fr_punt(skb, reason_truncated);
 
 		/* stack: ["eth", "vlan", "ipv4", "udp", "named"] */
 		if (be16(&vlan->type) != 0x800)
-			return fr_up(skb, reason_not_ipv4);
+			return fr_punt(skb, reason_not_ipv4);
 	} else {
 		/* stack: ["eth", "vlan", "ipv4", "udp", "named"] */
 		if (be16(&eth->type) != ETH_P_IP)
-			return fr_up(skb, reason_not_ipv4);
+			return fr_punt(skb, reason_not_ipv4);
 	}
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, second ? 18 : 14, &pkt->ipv4_end) ?:
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ipv4_end, second ? 38 : 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* fields: [{name: "size", varint: "quic"}, {name: "from", bytes: 4, type: "ip"}] */
 	__u64 named_size;
 	__u64 named_size_size = fr_varint(pkt->data + (second ? 46 : 42), pkt->data_end,
 					  &named_size);
 	if (!named_size_size)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	pkt->named_size_end = fr_forget(skb, (second ? 46ULL : 42ULL) + named_size_size);
 	pkt->at_named_size_end = fr_pin(pkt->data + fr_bound(pkt->named_size_end, 0x3f));
 	if (pkt->at_named_size_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (pkt->named_size_end > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* headers: named: { */
 	named = pkt->at_named_size_end;
 	if ((void *)(named + 1) > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (pkt->named_size_end + 4 > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 
 	/* do: [{set: "named.from": "ipv4.src"}, {send: to: "named.from"}] */
 	if (fr_multicast_v4(ld32(named->from)))
-		return fr_up(skb, reason_multicast);
+		return fr_punt(skb, reason_multicast);
 	if (!fr_unicast_v4(ld32(named->from)))
-		return fr_up(skb, reason_martian_destination);
+		return fr_punt(skb, reason_martian_destination);
 	pkt->payload_len = 0;
 	if (second)
 		pkt->payload_len = pkt->ipv4_end - (pkt->named_size_end + 4);
@@ -380,13 +380,12 @@ static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb, str
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(38, 44) ||
 		      ((pkt->partial >> 16) >= pkt->named_size_end + 4 &&
 		       (pkt->partial & 0xffff) < pkt->named_size_end + 4 + pkt->payload_len - 1)))
-			return fr_up(skb, reason_partial_checksum);
-	} else {
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= pkt->named_size_end + 4) ||
-		    !(skb->len <= pkt->ipv4_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ipv4_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
+	} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		     (pkt->partial >> 16) >= pkt->named_size_end + 4) ||
+		   !(skb->len <= pkt->ipv4_end ||
+		     ((__u64)fr_partial(skb) & 0xffff) < pkt->ipv4_end - 1)) {
+		return fr_punt(skb, reason_partial_checksum);
 	}
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET;
@@ -394,16 +393,15 @@ static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb, str
 	fr_flow(fib, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
 	if (second) {
 		if (fr_route(skb, fib, pkt->named_size_end + (pkt->payload_len - 14), hop))
-			return fr_up(skb, reason_too_big);
-	} else {
-		if (fr_route(skb, fib, pkt->ipv4_end - 14, hop))
-			return fr_up(skb, reason_too_big);
+			return fr_punt(skb, reason_too_big);
+	} else if (fr_route(skb, fib, pkt->ipv4_end - 14, hop)) {
+		return fr_punt(skb, reason_too_big);
 	}
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb, fr_unrouted(hop, reason_not_forwarded, reason_unreachable));
+		return fr_punt(skb, fr_unrouted(hop, reason_not_forwarded, reason_unreachable));
 	if (second) {
 		if (pkt->at_named_size_end > pkt->data_end)
-			return fr_up(skb, reason_truncated);
+			return fr_punt(skb, reason_truncated);
 		return untag_vlan_send(skb, pkt, hop, fib);
 	}
 	return untag_vlan_in_the_metadata_send(skb, pkt, hop, fib);
@@ -422,12 +420,12 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 
 	/* programs: untag: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "vlan", "ipv4", "udp", "named"] */
 	if (skb->vlan_present &&
@@ -435,5 +433,5 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 		return untag_vlan_in_the_metadata(skb, &pkt, 0);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
 		return untag_vlan_in_the_metadata(skb, &pkt, 1);
-	return fr_up(skb, reason_not_vlan);
+	return fr_punt(skb, reason_not_vlan);
 }

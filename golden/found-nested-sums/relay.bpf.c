@@ -230,21 +230,21 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, struct packet *pkt
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: unit: fields: [ */
 	if ((void *)(unit + 1) > pkt->data_end || 50ULL > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "unit"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 
 	/* do: [{set: {"unit.hops": 1, "unit.id": "unit.id ^ 0x12345678 & 0xFFFFFFFF"}}, "pass"] */
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 	      (pkt->partial >> 16) >= 50))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	return change_ip_send(skb, pkt, 0);
 }
 
@@ -298,18 +298,18 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, struct packet *pkt
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: unit: fields: [ */
 	why = check_unit(skb, pkt->data, pkt->data_end, udp_end, 62);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* do: [{set: {"unit.hops": 1, "unit.id": "unit.id ^ 0x12345678 & 0xFFFFFFFF"}}, "pass"] */
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 	      (pkt->partial >> 16) >= 70))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	return change_ip_send(skb, pkt, 1);
 }
 
@@ -326,17 +326,17 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 	/* programs: change: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "unit"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return change_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return change_ipv6(skb, &pkt);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -361,26 +361,26 @@ static __always_inline int in_ip(struct __sk_buff *skb, struct packet *pkt, cons
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* do: [{push: tag: id: 0x010203}, "pass"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = udp_end - (v6 ? 62 : 42);
 	if (pkt->payload_len + (v6 ? 11 : 31) > 0xffff || pkt->payload_len + 11 > 0xffff)
-		return fr_up(skb, pkt->prog + reason_length);
+		return fr_punt(skb, pkt->prog + reason_length);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      ((pkt->partial >> 16) >= (v6 ? 62 : 42) &&
 	       (pkt->partial & 0xffff) < (v6 ? 62ULL : 42ULL) + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (v6) {
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		return in_ipv6_send(skb, pkt);
 	}
 	return in_ipv4_send(skb, pkt);
@@ -401,19 +401,19 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 
 	/* "in": { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_IN + reason_inactive);
+		return fr_punt(skb, PROG_IN + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_IN + why);
+		return fr_punt(skb, PROG_IN + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return in_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return in_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_IN + reason_not_ip);
+	return fr_punt(skb, PROG_IN + reason_not_ip);
 }
 
 /*
@@ -506,11 +506,10 @@ static __always_inline int out_ip_send(struct __sk_buff *skb, struct packet *pkt
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + (v6 ? 54 : 34);
-	if (v6) {
+	if (v6)
 		st16(&new_ipv6->payload_length, ipv4_total_length);
-	} else {
+	else
 		st16(&new_ipv4->total_length, ipv4_total_length);
-	}
 	st16(&new_udp->length, v6 ? ipv4_total_length : udp_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (!v6)
@@ -538,47 +537,47 @@ static __always_inline int out_ip(struct __sk_buff *skb, struct packet *pkt, con
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
 	if ((void *)(named + 1) > pkt->data_end || (v6 ? 63ULL : 43ULL) > udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	pkt->named_id_size = be8(&named->size);
 	if (pkt->named_id_size > 8)
-		return fr_up(skb, pkt->prog + reason_named_id);
+		return fr_punt(skb, pkt->prog + reason_named_id);
 	pkt->named_id_end = fr_forget(skb, (v6 ? 63ULL : 43ULL) + pkt->named_id_size);
 	pkt->at_named_id_end = fr_pin(pkt->data + fr_bound(pkt->named_id_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_named_id_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->named_id_end > udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* tag: fields: [{name: "id", bits: 24}] */
 	tag = pkt->at_named_id_end;
 	if ((void *)(tag + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->named_id_end + 3 > udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "named", "tag"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "udp.dst_port": 7001 */
 	if (be16(&udp->dst_port) != 0x1b59)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* do: [{pop: "tag"}, "pass"] */
 	pkt->payload_len = udp_end - (pkt->named_id_end + 3);
 	if (pkt->payload_len + (pkt->named_id_end - (v6 ? 54 : 14)) > 0xffff ||
 	    pkt->payload_len + (pkt->named_id_end - (v6 ? 54 : 34)) > 0xffff)
-		return fr_up(skb, pkt->prog + reason_length);
+		return fr_punt(skb, pkt->prog + reason_length);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (v6) {
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		return out_ip_send(skb, pkt, 1);
 	}
 	return out_ip_send(skb, pkt, 0);
@@ -599,17 +598,17 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 
 	/* out: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_OUT + reason_inactive);
+		return fr_punt(skb, PROG_OUT + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_OUT + why);
+		return fr_punt(skb, PROG_OUT + why);
 
 	/* stack: ["eth", "ip", "udp", "named", "tag"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return out_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return out_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_OUT + reason_not_ip);
+	return fr_punt(skb, PROG_OUT + reason_not_ip);
 }

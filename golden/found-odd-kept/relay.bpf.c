@@ -254,41 +254,41 @@ SEC("tc") int prog_mark(struct __sk_buff *skb)
 
 	/* programs: mark: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, data_end) ?:
 		check_ipv4(skb, pkt.data, data_end, 14, &ipv4_end) ?:
 		check_udp(skb, pkt.data, data_end, ipv4_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* record: {after: udp: dst_port: 7000, fields: [{name: "size", bits: 8}, {name: "data... */
 	if ((void *)(record + 1) > data_end || 43ULL > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	pkt.record_data_size = be8(&record->size);
 	if (pkt.record_data_size > 40)
-		return fr_up(skb, reason_record_data);
+		return fr_punt(skb, reason_record_data);
 	pkt.record_data_end = fr_forget(skb, 43ULL + pkt.record_data_size);
 	at_record_data_end = fr_pin(pkt.data + fr_bound(pkt.record_data_end, 0x7f));
 	if (at_record_data_end > data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (pkt.record_data_end > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ipv4", "udp", "record"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 
 	/* do: [{push: {mark: id: 0x010203, before: "record"}}, "pass"] */
 	pkt.payload_len = udp_end - pkt.record_data_end;
 	if (pkt.payload_len + (pkt.record_data_end + 3 - 14) > 0xffff ||
 	    pkt.payload_len + (pkt.record_data_end + 3 - 34) > 0xffff)
-		return fr_up(skb, reason_length);
+		return fr_punt(skb, reason_length);
 	pkt.partial = fr_partial(skb);
 	if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40) ||
 	      ((pkt.partial >> 16) >= pkt.record_data_end &&
 	       (pkt.partial & 0xffff) < pkt.record_data_end + pkt.payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	return mark_send(skb, &pkt);
 }

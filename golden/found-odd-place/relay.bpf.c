@@ -290,38 +290,36 @@ static __always_inline int change_ip(struct __sk_buff *skb, struct packet *pkt, 
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* {name: "id", bytes: "size", max: 9}, */
 	why = check_named(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42, &pkt->named_id_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 	pkt->at_named_id_end = fr_pin(pkt->data + fr_bound(pkt->named_id_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_named_id_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (pkt->named_id_end > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* headers: named: fields: [ */
 	named = pkt->at_named_id_end;
 	if ((void *)(named + 1) > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (pkt->named_id_end + 3 > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "named"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
-	if (v6) {
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-	}
+		return fr_punt(skb, reason_gso_packet);
+	if (v6 && be16(&udp->checksum) == 0)
+		return fr_punt(skb, reason_udp_checksum);
 
 	/* do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + ... */
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (pkt->partial >> 16) >= pkt->named_id_end + 3))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	return change_ip_send(skb, pkt, v6);
 }
 
@@ -338,17 +336,17 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 	/* programs: change: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "named"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return change_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return change_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -213,7 +213,7 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, struct packet *pkt)
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* {match: "udp.dst_port": 7000, when: "ipv4 && ipv4.id == 7", do: [{set: "ipv4.dscp":... */
 	if (be16(&udp->dst_port) == 0x1b58) {
@@ -285,7 +285,7 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, struct packet *pkt)
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* {when: "ipv6", lookup: f: flows: ["ipv6.flow_label"], do: [{set: "ipv6.dscp": "f.cl... */
 	struct key_flows key __attribute__((aligned(8))) = {};
@@ -294,7 +294,7 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, struct packet *pkt)
 		     be8(ipv6->version_to_flow_label + 3)) & 0xfffff;
 	enum fr_found found = find_flows(&key, pkt->lease, 0, &pkt->f);
 	if (unlikely(found == FR_CHANGING))
-		return fr_up(skb, reason_changing);
+		return fr_punt(skb, reason_changing);
 	if (found == FR_MISSING)
 		pkt->f = NULL;
 	if (fr_has(pkt->f))
@@ -318,17 +318,17 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 	/* programs: sort: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return sort_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return sort_ipv6(skb, &pkt);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -192,23 +192,23 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 
 	/* programs: unwrap: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, data_end) ?:
 		check_ipv4(skb, pkt.data, data_end, 14, &ipv4_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: shim: { */
 	why = check_shim(skb, pkt.data, data_end, ipv4_end, 34, &pkt.payload_len);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* do: [{pop: "shim"}, {set: "ipv4.protocol": "shim.next"}, "pass"] */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + pkt.payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	return unwrap_send(skb, &pkt);
 }

@@ -251,7 +251,7 @@ static __always_inline int number_ipv6_send(struct __sk_buff *skb, struct packet
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
@@ -312,7 +312,7 @@ static __always_inline int number_ipv4_send(struct __sk_buff *skb, struct packet
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
@@ -354,39 +354,36 @@ static __always_inline int number_ip(struct __sk_buff *skb, struct packet *pkt, 
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: p: peers: ["ip.src"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
-	if (v6) {
+	if (v6)
 		fr_put_v6(key.client, ipv6->src, 0);
-	} else {
+	else
 		fr_put_v4(key.client, ld32(ipv4->src));
-	}
 	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_no_peers, reason_changing);
 	if (v6) {
 		/* do: [{set: "udp.src_port": "low(alloc(p.next), 16)"}, {send: to: "p.server"}] */
 		if (fr_is_v4(pkt->p->server))
-			return fr_up(skb, reason_address_family);
+			return fr_punt(skb, reason_address_family);
 	} else {
 		/* do: [{set: "udp.src_port": "low(alloc(p.next), 16)"}, {send: to: "p.server"}] */
 		if (!fr_is_v4(pkt->p->server))
-			return fr_up(skb, reason_address_family);
+			return fr_punt(skb, reason_address_family);
 	}
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (pkt->partial >> 16) >= (v6 ? 62 : 42)))
-		return fr_up(skb, reason_partial_checksum);
-	if (v6) {
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-	}
+		return fr_punt(skb, reason_partial_checksum);
+	if (v6 && be16(&udp->checksum) == 0)
+		return fr_punt(skb, reason_udp_checksum);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_server, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->p->hop_server, reason_too_big);
@@ -409,17 +406,17 @@ SEC("tc") int prog_number(struct __sk_buff *skb)
 
 	/* programs: number: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return number_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return number_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

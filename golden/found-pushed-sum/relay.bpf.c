@@ -337,26 +337,26 @@ static __always_inline int wrap_ip(struct __sk_buff *skb, struct packet *pkt, co
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_no_match);
+		return fr_punt(skb, reason_no_match);
 
 	/* do: [{push: seal: id: "udp.src_port"}, "pass"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 	pkt->payload_len = udp_end - (v6 ? 62 : 42);
 	if (pkt->payload_len + (v6 ? 12 : 32) > 0xffff || pkt->payload_len + 12 > 0xffff)
-		return fr_up(skb, reason_length);
+		return fr_punt(skb, reason_length);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      ((pkt->partial >> 16) >= (v6 ? 62 : 42) &&
 	       (pkt->partial & 0xffff) < (v6 ? 62ULL : 42ULL) + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (v6) {
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
+			return fr_punt(skb, reason_udp_checksum);
 		return wrap_ipv6_send(skb, pkt);
 	}
 	return wrap_ipv4_send(skb, pkt);
@@ -375,17 +375,17 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 	/* programs: wrap: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return wrap_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return wrap_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

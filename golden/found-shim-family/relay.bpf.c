@@ -232,7 +232,7 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, struct packet 
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 46 > (void *)(long)skb->data_end))
@@ -269,7 +269,7 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, struct packet *pkt)
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 38, &udp_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: p: peers: ["shim.id"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
@@ -282,12 +282,12 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, struct packet *pkt)
 	/* do: [{send: {from: "p.local", to: "p.remote"}}] */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr) ||
 	    !fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(38, 44) ||
 	      (pkt->partial >> 16) >= 46) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_remote, pkt->ip_end - 18)))
 		return fr_unfit(skb, &pkt->p->hop_remote, reason_too_big);
 	return relay_ipv4_send(skb, pkt);
@@ -346,7 +346,7 @@ static __always_inline int relay_ipv6_send(struct __sk_buff *skb, struct packet 
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 66 > (void *)(long)skb->data_end))
@@ -383,7 +383,7 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, struct packet *pkt)
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 58, &udp_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: p: peers: ["shim.id"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
@@ -396,15 +396,15 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, struct packet *pkt)
 	/* do: [{send: {from: "p.local", to: "p.remote"}}] */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr) ||
 	    fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(58, 64) ||
 	      (pkt->partial >> 16) >= 66))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+		return fr_punt(skb, reason_udp_checksum);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_remote, pkt->ip_end - 18)))
 		return fr_unfit(skb, &pkt->p->hop_remote, reason_too_big);
 	return relay_ipv6_send(skb, pkt);
@@ -424,25 +424,25 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 
 	/* programs: relay: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: shim: { */
 	if ((void *)(shim + 1) > pkt.data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "shim", "ip", "udp"] */
 	if (pkt.data + 26 > pkt.data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if ((be8(pkt.data + 18) >> 4) == 4 && (be8(pkt.data + 18) & 15) == 5 &&
 	    (be8(pkt.data + 24) >> 7) == 0 && ((be8(pkt.data + 24) >> 5) & 1) == 0 &&
 	    (be16(pkt.data + 24) & 0x1fff) == 0)
 		return relay_ipv4(skb, &pkt);
 	if ((be8(pkt.data + 18) >> 4) == 6)
 		return relay_ipv6(skb, &pkt);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -189,15 +189,13 @@ static __always_inline int forward_vlan_in_the_metadata_send(struct __sk_buff *s
 			return fr_failed(skb, len, err, reason_fault);
 		if (unlikely(pkt->data + 30 > (void *)(long)skb->data_end))
 			return fr_drop(len, reason_fault);
-	} else {
-		if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
-			if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
-				return fr_up(skb, reason_no_memory);
+	} else if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
+			return fr_punt(skb, reason_no_memory);
 
-			pkt->data = (void *)(long)skb->data;
-			if (unlikely(pkt->data + 30 > (void *)(long)skb->data_end))
-				return fr_drop(len, reason_fault);
-		}
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 30 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, second_2 ? ETH_HLEN : second ? 26 :
@@ -206,23 +204,18 @@ static __always_inline int forward_vlan_in_the_metadata_send(struct __sk_buff *s
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 18;
 	if (direct)
 		fr_link(pkt->data, &pkt->r->via.hop);
-	if (second_2) {
+	if (second_2)
 		st16(&new_eth->type, bpf_htons(0x88b6));
-	} else {
-		if (!second) {
-			st16(&new_eth->type, bpf_htons(0x88b6));
-		}
-	}
+	else if (!second)
+		st16(&new_eth->type, bpf_htons(0x88b6));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, second_2 ? ETH_HLEN : second ? 26 : ETH_HLEN, second_2 ? 16 :
 			second ? 4 : 16);
-	if (!second_2) {
-		if (!second) {
-			/* The tag in the metadata belongs to the link that the packet came from. */
-			if (bpf_skb_vlan_pop(skb))
-				return fr_drop(len, reason_fault);
-		}
+	if (!second_2 && !second) {
+		/* The tag in the metadata belongs to the link that the packet came from. */
+		if (bpf_skb_vlan_pop(skb))
+			return fr_drop(len, reason_fault);
 	}
 
 	fr_count(reason_sent, len);
@@ -244,20 +237,20 @@ static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, s
 	__u64 ipv4_end = 0;
 	if (second) {
 		if ((void *)(vlan + 1) > pkt->data_end)
-			return fr_up(skb, reason_truncated);
+			return fr_punt(skb, reason_truncated);
 
 		/* stack: ["eth", "vlan?", "label", "ipv4", "udp"] */
 		if (be16(&vlan->type) != 0x88b6)
-			return fr_up(skb, reason_not_label);
+			return fr_punt(skb, reason_not_label);
 	} else {
 		/* stack: ["eth", "vlan?", "label", "ipv4", "udp"] */
 		if (be16(&eth->type) != 0x88b6)
-			return fr_up(skb, reason_not_label);
+			return fr_punt(skb, reason_not_label);
 	}
 
 	/* headers: label: {after: {eth: type: 0x88b6, vlan: type: 0x88b6}, fields: [{name: "i... */
 	if ((void *)(label + 1) > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	__u32 why;
 	if (second)
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 22, &ipv4_end) ?:
@@ -266,7 +259,7 @@ static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, s
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &pkt->ipv4_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ipv4_end, 38, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: r: routes: ["ipv4.dst"] */
 	struct key_routes key __attribute__((aligned(8))) = {};
@@ -275,29 +268,29 @@ static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, s
 	fr_put_v4(key.dst.addr, ld32(ipv4->dst));
 	pkt->r = find_routes(&key);
 	if (!pkt->r)
-		return fr_up(skb, reason_no_routes);
+		return fr_punt(skb, reason_no_routes);
 
 	/* do: [{send: via: "r.via"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_hop_limit);
+		return fr_punt(skb, reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_martian_source);
+		return fr_punt(skb, reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, reason_multicast);
+		return fr_punt(skb, reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, reason_martian_destination);
+		return fr_punt(skb, reason_martian_destination);
 	if (second) {
 		pkt->payload_len = ipv4_end - 50;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(42, 48) ||
 		      ((partial >> 16) >= 50 && (partial & 0xffff) < 50ULL + pkt->payload_len - 1)))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->via.hop, 28ULL + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r->via.hop, reason_too_big);
 		return forward_vlan_in_the_metadata_send(skb, pkt, 0, 1);
 	}
 	if (!(skb->len <= pkt->ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ipv4_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r->via.hop, pkt->ipv4_end - 18)))
 		return fr_unfit(skb, &pkt->r->via.hop, reason_too_big);
 	return forward_vlan_in_the_metadata_send(skb, pkt, 0, 0);
@@ -319,9 +312,9 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 	/* programs: forward: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 	if ((void *)(eth + 1) > pkt.data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "vlan?", "label", "ipv4", "udp"] */
 	if (skb->vlan_present &&
@@ -330,17 +323,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
 		return forward_vlan_in_the_metadata(skb, &pkt, 1);
 	if (skb->vlan_present)
-		return fr_up(skb, reason_vlan_tag);
+		return fr_punt(skb, reason_vlan_tag);
 	if (be16(&eth->type) != 0x88b6)
-		return fr_up(skb, reason_not_label);
+		return fr_punt(skb, reason_not_label);
 
 	/* headers: label: {after: {eth: type: 0x88b6, vlan: type: 0x88b6}, fields: [{name: "i... */
 	if ((void *)(label + 1) > pkt.data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	__u32 why = check_ipv4(skb, pkt.data, pkt.data_end, 18, &pkt.ipv4_end) ?:
 		check_udp(skb, pkt.data, pkt.data_end, pkt.ipv4_end, 38, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: r: routes: ["ipv4.dst"] */
 	struct key_routes key __attribute__((aligned(8))) = {};
@@ -349,19 +342,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	fr_put_v4(key.dst.addr, ld32(ipv4->dst));
 	pkt.r = find_routes(&key);
 	if (!pkt.r)
-		return fr_up(skb, reason_no_routes);
+		return fr_punt(skb, reason_no_routes);
 
 	/* do: [{send: via: "r.via"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_hop_limit);
+		return fr_punt(skb, reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_martian_source);
+		return fr_punt(skb, reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, reason_multicast);
+		return fr_punt(skb, reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, reason_martian_destination);
+		return fr_punt(skb, reason_martian_destination);
 	if (!(skb->len <= pkt.ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt.r->via.hop, pkt.ipv4_end - 18)))
 		return fr_unfit(skb, &pkt.r->via.hop, reason_too_big);
 	return forward_vlan_in_the_metadata_send(skb, &pkt, 1, 0);

@@ -392,16 +392,15 @@ static __always_inline int tagged_vlan_in_the_metadata_ip(struct __sk_buff *skb,
 		else
 			why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 				check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+	} else if (second) {
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &ip_end_2) ?:
+			check_udp_2(skb, pkt->data, pkt->data_end, ip_end_2, 38);
 	} else {
-		if (second)
-			why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &ip_end_2) ?:
-				check_udp_2(skb, pkt->data, pkt->data_end, ip_end_2, 38);
-		else
-			why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-				check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	}
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: r: routes: ["udp.src.addr"] */
 	struct val_routes *r;
@@ -416,7 +415,7 @@ static __always_inline int tagged_vlan_in_the_metadata_ip(struct __sk_buff *skb,
 		r = find_routes(&key);
 	}
 	if (!r)
-		return fr_up(skb, reason_no_routes);
+		return fr_punt(skb, reason_no_routes);
 
 	/* {lookup: c: row: ["!r", "udp.checksum <= 14", "0x107C5"], when: "setting.allowed ==... */
 	if (ldv64(set_allowed) == ld64(r->to.addr) &&
@@ -429,7 +428,7 @@ static __always_inline int tagged_vlan_in_the_metadata_ip(struct __sk_buff *skb,
 			key.a = 0x107c5;
 			enum fr_found found = find_row(&key, pkt->lease, 0, &pkt->c, pkt->now);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_changing);
+				return fr_punt(skb, reason_changing);
 			if (found == FR_MISSING)
 				pkt->c = NULL;
 		}
@@ -449,11 +448,10 @@ static __always_inline int tagged_vlan_in_the_metadata_ip(struct __sk_buff *skb,
 	struct val_marks *m;
 	{
 		struct key_marks key __attribute__((aligned(8))) = {};
-		if (second) {
+		if (second)
 			key.dei = (be8(vlan->pcp_to_vid) >> 4) & 1;
-		} else {
+		else
 			key.dei = ((__u64)fr_vlan_tci(skb) >> 12) & 1;
-		}
 		enum fr_found found = find_marks(&key, pkt->lease, 8, &m);
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, reason_no_marks, reason_changing);
@@ -481,7 +479,7 @@ static __always_inline int tagged_vlan_in_the_metadata(struct __sk_buff *skb, st
 		return tagged_vlan_in_the_metadata_ip(skb, pkt, 0, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return tagged_vlan_in_the_metadata_ip(skb, pkt, 1, 0);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }
 
 static __always_inline int tagged_vlan(struct __sk_buff *skb, struct packet *pkt)
@@ -489,14 +487,14 @@ static __always_inline int tagged_vlan(struct __sk_buff *skb, struct packet *pkt
 	struct hdr_vlan *vlan = pkt->data + 14;
 
 	if ((void *)(vlan + 1) > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", {tag: ["vlan"]}, "ip", "udp"] */
 	if (be16(&vlan->type) == 0x800)
 		return tagged_vlan_in_the_metadata_ip(skb, pkt, 0, 1);
 	if (be16(&vlan->type) == 0x86dd)
 		return tagged_vlan_in_the_metadata_ip(skb, pkt, 1, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }
 
 SEC("tc") int prog_tagged(struct __sk_buff *skb)
@@ -513,12 +511,12 @@ SEC("tc") int prog_tagged(struct __sk_buff *skb)
 
 	/* programs: tagged: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", {tag: ["vlan"]}, "ip", "udp"] */
 	if (skb->vlan_present &&
@@ -526,5 +524,5 @@ SEC("tc") int prog_tagged(struct __sk_buff *skb)
 		return tagged_vlan_in_the_metadata(skb, &pkt);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
 		return tagged_vlan(skb, &pkt);
-	return fr_up(skb, reason_not_tag);
+	return fr_punt(skb, reason_not_tag);
 }

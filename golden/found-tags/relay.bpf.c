@@ -89,7 +89,7 @@ static __always_inline int untag_send(struct __sk_buff *skb, struct packet *pkt)
 
 	/* The tag in the metadata belongs to the link that the packet came from. */
 	if (bpf_skb_vlan_pop(skb))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
@@ -167,12 +167,12 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 
 	/* untag: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_UNTAG + reason_inactive);
+		return fr_punt(skb, PROG_UNTAG + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_UNTAG + why);
+		return fr_punt(skb, PROG_UNTAG + why);
 
 	/* stack: ["eth", "vlan?"] */
 	/* vlan in the metadata */
@@ -185,14 +185,14 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8)) {
 		why = check_vlan(skb, pkt.data, pkt.data_end, 14, &pkt.payload_len);
 		if (why)
-			return fr_up(skb, PROG_UNTAG + why);
+			return fr_punt(skb, PROG_UNTAG + why);
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || (partial >> 16) >= 18))
-			return fr_up(skb, PROG_UNTAG + reason_partial_checksum);
+			return fr_punt(skb, PROG_UNTAG + reason_partial_checksum);
 		return untag_send_2(skb, &pkt);
 	}
 	if (skb->vlan_present)
-		return fr_up(skb, PROG_UNTAG + reason_vlan_tag);
+		return fr_punt(skb, PROG_UNTAG + reason_vlan_tag);
 	return untag_send_3(skb, &pkt);
 }
 
@@ -298,16 +298,16 @@ static __always_inline int wrap_vlan_in_the_metadata(struct __sk_buff *skb, stru
 
 	/* stack: ["eth", "vlan?", "ipv6"] */
 	if (be16(&eth->type) != ETH_P_IPV6)
-		return fr_up(skb, pkt->prog + reason_not_ipv6);
+		return fr_punt(skb, pkt->prog + reason_not_ipv6);
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->payload_len);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* do: [{push: mark: id: 7}, "pass"] */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	return wrap_vlan_in_the_metadata_send(skb, pkt, 0);
 }
 
@@ -340,17 +340,17 @@ static __always_inline int wrap_vlan(struct __sk_buff *skb, struct packet *pkt)
 	struct hdr_vlan *vlan = pkt->data + 14;
 
 	if ((void *)(vlan + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "vlan?", "ipv6"] */
 	if (be16(&vlan->type) != 0x86dd)
-		return fr_up(skb, pkt->prog + reason_not_ipv6);
+		return fr_punt(skb, pkt->prog + reason_not_ipv6);
 	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 18);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* do: [{push: mark: id: 7}, "pass"] */
-	return fr_up(skb, pkt->prog + reason_tag_in_frame);
+	return fr_punt(skb, pkt->prog + reason_tag_in_frame);
 }
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
@@ -368,12 +368,12 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 	/* wrap: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_WRAP + reason_inactive);
+		return fr_punt(skb, PROG_WRAP + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_WRAP + why);
+		return fr_punt(skb, PROG_WRAP + why);
 
 	/* stack: ["eth", "vlan?", "ipv6"] */
 	if (skb->vlan_present &&
@@ -382,17 +382,17 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
 		return wrap_vlan(skb, &pkt);
 	if (skb->vlan_present)
-		return fr_up(skb, PROG_WRAP + reason_vlan_tag);
+		return fr_punt(skb, PROG_WRAP + reason_vlan_tag);
 	if (be16(&eth->type) != ETH_P_IPV6)
-		return fr_up(skb, PROG_WRAP + reason_not_ipv6);
+		return fr_punt(skb, PROG_WRAP + reason_not_ipv6);
 	why = check_ipv6(skb, pkt.data, pkt.data_end, 14, &pkt.payload_len);
 	if (why)
-		return fr_up(skb, PROG_WRAP + why);
+		return fr_punt(skb, PROG_WRAP + why);
 
 	/* do: [{push: mark: id: 7}, "pass"] */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt.payload_len - 1)))
-		return fr_up(skb, PROG_WRAP + reason_partial_checksum);
+		return fr_punt(skb, PROG_WRAP + reason_partial_checksum);
 	return wrap_vlan_in_the_metadata_send(skb, &pkt, 1);
 }

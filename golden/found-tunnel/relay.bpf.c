@@ -196,9 +196,8 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	if (second) {
 		if ((void *)(ipv4 + 1) > data_end || at + sizeof(*ipv4) > udp_end)
 			return reason_truncated;
-	} else {
-		if ((void *)(ipv4 + 1) > data_end)
-			return reason_truncated;
+	} else if ((void *)(ipv4 + 1) > data_end) {
+		return reason_truncated;
 	}
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
 		return reason_ipv4_version;
@@ -213,9 +212,8 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	if (second) {
 		if (be16(&ipv4->total_length) < 20 || ip_end > udp_end)
 			return reason_ipv4_total_length;
-	} else {
-		if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-			return reason_ipv4_total_length;
+	} else if (be16(&ipv4->total_length) < 20 || ip_end > skb->len) {
+		return reason_ipv4_total_length;
 	}
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -356,26 +354,26 @@ static __always_inline int inside_ip(struct __sk_buff *skb, struct packet *pkt, 
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end, 0, 0) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: vxlan: { */
 	if ((void *)(vxlan + 1) > pkt->data_end || (v6 ? 70ULL : 50ULL) > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* fields: [{name: "flags", bits: 8, is: 8}, {name: "reserved", bits: 24}, {name: "vni... */
 	if (be8(&vxlan->flags) != 8)
-		return fr_up(skb, reason_vxlan_flags);
+		return fr_punt(skb, reason_vxlan_flags);
 	if ((void *)(eth + 1) > pkt->data_end || (v6 ? 84ULL : 64ULL) > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
 	if (be16(&eth->type) != ETH_P_IP)
-		return fr_up(skb, reason_not_inner_ip);
+		return fr_punt(skb, reason_not_inner_ip);
 	why = check_ipv4(skb, pkt->data, pkt->data_end, v6 ? 84 : 64, &inner_ip_end, udp_end, 1) ?:
 		check_udp_2(skb, pkt->data, pkt->data_end, inner_ip_end, v6 ? 104 :
 			    84, &inner_udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: p: peers: ["inner_udp.src"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
@@ -384,17 +382,15 @@ static __always_inline int inside_ip(struct __sk_buff *skb, struct packet *pkt, 
 	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_no_peers, reason_changing);
-	if (v6) {
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-	}
+	if (v6 && be16(&udp->checksum) == 0)
+		return fr_punt(skb, reason_udp_checksum);
 
 	/* do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      pkt->partial == FR_PARTIAL(v6 ? 104 : 84, v6 ? 110 : 90) ||
 	      (pkt->partial >> 16) >= (v6 ? 112 : 92)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	return inside_ip_send(skb, pkt, v6);
 }
 
@@ -412,17 +408,17 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 
 	/* programs: inside: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
 	if (be16(&eth->type) == ETH_P_IP)
 		return inside_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return inside_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -276,7 +276,7 @@ static __always_inline int forward_ipv6_rule_send(struct __sk_buff *skb, struct 
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
@@ -409,34 +409,34 @@ static __always_inline int forward_ipv6_rule(struct __sk_buff *skb, struct packe
 
 	/* {when: "p.hop_peer == 1 || p.slot != p.gen", do: [{send: {from: "p.local", to: "p.p... */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
 		pkt->partial_3 = fr_partial(skb);
 		if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
 		      (pkt->partial_3 >> 16) >= 62))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
+			return fr_punt(skb, reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_peer, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 		return forward_ipv6_rule_send(skb, pkt, 0);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 	pkt->payload_len = pkt->udp_end - 62;
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
 	      ((pkt->partial_2 >> 16) >= 62 &&
 	       (pkt->partial_2 & 0xffff) < 62ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+		return fr_punt(skb, reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 	return forward_ipv6_rule_send_ipv4(skb, pkt, 0);
@@ -494,7 +494,7 @@ static __always_inline int forward_ipv4_rule_send(struct __sk_buff *skb, struct 
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
@@ -617,32 +617,32 @@ static __always_inline int forward_ipv4_rule(struct __sk_buff *skb, struct packe
 
 	/* {when: "p.hop_peer == 1 || p.slot != p.gen", do: [{send: {from: "p.local", to: "p.p... */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      (pkt->partial >> 16) >= 42))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_peer, skb->gso_size ? skb->gso_size + 28 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 		return forward_ipv4_rule_send(skb, pkt, 0);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 	pkt->payload_len = pkt->udp_end - 42;
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
 	      ((pkt->partial_2 >> 16) >= 42 &&
 	       (pkt->partial_2 & 0xffff) < 42ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+		return fr_punt(skb, reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 	return forward_ipv4_rule_send_ipv6(skb, pkt, 0);
@@ -660,7 +660,7 @@ static __always_inline int forward_ip(struct __sk_buff *skb, struct packet *pkt,
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
@@ -679,54 +679,51 @@ static __always_inline int forward_ip(struct __sk_buff *skb, struct packet *pkt,
 
 	/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
 	if (fr_is_v4(pkt->p->other.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	if (v6) {
 		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
 			pkt->partial_3 = fr_partial(skb);
 			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
 			      (pkt->partial_3 >> 16) >= 62))
-				return fr_up(skb, reason_partial_checksum);
+				return fr_punt(skb, reason_partial_checksum);
 			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_udp_checksum);
+				return fr_punt(skb, reason_udp_checksum);
 			if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-				return fr_up(skb, reason_gso_packet);
+				return fr_punt(skb, reason_gso_packet);
 			if (!(skb->len <= pkt->ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, reason_partial_checksum);
+				return fr_punt(skb, reason_partial_checksum);
 			if (unlikely(!fr_fits(&pkt->p->hop_peer_2,
 					      skb->gso_size ? skb->gso_size + 48 :
 					      pkt->ip_end - 14)))
 				return fr_unfit(skb, &pkt->p->hop_peer_2, reason_too_big);
 			return forward_ipv6_rule_send(skb, pkt, 1);
 		}
-	} else {
-		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      (pkt->partial >> 16) >= 42))
-				return fr_up(skb, reason_partial_checksum);
-			if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-				return fr_up(skb, reason_gso_packet);
-			if (!(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->p->hop_peer_2,
-					      skb->gso_size ? skb->gso_size + 28 :
-					      pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->p->hop_peer_2, reason_too_big);
-			return forward_ipv4_rule_send(skb, pkt, 1);
-		}
+	} else if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 42))
+			return fr_punt(skb, reason_partial_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_punt(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer_2, skb->gso_size ? skb->gso_size + 28 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer_2, reason_too_big);
+		return forward_ipv4_rule_send(skb, pkt, 1);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 	pkt->payload_len = pkt->udp_end - (v6 ? 62 : 42);
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      ((pkt->partial_2 >> 16) >= (v6 ? 62 : 42) &&
 	       (pkt->partial_2 & 0xffff) < (v6 ? 62ULL : 42ULL) + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+		return fr_punt(skb, reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_peer_2, (v6 ? 28ULL : 48ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_peer_2, reason_too_big);
 	if (v6)
@@ -748,17 +745,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 	/* programs: forward: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return forward_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return forward_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -297,20 +297,19 @@ static __always_inline int sort_ip(struct __sk_buff *skb, struct packet *pkt, co
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: {"k?": known: ["ip.src"], "b?": busy: ["udp.dst_port"]} */
 	struct val_known *k;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
-		if (v6) {
+		if (v6)
 			fr_put_v6(key.addr, ipv6->src, 0);
-		} else {
+		else
 			fr_put_v4(key.addr, ld32(ipv4->src));
-		}
 		enum fr_found found = find_known(&key, pkt->lease, 0, &k);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_changing);
+			return fr_punt(skb, reason_changing);
 		if (found == FR_MISSING)
 			k = NULL;
 	}
@@ -321,7 +320,7 @@ static __always_inline int sort_ip(struct __sk_buff *skb, struct packet *pkt, co
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_busy(&key, pkt->lease, 8, &b);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_changing);
+			return fr_punt(skb, reason_changing);
 		if (found == FR_MISSING)
 			b = NULL;
 	}
@@ -334,14 +333,13 @@ static __always_inline int sort_ip(struct __sk_buff *skb, struct packet *pkt, co
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
-		if (v6) {
+		if (v6)
 			fr_put_v6(key.addr, ipv6->src, 0);
-		} else {
+		else
 			fr_put_v4(key.addr, ld32(ipv4->src));
-		}
 		val.known = fr_has(k);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_full_seen);
+			return fr_punt(skb, reason_full_seen);
 	}
 	if (v6)
 		return sort_ipv6_send(skb, pkt);
@@ -362,17 +360,17 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 	/* programs: sort: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return sort_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return sort_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

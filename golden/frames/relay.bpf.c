@@ -490,10 +490,9 @@ static __always_inline long spread_turn(__u32 i, struct fan *fan, const int seco
 			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
 		if (be16(&saved_udp->checksum) == 0)
 			return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum_2);
-	} else {
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
-		    !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+	} else if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		   !fr_is_v4(r->remote.addr)) {
+		return fr_decline(r->receiver, skb->len, prog + reason_address_family);
 	}
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
@@ -525,17 +524,17 @@ static __always_inline int spread_fan(struct __sk_buff *skb, struct packet *pkt,
 	key.id = pkt->second_id;
 	list = list_of_viewers(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_viewers);
+		return fr_punt(skb, pkt->prog + reason_no_viewers);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	__u32 size = fr_size(pkt->second_length_end, 4096);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -562,7 +561,7 @@ static __always_inline int spread_fan(struct __sk_buff *skb, struct packet *pkt,
 					    FR_SUM_ABSENT;
 	}
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	if (v6) {
 		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 			((__u64)fr_add64(ld64(saved_ipv6->src)) +
@@ -742,11 +741,11 @@ static __always_inline int two_ip_object_no_last(struct __sk_buff *skb, struct p
 
 	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "udp.dst_port": 4433 */
 	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* lookup: {a: moves: ["first.id"], b: moves: ["second.id"]} */
 	{
@@ -772,19 +771,17 @@ static __always_inline int two_ip_object_no_last(struct __sk_buff *skb, struct p
 	if (pkt->second_end - pkt->second_length_end > 3) {
 		if (pkt->a->other > fr_varint_room(pkt->first_id_size) ||
 		    pkt->b->other > fr_varint_room(pkt->second_id_size))
-			return fr_up(skb, pkt->prog + reason_unfit_stream_id);
-		if (v6) {
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, pkt->prog + reason_udp_checksum);
-		}
+			return fr_punt(skb, pkt->prog + reason_unfit_stream_id);
+		if (v6 && be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 		      (pkt->partial >> 16) >= pkt->second_length_end))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (pkt->data + (v6 ? 65 : 45) > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 		if (pkt->at_second_start + 2 > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 		return two_ip_object_no_last_send(skb, pkt, v6);
 	}
 
@@ -885,16 +882,16 @@ static __always_inline int two_ip_object_further(struct __sk_buff *skb, struct p
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	at_second_length_end = fr_pin(pkt->data + fr_bound(pkt->second_length_end, 0xfff));
 	if (at_second_length_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->second_length_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	pkt->second_end = pkt->second_length_present ? pkt->second_length_end + pkt->second_length :
 		pkt->short_payload_end;
 	if (!(!pkt->second_length_present || pkt->second_end <= pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(!pkt->second_length_present || pkt->second_end <= pkt->short_payload_end))
-		return fr_up(skb, pkt->prog + reason_stream_length);
+		return fr_punt(skb, pkt->prog + reason_stream_length);
 
 	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
 	if (!(pkt->second_end < pkt->short_payload_end)) {
@@ -903,24 +900,24 @@ static __always_inline int two_ip_object_further(struct __sk_buff *skb, struct p
 		return two_ip_object_no_last(skb, pkt, 0);
 	}
 	if (pkt->second_end > 0x7ff)
-		return fr_up(skb, pkt->prog + reason_last_far);
+		return fr_punt(skb, pkt->prog + reason_last_far);
 	pkt->last_start = fr_forget(skb, pkt->second_end);
 
 	/* datagram: fields: [{name: "type", bits: 8, is: 0x30}, {name: "number", bits: 16}] */
 	pkt->at_last_start = fr_pin(pkt->data + fr_bound(pkt->last_start, 0x7ff));
 	datagram = pkt->at_last_start;
 	if ((void *)(datagram + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->last_start + 3 > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (be8(&datagram->type) != 48)
-		return fr_up(skb, pkt->prog + reason_datagram_type);
+		return fr_punt(skb, pkt->prog + reason_datagram_type);
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "udp.dst_port": 4433 */
 	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* lookup: {a: moves: ["first.id"], b: moves: ["second.id"]} */
 	struct val_moves *a;
@@ -943,16 +940,14 @@ static __always_inline int two_ip_object_further(struct __sk_buff *skb, struct p
 			return fr_missed(skb, found, pkt->prog + reason_no_moves,
 					 pkt->prog + reason_changing);
 	}
-	if (v6) {
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
-	}
+	if (v6 && be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 
 	/* {when: "last", do: [{set: {"last.number": "last.number ^ 0xFFFF", "object.number": ... */
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (pkt->partial >> 16) >= pkt->last_start + 3))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (v6)
 		return two_ip_object_send(skb, pkt, 1);
 	return two_ip_object_send(skb, pkt, 0);
@@ -973,15 +968,15 @@ static __always_inline int shared_ip_object(struct __sk_buff *skb, struct packet
 		/* object: fields: [{name: "kind", bits: 8}, {name: "number", bits: 16}] */
 		object = pkt->at_first_length_end;
 		if ((void *)(object + 1) > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 		if (pkt->first_length_end + 3 > pkt->first_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 
 		/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: ... */
 		if (pkt->first_end >= pkt->short_payload_end)
-			return fr_up(skb, pkt->prog + reason_not_second);
+			return fr_punt(skb, pkt->prog + reason_not_second);
 		if (pkt->first_end > 0x7ff)
-			return fr_up(skb, pkt->prog + reason_second_far);
+			return fr_punt(skb, pkt->prog + reason_second_far);
 	}
 	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
 	pkt->second_start = fr_forget(skb, pkt->first_end);
@@ -990,22 +985,22 @@ static __always_inline int shared_ip_object(struct __sk_buff *skb, struct packet
 	pkt->at_second_start = fr_pin(pkt->data + fr_bound(pkt->second_start, 0x7ff));
 	stream = pkt->at_second_start;
 	if ((void *)(stream + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->second_start + 1 > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, pkt->prog + reason_stream_type);
+		return fr_punt(skb, pkt->prog + reason_stream_type);
 	pkt->second_id_size = fr_varint(pkt->at_second_start + 1, pkt->data_end, &pkt->second_id);
 	if (!pkt->second_id_size)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 second_id_end = fr_forget(skb, pkt->second_start + 1 + pkt->second_id_size);
 	at_second_id_end = fr_pin(pkt->data + fr_bound(second_id_end, 0xfff));
 	if (at_second_id_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (second_id_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	pkt->second_length_present = !((be8(&stream->type) & 2) == 0);
@@ -1014,7 +1009,7 @@ static __always_inline int shared_ip_object(struct __sk_buff *skb, struct packet
 		second_length_size = fr_varint(at_second_id_end, pkt->data_end,
 					       &pkt->second_length);
 		if (!second_length_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		second_length_size = 0;
 		pkt->second_length = 0;
@@ -1023,22 +1018,22 @@ static __always_inline int shared_ip_object(struct __sk_buff *skb, struct packet
 	if (second) {
 		at_second_length_end = fr_pin(pkt->data + fr_bound(pkt->second_length_end, 0xfff));
 		if (at_second_length_end > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 		if (pkt->second_length_end > pkt->short_payload_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 		if (!(!pkt->second_length_present ||
 		      pkt->second_length_end + pkt->second_length == pkt->short_payload_end ||
 		      skb->gso_size == 0))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(!pkt->second_length_present ||
 		      pkt->second_length_end + pkt->second_length == pkt->short_payload_end))
-			return fr_up(skb, pkt->prog + reason_stream_length);
+			return fr_punt(skb, pkt->prog + reason_stream_length);
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 		/* match: "udp.dst_port": 4434 */
 		if (be16(&udp->dst_port) != 0x1152)
-			return fr_up(skb, pkt->prog + reason_no_match);
+			return fr_punt(skb, pkt->prog + reason_no_match);
 
 		/* {when: "second", do: [{fan_out: { */
 		__u64 partial = fr_partial(skb);
@@ -1046,9 +1041,9 @@ static __always_inline int shared_ip_object(struct __sk_buff *skb, struct packet
 		      (partial >> 16) >= pkt->second_length_end) ||
 		    !(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (at_second_length_end > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	}
 	if (v6) {
 		if (second)
@@ -1064,10 +1059,11 @@ static __always_inline int shared_ip_object(struct __sk_buff *skb, struct packet
 
 static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
+	const int is_spread = pkt->prog == PROG_SPREAD;
 	void *at_first_id_end;
 	struct hdr_udp *udp = 0;
 
-	if (pkt->prog == PROG_SPREAD)
+	if (is_spread)
 		udp = pkt->data + (v6 ? 54 : 34);
 	struct hdr_stream *stream = pkt->data + (v6 ? 63 : 43);
 	__u64 udp_end;
@@ -1079,7 +1075,7 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	if (v6) {
 		/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
 		why = check_short_2(skb, pkt->data, pkt->data_end, udp_end, 62,
@@ -1090,24 +1086,24 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 				  &pkt->short_payload_end);
 	}
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* {name: "id", varint: "quic"}, */
 	if ((void *)(stream + 1) > pkt->data_end || (v6 ? 64ULL : 44ULL) > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, pkt->prog + reason_stream_type);
+		return fr_punt(skb, pkt->prog + reason_stream_type);
 	pkt->first_id_size = fr_varint(pkt->data + (v6 ? 64 : 44), pkt->data_end, &pkt->first_id);
 	if (!pkt->first_id_size)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 first_id_end = fr_forget(skb, (v6 ? 64ULL : 44ULL) + pkt->first_id_size);
 	at_first_id_end = fr_pin(pkt->data + fr_bound(first_id_end, v6 ? 0x7f : 0x3f));
 	if (at_first_id_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (first_id_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	__u64 first_length_present = !((be8(&stream->type) & 2) == 0);
@@ -1116,7 +1112,7 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 	if (first_length_present) { /* length */
 		first_length_size = fr_varint(at_first_id_end, pkt->data_end, &first_length);
 		if (!first_length_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		first_length_size = 0;
 		first_length = 0;
@@ -1125,25 +1121,25 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 	pkt->at_first_length_end = fr_pin(pkt->data +
 					  fr_bound(pkt->first_length_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_first_length_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->first_length_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	pkt->first_end = first_length_present ? pkt->first_length_end + first_length :
 		pkt->short_payload_end;
 	if (!(!first_length_present || pkt->first_end <= pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(!first_length_present || pkt->first_end <= pkt->short_payload_end))
-		return fr_up(skb, pkt->prog + reason_stream_length);
-	if (pkt->prog == PROG_SPREAD) {
+		return fr_punt(skb, pkt->prog + reason_stream_length);
+	if (is_spread) {
 		/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after:... */
 		if (!(pkt->first_end < pkt->short_payload_end)) { /* no second */
 			if (skb->gso_size != 0)
-				return fr_up(skb, pkt->prog + reason_gso_packet);
+				return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 			/* match: "udp.dst_port": 4434 */
 			if (be16(&udp->dst_port) != 0x1152)
-				return fr_up(skb, pkt->prog + reason_no_match);
+				return fr_punt(skb, pkt->prog + reason_no_match);
 
 			/* {do: [{count: "one"}, "pass"]}, */
 			fr_named_add(1, 1);
@@ -1152,18 +1148,16 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 			return spread_ipv4_send(skb, pkt);
 		}
 		if (pkt->first_end > 0x7ff)
-			return fr_up(skb, pkt->prog + reason_second_far);
+			return fr_punt(skb, pkt->prog + reason_second_far);
 	}
 	if (v6) {
-		if (pkt->prog == PROG_SPREAD) {
+		if (is_spread)
 			return shared_ip_object(skb, pkt, 1, 1);
-		}
 
 		return shared_ip_object(skb, pkt, 1, 0);
 	}
-	if (pkt->prog == PROG_SPREAD) {
+	if (is_spread)
 		return shared_ip_object(skb, pkt, 0, 1);
-	}
 
 	return shared_ip_object(skb, pkt, 0, 0);
 }
@@ -1191,19 +1185,19 @@ SEC("tc") int prog_two(struct __sk_buff *skb)
 
 	/* two: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_TWO + reason_inactive);
+		return fr_punt(skb, PROG_TWO + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_TWO + why);
+		return fr_punt(skb, PROG_TWO + why);
 
 	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
 	if (be16(&eth->type) == ETH_P_IP)
 		return shared_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return shared_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_TWO + reason_not_ip);
+	return fr_punt(skb, PROG_TWO + reason_not_ip);
 }
 
 /*
@@ -1229,17 +1223,17 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 	/* spread: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_SPREAD + reason_inactive);
+		return fr_punt(skb, PROG_SPREAD + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_SPREAD + why);
+		return fr_punt(skb, PROG_SPREAD + why);
 
 	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return shared_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return shared_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_SPREAD + reason_not_ip);
+	return fr_punt(skb, PROG_SPREAD + reason_not_ip);
 }

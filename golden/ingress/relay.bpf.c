@@ -205,9 +205,8 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	if (second) {
 		if ((void *)(ipv4 + 1) > data_end || at + sizeof(*ipv4) > udp_end)
 			return reason_truncated;
-	} else {
-		if ((void *)(ipv4 + 1) > data_end)
-			return reason_truncated;
+	} else if ((void *)(ipv4 + 1) > data_end) {
+		return reason_truncated;
 	}
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
 		return reason_ipv4_version;
@@ -222,9 +221,8 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	if (second) {
 		if (be16(&ipv4->total_length) < 20 || ip_end > udp_end)
 			return reason_ipv4_total_length;
-	} else {
-		if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-			return reason_ipv4_total_length;
+	} else if (be16(&ipv4->total_length) < 20 || ip_end > skb->len) {
+		return reason_ipv4_total_length;
 	}
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -250,20 +248,21 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 
 static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_listen = pkt->prog == PROG_LISTEN;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct;
 
-	if (pkt->prog == PROG_LISTEN)
+	if (is_listen)
 		direct = pkt->r_2->hop.hop.state == FR_HOP_DIRECT;
 	else
 		direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
@@ -273,7 +272,7 @@ static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet
 	__s64 csum = fr_complete_begin(skb, 20, 2);
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	if (direct) {
-		if (pkt->prog == PROG_LISTEN)
+		if (is_listen)
 			fr_link(pkt->data, &pkt->r_2->hop.hop);
 		else
 			fr_link(pkt->data, &pkt->r->hop.hop);
@@ -284,18 +283,19 @@ static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet
 
 	fr_count(pkt->prog + reason_sent, len);
 	if (direct) {
-		if (pkt->prog == PROG_LISTEN)
+		if (is_listen)
 			return bpf_redirect(pkt->r_2->hop.hop.ifindex, 0);
 		return bpf_redirect(pkt->r->hop.hop.ifindex, 0);
 	}
-	if (pkt->prog == PROG_LISTEN)
+	if (is_listen)
 		return fr_redirect_neigh(pkt->r_2->hop.hop.ifindex, AF_INET6, pkt->r_2->hop.addr);
 	return fr_redirect_neigh(pkt->r->hop.hop.ifindex, AF_INET6, pkt->r->hop.addr);
 }
 
 static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = pkt->data + (pkt->prog == PROG_UNWRAP ? 50 : 14);
+	const int is_unwrap = pkt->prog == PROG_UNWRAP;
+	struct hdr_ipv4 *ipv4 = pkt->data + (is_unwrap ? 50 : 14);
 	__u32 len = skb->len;
 	const __u32 headers_len = 50, new_headers_len = 14;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
@@ -305,39 +305,34 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
 	int direct = pkt->r->hop.hop.state == FR_HOP_DIRECT;
-	if (pkt->prog == PROG_UNWRAP) {
+	if (is_unwrap) {
 		int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 21, 0,
 				    &pkt->data);
 		if (unlikely(err))
 			return fr_failed(skb, len, err, pkt->prog + reason_fault);
 		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
 			return fr_drop(len, pkt->prog + reason_fault);
-	} else {
-		if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-			if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-				return fr_up(skb, pkt->prog + reason_no_memory);
+	} else if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
-			pkt->data = (void *)(long)skb->data;
-			if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-				return fr_drop(len, pkt->prog + reason_fault);
-		}
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, pkt->prog == PROG_UNWRAP ? ETH_HLEN :
-				       22, pkt->prog == PROG_UNWRAP ? 12 : 4);
+	__s64 csum = fr_complete_begin(skb, is_unwrap ? ETH_HLEN : 22, is_unwrap ? 12 : 4);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	if (direct)
 		fr_link(pkt->data, &pkt->r->hop.hop);
-	if (pkt->prog == PROG_UNWRAP) {
+	if (is_unwrap)
 		st16(&new_eth->type, bpf_htons(0x800));
-	}
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, pkt->prog == PROG_UNWRAP ? ETH_HLEN :
-			22, pkt->prog == PROG_UNWRAP ? 12 : 4);
-	if (pkt->prog == PROG_UNWRAP) {
+	fr_complete_end(skb, csum, is_unwrap ? ETH_HLEN : 22, is_unwrap ? 12 : 4);
+	if (is_unwrap) {
 		/*
 		 * What a device has verified may have been the checksum of a header that has gone.
 		 */
@@ -431,12 +426,12 @@ static __always_inline int route_ip(struct __sk_buff *skb, struct packet *pkt, c
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end, 0, 0) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* headers: tag: { */
 	why = check_tag(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: r: routes: ["tag.flow"] */
 	struct key_routes key __attribute__((aligned(8))) = {};
@@ -449,14 +444,14 @@ static __always_inline int route_ip(struct __sk_buff *skb, struct packet *pkt, c
 	if (v6) {
 		/* do: [{send: via: "r.hop"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, pkt->prog + reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 	} else {
 		/* do: [{send: via: "r.hop"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, pkt->prog + reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 	}
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r->hop.hop, pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->r->hop.hop, pkt->prog + reason_too_big);
 	if (v6)
@@ -479,19 +474,19 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 	/* route: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_ROUTE + reason_inactive);
+		return fr_punt(skb, PROG_ROUTE + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_ROUTE + why);
+		return fr_punt(skb, PROG_ROUTE + why);
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return route_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return route_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_ROUTE + reason_not_ip);
+	return fr_punt(skb, PROG_ROUTE + reason_not_ip);
 }
 
 /*
@@ -539,33 +534,33 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 
 	/* unwrap: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_UNWRAP + reason_inactive);
+		return fr_punt(skb, PROG_UNWRAP + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth_2(skb, pkt.data, pkt.data_end) ?:
 		check_ipv4(skb, pkt.data, pkt.data_end, 14, &outer_end, 0, 0) ?:
 		check_udp(skb, pkt.data, pkt.data_end, outer_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_UNWRAP + why);
+		return fr_punt(skb, PROG_UNWRAP + why);
 
 	/* headers: tag: { */
 	if ((void *)(tag + 1) > pkt.data_end || 50ULL > udp_end)
-		return fr_up(skb, PROG_UNWRAP + reason_truncated);
+		return fr_punt(skb, PROG_UNWRAP + reason_truncated);
 
 	/* {name: "checksum", bits: 16, checksum: {covers: "header", verify: true}}, */
 	if (!fr_sum_ok((__u64)ld32(&tag->kind) + ld32(&tag->checksum)))
-		return fr_up(skb, PROG_UNWRAP + reason_tag_checksum);
+		return fr_punt(skb, PROG_UNWRAP + reason_tag_checksum);
 	why = check_ipv4(skb, pkt.data, pkt.data_end, 50, &inner_end, udp_end, 1);
 	if (why)
-		return fr_up(skb, PROG_UNWRAP + why);
+		return fr_punt(skb, PROG_UNWRAP + why);
 
 	/* headers: note: { */
 	if ((void *)(note + 1) > pkt.data_end || 71ULL > inner_end)
-		return fr_up(skb, PROG_UNWRAP + reason_truncated);
+		return fr_punt(skb, PROG_UNWRAP + reason_truncated);
 
 	/* stack: ["eth", {outer: ["ipv4"]}, "udp", "tag", {inner: "ipv4"}, "note"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_UNWRAP + reason_gso_packet);
+		return fr_punt(skb, PROG_UNWRAP + reason_gso_packet);
 
 	/* lookup: r: routes: ["tag.flow"] */
 	struct key_routes key __attribute__((aligned(8))) = {};
@@ -581,20 +576,20 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, PROG_UNWRAP + reason_udp_checksum);
+		return fr_punt(skb, PROG_UNWRAP + reason_udp_checksum);
 	if (be8(&ipv4_2->ttl) <= 1)
-		return fr_up(skb, PROG_UNWRAP + reason_hop_limit);
+		return fr_punt(skb, PROG_UNWRAP + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_2->src)))
-		return fr_up(skb, PROG_UNWRAP + reason_martian_source);
+		return fr_punt(skb, PROG_UNWRAP + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_2->dst)))
-		return fr_up(skb, PROG_UNWRAP + reason_multicast);
+		return fr_punt(skb, PROG_UNWRAP + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_2->dst)))
-		return fr_up(skb, PROG_UNWRAP + reason_martian_destination);
+		return fr_punt(skb, PROG_UNWRAP + reason_martian_destination);
 	pkt.payload_len = inner_end - 71;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 71 && (partial & 0xffff) < 71ULL + pkt.payload_len - 1)))
-		return fr_up(skb, PROG_UNWRAP + reason_partial_checksum);
+		return fr_punt(skb, PROG_UNWRAP + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt.r->hop.hop, 21ULL + pkt.payload_len)))
 		return fr_unfit(skb, &pkt.r->hop.hop, PROG_UNWRAP + reason_too_big);
 	return shared_ipv4_send(skb, &pkt);
@@ -686,7 +681,7 @@ static __always_inline int listen_ipv4_send(struct __sk_buff *skb, struct packet
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
@@ -750,7 +745,7 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, struct pack
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
@@ -792,7 +787,7 @@ static __always_inline int listen_ipv4_send_3(struct __sk_buff *skb, struct pack
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
@@ -828,15 +823,15 @@ static __always_inline int listen_ipv4_groups(struct __sk_buff *skb, struct pack
 		return fr_missed(skb, found, pkt->prog + reason_no_groups,
 				 pkt->prog + reason_changing);
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, pkt->prog + reason_hop_limit);
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	if (fr_multicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4->dst)))
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r_2->hop.hop, skb->gso_size ? skb->gso_size + 28 :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->r_2->hop.hop, pkt->prog + reason_too_big);
@@ -855,70 +850,69 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, struct packet *pkt
 	__u32 why = check_ipv4_3(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	if (fr_unicast_v4(ld32(ipv4->dst))) { /* a unicast destination */
 		if (skb->pkt_type != PACKET_HOST) { /* in a broadcast or multicast frame */
 			if (skb->pkt_type == PACKET_BROADCAST)
-				return fr_up(skb, pkt->prog + reason_link_broadcast);
-			return fr_up(skb, pkt->prog + reason_link_multicast);
+				return fr_punt(skb, pkt->prog + reason_link_broadcast);
+			return fr_punt(skb, pkt->prog + reason_link_multicast);
 		}
-	} else {
-		if (!fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, pkt->prog + reason_martian_destination);
+	} else if (!fr_multicast_v4(ld32(ipv4->dst))) {
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	}
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, pkt->prog + reason_not_udp);
+		return fr_punt(skb, pkt->prog + reason_not_udp);
 	why = check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* {match: "udp.dst_port": 1, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
 	if (be16(&udp->dst_port) == 1) {
 		if (!fr_unicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, pkt->prog + reason_martian_source);
+			return fr_punt(skb, pkt->prog + reason_martian_source);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      (pkt->partial >> 16) >= 42))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		__builtin_memset(fib, 0, sizeof(*fib));
 		fib->family = AF_INET;
 		fib->src[0] = ld32(ipv4->dst);
 		fib->dst[0] = ld32(ipv4->src);
 		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
 		if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 28 : pkt->ip_end - 14, hop))
-			return fr_up(skb, pkt->prog + reason_too_big);
+			return fr_punt(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_usable(hop)))
-			return fr_up(skb,
-				     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-						 pkt->prog + reason_unreachable));
+			return fr_punt(skb,
+				       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+						   pkt->prog + reason_unreachable));
 		return listen_ipv4_send(skb, pkt, hop, fib);
 	}
 
 	/* {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}}]}, */
 	if (be16(&udp->dst_port) == 2) {
 		if ((ldv64(set_self) == 0 && ldv32(set_self + 8) == 0xffff0000ULL) != 1)
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		__u64 self[2];
 		st64((void *)self, ldv64(set_self));
 		st64((void *)self + 8, ldv64(set_self + 8));
 		if (!fr_unicast((void *)self))
-			return fr_up(skb, pkt->prog + reason_martian_source);
+			return fr_punt(skb, pkt->prog + reason_martian_source);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      (pkt->partial >> 16) >= 42))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		__builtin_memset(fib_2, 0, sizeof(*fib_2));
 		fib_2->family = AF_INET;
 		fib_2->src[0] = fr_setting_v4(set_self);
@@ -926,11 +920,11 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, struct packet *pkt
 		fr_flow(fib_2, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
 		if (fr_route(skb, fib_2, skb->gso_size ? skb->gso_size + 28 :
 			     pkt->ip_end - 14, hop_2))
-			return fr_up(skb, pkt->prog + reason_too_big);
+			return fr_punt(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_usable(hop_2)))
-			return fr_up(skb,
-				     fr_unrouted(hop_2, pkt->prog + reason_not_forwarded,
-						 pkt->prog + reason_unreachable));
+			return fr_punt(skb,
+				       fr_unrouted(hop_2, pkt->prog + reason_not_forwarded,
+						   pkt->prog + reason_unreachable));
 		return listen_ipv4_send_2(skb, pkt, hop_2, fib_2);
 	}
 
@@ -1006,7 +1000,7 @@ static __always_inline int listen_ipv6_send(struct __sk_buff *skb, struct packet
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
@@ -1058,15 +1052,15 @@ static __always_inline int listen_ipv6_groups(struct __sk_buff *skb, struct pack
 		return fr_missed(skb, found, pkt->prog + reason_no_groups,
 				 pkt->prog + reason_changing);
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, pkt->prog + reason_hop_limit);
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r_2->hop.hop, skb->gso_size ? skb->gso_size + 48 :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->r_2->hop.hop, pkt->prog + reason_too_big);
@@ -1085,40 +1079,39 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, struct packet *pkt
 	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	if (fr_unicast(ipv6->dst)) { /* a unicast destination */
 		if (skb->pkt_type != PACKET_HOST) { /* in a broadcast or multicast frame */
 			if (skb->pkt_type == PACKET_BROADCAST)
-				return fr_up(skb, pkt->prog + reason_link_broadcast);
-			return fr_up(skb, pkt->prog + reason_link_multicast);
+				return fr_punt(skb, pkt->prog + reason_link_broadcast);
+			return fr_punt(skb, pkt->prog + reason_link_multicast);
 		}
-	} else {
-		if (!fr_multicast(ipv6->dst))
-			return fr_up(skb, pkt->prog + reason_martian_destination);
+	} else if (!fr_multicast(ipv6->dst)) {
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	}
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, pkt->prog + reason_not_udp);
+		return fr_punt(skb, pkt->prog + reason_not_udp);
 	why = check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* {match: "udp.dst_port": 1, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
 	if (be16(&udp->dst_port) == 1) {
 		if (!fr_unicast(ipv6->dst))
-			return fr_up(skb, pkt->prog + reason_martian_source);
+			return fr_punt(skb, pkt->prog + reason_martian_source);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      (pkt->partial >> 16) >= 62))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		__builtin_memset(fib, 0, sizeof(*fib));
 		fib->family = AF_INET6;
 		fib->src[0] = ld32(ipv6->dst);
@@ -1131,34 +1124,34 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, struct packet *pkt
 		fib->dst[3] = ld32(ipv6->src + 12);
 		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
 		if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 48 : pkt->ip_end - 14, hop))
-			return fr_up(skb, pkt->prog + reason_too_big);
+			return fr_punt(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_usable(hop)))
-			return fr_up(skb,
-				     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-						 pkt->prog + reason_unreachable));
+			return fr_punt(skb,
+				       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+						   pkt->prog + reason_unreachable));
 		return listen_ipv6_send(skb, pkt, hop, fib, 0);
 	}
 
 	/* {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}}]}, */
 	if (be16(&udp->dst_port) == 2) {
 		if ((ldv64(set_self) == 0 && ldv32(set_self + 8) == 0xffff0000ULL) != 0)
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		__u64 self[2];
 		st64((void *)self, ldv64(set_self));
 		st64((void *)self + 8, ldv64(set_self + 8));
 		if (!fr_unicast((void *)self))
-			return fr_up(skb, pkt->prog + reason_martian_source);
+			return fr_punt(skb, pkt->prog + reason_martian_source);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      (pkt->partial >> 16) >= 62))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		__builtin_memset(fib_2, 0, sizeof(*fib_2));
 		fib_2->family = AF_INET6;
 		fib_2->src[0] = ldv32(set_self);
@@ -1172,11 +1165,11 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, struct packet *pkt
 		fr_flow(fib_2, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
 		if (fr_route(skb, fib_2, skb->gso_size ? skb->gso_size + 48 :
 			     pkt->ip_end - 14, hop_2))
-			return fr_up(skb, pkt->prog + reason_too_big);
+			return fr_punt(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_usable(hop_2)))
-			return fr_up(skb,
-				     fr_unrouted(hop_2, pkt->prog + reason_not_forwarded,
-						 pkt->prog + reason_unreachable));
+			return fr_punt(skb,
+				       fr_unrouted(hop_2, pkt->prog + reason_not_forwarded,
+						   pkt->prog + reason_unreachable));
 		return listen_ipv6_send(skb, pkt, hop_2, fib_2, 1);
 	}
 
@@ -1198,20 +1191,20 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 
 	/* listen: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_LISTEN + reason_inactive);
+		return fr_punt(skb, PROG_LISTEN + reason_inactive);
 
 	/* hook:      "tc/ingress" */
 	if (skb->vlan_present)
-		return fr_up(skb, PROG_LISTEN + reason_vlan_tag);
+		return fr_punt(skb, PROG_LISTEN + reason_vlan_tag);
 	if (skb->pkt_type == PACKET_OTHERHOST)
-		return fr_up(skb, PROG_LISTEN + reason_other_host);
+		return fr_punt(skb, PROG_LISTEN + reason_other_host);
 	if ((void *)(eth + 1) > pkt.data_end)
-		return fr_up(skb, PROG_LISTEN + reason_truncated);
+		return fr_punt(skb, PROG_LISTEN + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return listen_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return listen_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_LISTEN + reason_not_ip);
+	return fr_punt(skb, PROG_LISTEN + reason_not_ip);
 }

@@ -325,7 +325,7 @@ static __always_inline int main_ipv6_send(struct __sk_buff *skb, struct packet *
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
@@ -387,7 +387,7 @@ static __always_inline int main_ipv4_send(struct __sk_buff *skb, struct packet *
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
@@ -536,16 +536,16 @@ static __always_inline int main_ip(struct __sk_buff *skb, struct packet *pkt, co
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: int: fields: [{name: "type", bits: 8, is: 1}, {name: "range", bits: 8}, {n... */
 	why = check_int(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* when: "setting.func && int.range == setting.default" */
 	if (!(set_func && be8(&v_int->range) == set_default))
-		return fr_up(skb, reason_no_match);
+		return fr_punt(skb, reason_no_match);
 
 	/* lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
 	struct val_map *package;
@@ -555,17 +555,16 @@ static __always_inline int main_ip(struct __sk_buff *skb, struct packet *pkt, co
 		key.m_switch = be16(&v_int->return_);
 		enum fr_found found = find_map(&key, pkt->lease, 0, &package);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_changing);
+			return fr_punt(skb, reason_changing);
 		if (found == FR_MISSING)
 			package = NULL;
 	}
 	{
 		struct key_void key __attribute__((aligned(8))) = {};
-		if (v6) {
+		if (v6)
 			fr_put_endpoint_v6(&key.m_goto, ipv6->src, be16(&udp->src_port), 0);
-		} else {
+		else
 			fr_put_endpoint_v4(&key.m_goto, ld32(ipv4->src), be16(&udp->src_port));
-		}
 		key.var = be16(&v_int->return_);
 		enum fr_found found = find_void(&key, pkt->lease, 8, &pkt->v_double, pkt->now);
 		if (found != FR_FOUND)
@@ -580,51 +579,47 @@ static __always_inline int main_ip(struct __sk_buff *skb, struct packet *pkt, co
 
 	/* {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
 	if (fr_is_v4(pkt->v_double->m_long.addr) != fr_is_v4(pkt->v_double->close.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	if (v6) {
 		if (!fr_is_v4(pkt->v_double->close.addr)) { /* ipv6 stays */
 			pkt->partial_3 = fr_partial(skb);
 			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
 			      (pkt->partial_3 >> 16) >= 66))
-				return fr_up(skb, reason_partial_checksum);
+				return fr_punt(skb, reason_partial_checksum);
 			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_udp_checksum);
+				return fr_punt(skb, reason_udp_checksum);
 			if (!(skb->len <= pkt->ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, reason_partial_checksum);
+				return fr_punt(skb, reason_partial_checksum);
 			if (unlikely(!fr_fits(&pkt->v_double->hop_close, pkt->ip_end - 14)))
 				return fr_unfit(skb, &pkt->v_double->hop_close, reason_too_big);
 			fr_named_add(0, 1);
 			return main_ipv6_send(skb, pkt);
 		}
-	} else {
-		if (fr_is_v4(pkt->v_double->close.addr)) { /* ipv4 stays */
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      (pkt->partial >> 16) >= 46) ||
-			    !(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->v_double->hop_close, pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->v_double->hop_close, reason_too_big);
-			fr_named_add(0, 1);
-			return main_ipv4_send(skb, pkt);
-		}
+	} else if (fr_is_v4(pkt->v_double->close.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 46) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->v_double->hop_close, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->v_double->hop_close, reason_too_big);
+		fr_named_add(0, 1);
+		return main_ipv4_send(skb, pkt);
 	}
 	pkt->payload_len = udp_end - (v6 ? 66 : 46);
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      ((pkt->partial_2 >> 16) >= (v6 ? 66 : 46) &&
 	       (pkt->partial_2 & 0xffff) < (v6 ? 66ULL : 46ULL) + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+		return fr_punt(skb, reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->v_double->hop_close, (v6 ? 32ULL : 52ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->v_double->hop_close, reason_too_big);
 	fr_named_add(0, 1);
-	if (v6)
-		return main_ip_send_ipv6(skb, pkt, 1);
-	return main_ip_send_ipv6(skb, pkt, 0);
+	return main_ip_send_ipv6(skb, pkt, v6);
 }
 
 SEC("tc") int prog_main(struct __sk_buff *skb)
@@ -641,17 +636,17 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 
 	/* programs: main: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "int"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return main_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return main_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

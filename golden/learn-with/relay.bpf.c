@@ -299,11 +299,10 @@ static __always_inline int asks_ip_clients(struct __sk_buff *skb, struct packet 
 	struct val_clients *c;
 	{
 		struct key_clients key __attribute__((aligned(8))) = {};
-		if (v6) {
+		if (v6)
 			fr_put_endpoint_v6(&key.addr, ipv6->src, be16(&udp->src_port), 0);
-		} else {
+		else
 			fr_put_endpoint_v4(&key.addr, ld32(ipv4->src), be16(&udp->src_port));
-		}
 		enum fr_found found = find_clients(&key, pkt->lease, 48, &c, pkt->now);
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, pkt->prog + reason_no_clients,
@@ -312,7 +311,7 @@ static __always_inline int asks_ip_clients(struct __sk_buff *skb, struct packet 
 
 	/* do: [{learn: doors: {key: ["ask.door"], value: ["udp.src", "c.group"], verified: "u... */
 	if (pkt->udp_end - (v6 ? 54 : 34) > 0x4000)
-		return fr_up(skb, pkt->prog + reason_too_big);
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (v6) {
 		if (be16(&udp->checksum) == 0 ||
 		    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
@@ -320,13 +319,12 @@ static __always_inline int asks_ip_clients(struct __sk_buff *skb, struct packet 
 			       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			       bpf_htons(be16(&udp->length)) +
 			       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
-	} else {
-		if (be16(&udp->checksum) == 0 ||
-		    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			       bpf_htons(be16(&udp->length)) +
-			       fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	} else if (be16(&udp->checksum) == 0 ||
+		   !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+			      bpf_htons(be16(&udp->length)) +
+			      fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))) {
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	}
 	{
 		struct key_doors key __attribute__((aligned(8))) = {};
@@ -342,7 +340,7 @@ static __always_inline int asks_ip_clients(struct __sk_buff *skb, struct packet 
 		val.gen = c->gen;
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_doors, &key, &val, BPF_ANY))
-			return fr_up(skb, pkt->prog + reason_full_doors);
+			return fr_punt(skb, pkt->prog + reason_full_doors);
 	}
 	return fr_drop(skb->len, pkt->prog + reason_asked);
 }
@@ -363,32 +361,31 @@ static __always_inline int asks_ip(struct __sk_buff *skb, struct packet *pkt, co
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* headers: ask: fields: [{name: "door", bits: 16}] */
 	if ((void *)(ask + 1) > pkt->data_end || (v6 ? 64ULL : 44ULL) > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "ask"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* lookup: {c: clients: ["udp.src"], d: doors: ["ask.door"]} */
 	struct val_clients *c;
 	{
 		struct key_clients key __attribute__((aligned(8))) = {};
-		if (v6) {
+		if (v6)
 			fr_put_endpoint_v6(&key.addr, ipv6->src, be16(&udp->src_port), 0);
-		} else {
+		else
 			fr_put_endpoint_v4(&key.addr, ld32(ipv4->src), be16(&udp->src_port));
-		}
 		enum fr_found found = find_clients(&key, pkt->lease, 0, &c, pkt->now);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			c = NULL;
 	}
@@ -400,7 +397,7 @@ static __always_inline int asks_ip(struct __sk_buff *skb, struct packet *pkt, co
 			key.door = be16(&ask->door);
 			enum fr_found found = find_doors(&key, pkt->lease, 16, &d, pkt->now);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, pkt->prog + reason_changing);
+				return fr_punt(skb, pkt->prog + reason_changing);
 			if (found == FR_MISSING)
 				d = NULL;
 		}
@@ -424,17 +421,13 @@ static __always_inline int asks_ip(struct __sk_buff *skb, struct packet *pkt, co
 					val.gen = d->gen;
 					fr_learning(0);
 					if (bpf_map_update_elem(&tbl_doors, &key, &val, BPF_ANY))
-						return fr_up(skb, pkt->prog + reason_full_doors);
+						return fr_punt(skb, pkt->prog + reason_full_doors);
 				}
 				return fr_drop(skb->len, pkt->prog + reason_shared);
 			}
 		}
 	}
-	if (v6) {
-		return asks_ip_clients(skb, pkt, 1);
-	}
-
-	return asks_ip_clients(skb, pkt, 0);
+	return asks_ip_clients(skb, pkt, v6);
 }
 
 SEC("tc") int prog_asks(struct __sk_buff *skb)
@@ -452,19 +445,19 @@ SEC("tc") int prog_asks(struct __sk_buff *skb)
 
 	/* asks: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, PROG_ASKS + reason_inactive);
+		return fr_punt(skb, PROG_ASKS + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_ASKS + why);
+		return fr_punt(skb, PROG_ASKS + why);
 
 	/* stack: ["eth", "ip", "udp", "ask"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return asks_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return asks_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_ASKS + reason_not_ip);
+	return fr_punt(skb, PROG_ASKS + reason_not_ip);
 }
 
 /*
@@ -498,7 +491,7 @@ static __always_inline int enters_ipv6_send(struct __sk_buff *skb, struct packet
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
@@ -557,7 +550,7 @@ static __always_inline int enters_ipv4_send(struct __sk_buff *skb, struct packet
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
@@ -602,7 +595,7 @@ static __always_inline int enters_ip(struct __sk_buff *skb, struct packet *pkt, 
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: d: doors: ["udp.dst_port"] */
 	struct key_doors key __attribute__((aligned(8))) = {};
@@ -615,30 +608,27 @@ static __always_inline int enters_ip(struct __sk_buff *skb, struct packet *pkt, 
 
 	/* do: [{set: {"ip.dst": "d.to.addr", "udp.dst_port": "d.to.port"}}, {send: via: "rout... */
 	if (fr_is_v4(pkt->d->to.addr) != (v6 ? 0 : 1))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (v6) {
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, pkt->prog + reason_hop_limit);
-	} else {
-		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, pkt->prog + reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
+	} else if (be8(&ipv4->ttl) <= 1) {
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	}
 	if (fr_multicast(pkt->d->to.addr))
-		return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast(pkt->d->to.addr))
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (pkt->partial >> 16) >= (v6 ? 62 : 42)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
-	if (v6) {
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
-	}
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (v6 && be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = v6 ? AF_INET6 : AF_INET;
 	if (v6) {
@@ -656,11 +646,11 @@ static __always_inline int enters_ip(struct __sk_buff *skb, struct packet *pkt, 
 	}
 	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
 		     pkt->ip_end - 14, hop))
-		return fr_up(skb, pkt->prog + reason_too_big);
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-					 pkt->prog + reason_unreachable));
+		return fr_punt(skb,
+			       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					   pkt->prog + reason_unreachable));
 	if (v6)
 		return enters_ipv6_send(skb, pkt, hop, fib);
 	return enters_ipv4_send(skb, pkt, hop, fib);
@@ -681,17 +671,17 @@ SEC("tc") int prog_enters(struct __sk_buff *skb)
 
 	/* enters: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, PROG_ENTERS + reason_inactive);
+		return fr_punt(skb, PROG_ENTERS + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_ENTERS + why);
+		return fr_punt(skb, PROG_ENTERS + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return enters_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return enters_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_ENTERS + reason_not_ip);
+	return fr_punt(skb, PROG_ENTERS + reason_not_ip);
 }

@@ -230,19 +230,19 @@ static __always_inline int inbound_ip(struct __sk_buff *skb, struct packet *pkt,
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: tag: fields: [{name: "id", bits: 32}] */
 	if ((void *)(tag + 1) > pkt->data_end || (v6 ? 66ULL : 46ULL) > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_no_match);
+		return fr_punt(skb, reason_no_match);
 
 	/* do: [{learn: seen: {key: ["tag.id"], value: ["udp.src", "udp.dst_port"]}}, {count: ... */
 	{
@@ -256,7 +256,7 @@ static __always_inline int inbound_ip(struct __sk_buff *skb, struct packet *pkt,
 			fr_put_endpoint_v4(&val.client, ld32(ipv4->src), be16(&udp->src_port));
 		val.port = be16(&udp->dst_port);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_full_seen);
+			return fr_punt(skb, reason_full_seen);
 	}
 	fr_named_add(0, 1);
 	if (v6)
@@ -277,17 +277,17 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 
 	/* programs: inbound: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return inbound_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return inbound_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -459,23 +459,23 @@ static __always_inline int put_ip_frame_length_end(struct __sk_buff *skb, struct
 	pkt->frame_length_end = fr_forget(skb, pkt->frame_id_end + pkt->frame_length_size);
 	pkt->at_frame_length_end = fr_pin(pkt->data + fr_bound(pkt->frame_length_end, 0x7f));
 	if (pkt->at_frame_length_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->frame_length_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (!(!pkt->frame_length_present ||
 	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(!pkt->frame_length_present ||
 	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end))
-		return fr_up(skb, pkt->prog + reason_frame_length);
+		return fr_punt(skb, pkt->prog + reason_frame_length);
 
 	/* stack: ["eth", "ip", "udp", "outer", "frame"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "udp.dst_port": 4433 */
 	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* do: [{push: tag: {kind: 7, number: "setting.kind"}}, "pass"] */
 	pkt->payload_len = pkt->udp_end - pkt->frame_length_end;
@@ -485,13 +485,13 @@ static __always_inline int put_ip_frame_length_end(struct __sk_buff *skb, struct
 	    1 > fr_varint_room(pkt->outer_length_size) ||
 	    !(!pkt->frame_length_present ||
 	      pkt->payload_len + 3 <= fr_varint_room(pkt->frame_length_size)))
-		return fr_up(skb, pkt->prog + reason_length);
+		return fr_punt(skb, pkt->prog + reason_length);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (v6) {
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		return put_ipv6_send(skb, pkt);
 	}
 	return put_ipv4_send(skb, pkt);
@@ -511,53 +511,53 @@ static __always_inline int put_ip(struct __sk_buff *skb, struct packet *pkt, con
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* {name: "length", varint: "quic", counts: "all", bias: 1, reason: "outer_size"}, */
 	if ((void *)(outer + 1) > pkt->data_end || (v6 ? 64ULL : 44ULL) > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "magic", bits: 16, is: 0xbeef}, */
 	if (be16(&outer->magic) != 0xbeef)
-		return fr_up(skb, pkt->prog + reason_outer_magic);
+		return fr_punt(skb, pkt->prog + reason_outer_magic);
 	pkt->outer_length_size = fr_varint(pkt->data + (v6 ? 64 : 44), pkt->data_end,
 					   &pkt->outer_length);
 	if (!pkt->outer_length_size)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	pkt->outer_length_end = fr_forget(skb, (v6 ? 64ULL : 44ULL) + pkt->outer_length_size);
 	pkt->at_outer_length_end = fr_pin(pkt->data +
 					  fr_bound(pkt->outer_length_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_outer_length_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->outer_length_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->outer_length < 1 || pkt->outer_length - 1 < pkt->outer_length_end - (v6 ? 62 : 42))
-		return fr_up(skb, pkt->prog + reason_outer_size);
+		return fr_punt(skb, pkt->prog + reason_outer_size);
 	if (!((v6 ? 62ULL : 42ULL) + (pkt->outer_length - 1) == pkt->udp_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if ((v6 ? 62ULL : 42ULL) + (pkt->outer_length - 1) != pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_outer_size);
+		return fr_punt(skb, pkt->prog + reason_outer_size);
 
 	/* {name: "id", varint: "quic"}, */
 	frame = pkt->at_outer_length_end;
 	if ((void *)(frame + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->outer_length_end + 1 > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&frame->type) >= 8 && be8(&frame->type) <= 15))
-		return fr_up(skb, pkt->prog + reason_frame_type);
+		return fr_punt(skb, pkt->prog + reason_frame_type);
 	__u64 frame_id;
 	pkt->frame_id_size = fr_varint(pkt->at_outer_length_end + 1, pkt->data_end, &frame_id);
 	if (!pkt->frame_id_size)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	pkt->frame_id_end = fr_forget(skb, pkt->outer_length_end + 1 + pkt->frame_id_size);
 	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_frame_id_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->frame_id_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	pkt->frame_length_present = !((be8(&frame->type) & 2) == 0);
@@ -565,14 +565,13 @@ static __always_inline int put_ip(struct __sk_buff *skb, struct packet *pkt, con
 		pkt->frame_length_size = fr_varint(pkt->at_frame_id_end, pkt->data_end,
 						   &pkt->frame_length);
 		if (!pkt->frame_length_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		pkt->frame_length_size = 0;
 		pkt->frame_length = 0;
 	}
-	if (v6) {
+	if (v6)
 		return put_ip_frame_length_end(skb, pkt, 1);
-	}
 
 	return put_ip_frame_length_end(skb, pkt, 0);
 }
@@ -592,19 +591,19 @@ SEC("tc") int prog_put(struct __sk_buff *skb)
 
 	/* put: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_PUT + reason_inactive);
+		return fr_punt(skb, PROG_PUT + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_PUT + why);
+		return fr_punt(skb, PROG_PUT + why);
 
 	/* stack: ["eth", "ip", "udp", "outer", "frame"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return put_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return put_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_PUT + reason_not_ip);
+	return fr_punt(skb, PROG_PUT + reason_not_ip);
 }
 
 /*
@@ -821,11 +820,11 @@ static __always_inline int take_ip_gso_packet(struct __sk_buff *skb, struct pack
 
 	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "udp.dst_port": 4434 */
 	if (be16(&udp->dst_port) != 0x1152)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* {when: "tag.number == 1", do: [{count: "kept"}, "pass"]}, */
 	if (be16(&tag->number) == 1) {
@@ -841,13 +840,13 @@ static __always_inline int take_ip_gso_packet(struct __sk_buff *skb, struct pack
 	    pkt->payload_len + (pkt->frame_length_end - (v6 ? 54 : 34)) > 0xffff ||
 	    !(!pkt->frame_length_present ||
 	      pkt->payload_len <= fr_varint_room(pkt->frame_length_size)))
-		return fr_up(skb, pkt->prog + reason_length);
+		return fr_punt(skb, pkt->prog + reason_length);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (v6) {
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		return take_ipv6_send_2(skb, pkt);
 	}
 	return take_ipv4_send_2(skb, pkt);
@@ -867,25 +866,25 @@ static __always_inline int take_ip(struct __sk_buff *skb, struct packet *pkt, co
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* {name: "id", varint: "quic"}, */
 	if ((void *)(frame + 1) > pkt->data_end || (v6 ? 63ULL : 43ULL) > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&frame->type) >= 8 && be8(&frame->type) <= 15))
-		return fr_up(skb, pkt->prog + reason_frame_type);
+		return fr_punt(skb, pkt->prog + reason_frame_type);
 	__u64 frame_id;
 	pkt->frame_id_size = fr_varint(pkt->data + (v6 ? 63 : 43), pkt->data_end, &frame_id);
 	if (!pkt->frame_id_size)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	pkt->frame_id_end = fr_forget(skb, (v6 ? 63ULL : 43ULL) + pkt->frame_id_size);
 	pkt->at_frame_id_end = fr_pin(pkt->data + fr_bound(pkt->frame_id_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_frame_id_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->frame_id_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	pkt->frame_length_present = !((be8(&frame->type) & 2) == 0);
@@ -893,7 +892,7 @@ static __always_inline int take_ip(struct __sk_buff *skb, struct packet *pkt, co
 		pkt->frame_length_size = fr_varint(pkt->at_frame_id_end, pkt->data_end,
 						   &pkt->frame_length);
 		if (!pkt->frame_length_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		pkt->frame_length_size = 0;
 		pkt->frame_length = 0;
@@ -902,27 +901,26 @@ static __always_inline int take_ip(struct __sk_buff *skb, struct packet *pkt, co
 	pkt->at_frame_length_end = fr_pin(pkt->data +
 					  fr_bound(pkt->frame_length_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_frame_length_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->frame_length_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (!(!pkt->frame_length_present ||
 	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(!pkt->frame_length_present ||
 	      pkt->frame_length_end + pkt->frame_length == pkt->udp_end))
-		return fr_up(skb, pkt->prog + reason_frame_length);
+		return fr_punt(skb, pkt->prog + reason_frame_length);
 
 	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
 	tag = pkt->at_frame_length_end;
 	if ((void *)(tag + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->frame_length_end + 3 > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (be8(&tag->kind) != 7)
-		return fr_up(skb, pkt->prog + reason_tag_kind);
-	if (v6) {
+		return fr_punt(skb, pkt->prog + reason_tag_kind);
+	if (v6)
 		return take_ip_gso_packet(skb, pkt, 1);
-	}
 
 	return take_ip_gso_packet(skb, pkt, 0);
 }
@@ -942,17 +940,17 @@ SEC("tc") int prog_take(struct __sk_buff *skb)
 
 	/* take: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_TAKE + reason_inactive);
+		return fr_punt(skb, PROG_TAKE + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_TAKE + why);
+		return fr_punt(skb, PROG_TAKE + why);
 
 	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return take_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return take_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_TAKE + reason_not_ip);
+	return fr_punt(skb, PROG_TAKE + reason_not_ip);
 }

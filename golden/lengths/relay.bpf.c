@@ -763,35 +763,31 @@ static __always_inline int by_id_ip_id12(struct __sk_buff *skb, struct packet *p
 	/* {pop: "id12"}, {push: id8: {flags: "id12.flags", id: "f.new"}}, {count: "f.packets"... */
 	/* {pop: "id4"}, {push: id8: {flags: "id4.flags", id: "f.new"}}, {count: "f.packets"},... */
 	if (fr_is_v4(pkt->f->from.addr) != fr_is_v4(pkt->f->to.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	pkt->payload_len = pkt->udp_end - (second ? (v6 ? 67 : 47) : v6 ? 75 : 55);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      ((pkt->partial >> 16) >= (second ? (v6 ? 67 : 47) : v6 ? 75 : 55) &&
 	       (pkt->partial & 0xffff) < (second ? (v6 ? 67ULL : 47ULL) : v6 ? 75ULL : 55ULL) +
 	       pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	if (!v6) {
-		if (fr_is_v4(pkt->f->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->f->hop_to, 37ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
-			fr_shared_add(pkt->f->packets, 1);
-			if (second)
-				return by_id_ipv4_id4_send(skb, pkt);
-			return by_id_ipv4_id12_send(skb, pkt);
-		}
+		return fr_punt(skb, reason_partial_checksum);
+	if (!v6 && fr_is_v4(pkt->f->to.addr)) { /* ipv4 stays */
+		if (unlikely(!fr_fits(&pkt->f->hop_to, 37ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
+		fr_shared_add(pkt->f->packets, 1);
+		if (second)
+			return by_id_ipv4_id4_send(skb, pkt);
+		return by_id_ipv4_id12_send(skb, pkt);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
-	if (v6) {
-		if (!fr_is_v4(pkt->f->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->f->hop_to, 57ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
-			fr_shared_add(pkt->f->packets, 1);
-			if (second)
-				return by_id_ipv6_id4_send(skb, pkt);
-			return by_id_ipv6_id12_send(skb, pkt);
-		}
+		return fr_punt(skb, reason_udp_checksum);
+	if (v6 && !fr_is_v4(pkt->f->to.addr)) { /* ipv6 stays */
+		if (unlikely(!fr_fits(&pkt->f->hop_to, 57ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
+		fr_shared_add(pkt->f->packets, 1);
+		if (second)
+			return by_id_ipv6_id4_send(skb, pkt);
+		return by_id_ipv6_id12_send(skb, pkt);
 	}
 	if (unlikely(!fr_fits(&pkt->f->hop_to, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
@@ -829,7 +825,7 @@ static __always_inline int by_id_ipv6_id8_send(struct __sk_buff *skb, struct pac
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 71 > (void *)(long)skb->data_end))
@@ -894,7 +890,7 @@ static __always_inline int by_id_ipv4_id8_send(struct __sk_buff *skb, struct pac
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 51 > (void *)(long)skb->data_end))
@@ -1038,45 +1034,43 @@ static __always_inline int by_id_ip_id8(struct __sk_buff *skb, struct packet *pk
 
 	/* {when: "id8", do: [{set: "short.id": "f.new"}, {count: "f.packets"}, {send: {from: ... */
 	if (fr_is_v4(pkt->f_2->from.addr) != fr_is_v4(pkt->f_2->to.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	if (v6) {
 		if (!fr_is_v4(pkt->f_2->to.addr)) { /* ipv6 stays */
 			pkt->partial_3 = fr_partial(skb);
 			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
 			      (pkt->partial_3 >> 16) >= 71))
-				return fr_up(skb, reason_partial_checksum);
+				return fr_punt(skb, reason_partial_checksum);
 			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_udp_checksum);
+				return fr_punt(skb, reason_udp_checksum);
 			if (!(skb->len <= pkt->ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, reason_partial_checksum);
+				return fr_punt(skb, reason_partial_checksum);
 			if (unlikely(!fr_fits(&pkt->f_2->hop_to, pkt->ip_end - 14)))
 				return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
 			fr_shared_add(pkt->f_2->packets, 1);
 			return by_id_ipv6_id8_send(skb, pkt);
 		}
-	} else {
-		if (fr_is_v4(pkt->f_2->to.addr)) { /* ipv4 stays */
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      (pkt->partial >> 16) >= 51) ||
-			    !(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->f_2->hop_to, pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
-			fr_shared_add(pkt->f_2->packets, 1);
-			return by_id_ipv4_id8_send(skb, pkt);
-		}
+	} else if (fr_is_v4(pkt->f_2->to.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 51) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->f_2->hop_to, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
+		fr_shared_add(pkt->f_2->packets, 1);
+		return by_id_ipv4_id8_send(skb, pkt);
 	}
 	pkt->payload_len = pkt->udp_end - (v6 ? 71 : 51);
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      ((pkt->partial_2 >> 16) >= (v6 ? 71 : 51) &&
 	       (pkt->partial_2 & 0xffff) < (v6 ? 71ULL : 51ULL) + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+		return fr_punt(skb, reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->f_2->hop_to, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
 	fr_shared_add(pkt->f_2->packets, 1);
@@ -1344,30 +1338,26 @@ static __always_inline int by_id_ip_address_family(struct __sk_buff *skb, struct
 
 	/* {do: [{pop: "id0"}, {push: id8: {flags: "id0.flags", id: "f.new"}}, {count: "f.pack... */
 	if (fr_is_v4(pkt->f_2->from.addr) != fr_is_v4(pkt->f_2->to.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	pkt->payload_len = pkt->udp_end - (v6 ? 63 : 43);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      ((pkt->partial >> 16) >= (v6 ? 63 : 43) &&
 	       (pkt->partial & 0xffff) < (v6 ? 63ULL : 43ULL) + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
-	if (!v6) {
-		if (fr_is_v4(pkt->f_2->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->f_2->hop_to, 37ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
-			fr_shared_add(pkt->f_2->packets, 1);
-			return by_id_ipv4_send(skb, pkt);
-		}
+		return fr_punt(skb, reason_partial_checksum);
+	if (!v6 && fr_is_v4(pkt->f_2->to.addr)) { /* ipv4 stays */
+		if (unlikely(!fr_fits(&pkt->f_2->hop_to, 37ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
+		fr_shared_add(pkt->f_2->packets, 1);
+		return by_id_ipv4_send(skb, pkt);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
-	if (v6) {
-		if (!fr_is_v4(pkt->f_2->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->f_2->hop_to, 57ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
-			fr_shared_add(pkt->f_2->packets, 1);
-			return by_id_ipv6_send(skb, pkt);
-		}
+		return fr_punt(skb, reason_udp_checksum);
+	if (v6 && !fr_is_v4(pkt->f_2->to.addr)) { /* ipv6 stays */
+		if (unlikely(!fr_fits(&pkt->f_2->hop_to, 57ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
+		fr_shared_add(pkt->f_2->packets, 1);
+		return by_id_ipv6_send(skb, pkt);
 	}
 	if (unlikely(!fr_fits(&pkt->f_2->hop_to, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
@@ -1385,39 +1375,35 @@ static __always_inline int by_id_ip_id4(struct __sk_buff *skb, struct packet *pk
 	/* id4: fields: [front[0], front[1], {name: "id", bits: 32}] */
 	if ((v6 ? 67ULL : 47ULL) <= skb->len) { /* id4 */
 		if ((void *)(id4 + 1) > pkt->data_end)
-			return fr_up(skb, reason_truncated);
+			return fr_punt(skb, reason_truncated);
 		if ((v6 ? 67ULL : 47ULL) <= pkt->udp_end) { /* id4 */
 			/* let front = [{name: "long", bits: 1, is: 0, reason: "long_header"},... */
 			if ((be8(&id4->long_flags) >> 7) == 0) { /* id4 */
 				/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", ... */
 				if (skb->gso_size != 0)
-					return fr_up(skb, reason_gso_packet);
+					return fr_punt(skb, reason_gso_packet);
 
 				/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, ... */
 				{
 					struct key_flows key __attribute__((aligned(8))) = {};
-					if (v6) {
+					if (v6)
 						fr_put_endpoint_v6(&key.src, ipv6->src,
 							be16(&udp->src_port), 0);
-					} else {
+					else
 						fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
 							be16(&udp->src_port));
-					}
 					key.length = 4;
 					key.id = be32(&id4->id);
 					key.more = 0;
 					enum fr_found found = find_flows(&key, pkt->lease, 144,
 						&pkt->f);
 					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_changing);
+						return fr_punt(skb, reason_changing);
 					if (found == FR_MISSING)
 						pkt->f = NULL;
 				}
-				if (fr_has(pkt->f)) {
-					if (v6)
-						return by_id_ip_id12(skb, pkt, 1, 1);
-					return by_id_ip_id12(skb, pkt, 1, 0);
-				}
+				if (fr_has(pkt->f))
+					return by_id_ip_id12(skb, pkt, 1, v6);
 			}
 		}
 	}
@@ -1425,14 +1411,13 @@ static __always_inline int by_id_ip_id4(struct __sk_buff *skb, struct packet *pk
 	/* id0: fields: front */
 	__u32 why = check_id0(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 : 42);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
-		if (v6) {
+		if (v6)
 			fr_put_endpoint_v6(&key.src, ipv6->src, be16(&udp->src_port), 0);
-		} else {
+		else
 			fr_put_endpoint_v4(&key.src, ld32(ipv4->src), be16(&udp->src_port));
-		}
 		key.length = 0;
 		key.id = 0;
 		key.more = 0;
@@ -1444,11 +1429,7 @@ static __always_inline int by_id_ip_id4(struct __sk_buff *skb, struct packet *pk
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
 	if (pkt->f_2->new == 0)
 		return fr_drop(skb->len, reason_closed);
-	if (v6) {
-		return by_id_ip_address_family(skb, pkt, 1);
-	}
-
-	return by_id_ip_address_family(skb, pkt, 0);
+	return by_id_ip_address_family(skb, pkt, v6);
 }
 
 static __always_inline int by_id_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
@@ -1467,44 +1448,40 @@ static __always_inline int by_id_ip(struct __sk_buff *skb, struct packet *pkt, c
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* id12: fields: [front[0], front[1], {name: "id", bits: 64}, {name: "more", bits: 32}] */
 	if ((v6 ? 75ULL : 55ULL) <= skb->len) { /* id12 */
 		if ((void *)(id12 + 1) > pkt->data_end)
-			return fr_up(skb, reason_truncated);
+			return fr_punt(skb, reason_truncated);
 		if ((v6 ? 75ULL : 55ULL) <= pkt->udp_end) { /* id12 */
 			/* let front = [{name: "long", bits: 1, is: 0, reason: "long_header"},... */
 			if ((be8(&id12->long_flags) >> 7) == 0) { /* id12 */
 				/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", ... */
 				if (skb->gso_size != 0)
-					return fr_up(skb, reason_gso_packet);
+					return fr_punt(skb, reason_gso_packet);
 
 				/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, ... */
 				{
 					struct key_flows key __attribute__((aligned(8))) = {};
-					if (v6) {
+					if (v6)
 						fr_put_endpoint_v6(&key.src, ipv6->src,
 							be16(&udp->src_port), 0);
-					} else {
+					else
 						fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
 							be16(&udp->src_port));
-					}
 					key.length = 12;
 					key.id = be64(&id12->id);
 					key.more = be32(&id12->more);
 					enum fr_found found = find_flows(&key, pkt->lease, 0,
 						&pkt->f);
 					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_changing);
+						return fr_punt(skb, reason_changing);
 					if (found == FR_MISSING)
 						pkt->f = NULL;
 				}
-				if (fr_has(pkt->f)) {
-					if (v6)
-						return by_id_ip_id12(skb, pkt, 0, 1);
-					return by_id_ip_id12(skb, pkt, 0, 0);
-				}
+				if (fr_has(pkt->f))
+					return by_id_ip_id12(skb, pkt, 0, v6);
 			}
 		}
 	}
@@ -1512,27 +1489,26 @@ static __always_inline int by_id_ip(struct __sk_buff *skb, struct packet *pkt, c
 	/* id8: fields: [front[0], front[1], {name: "id", bits: 64}] */
 	if ((v6 ? 71ULL : 51ULL) <= skb->len) { /* id8 */
 		if ((void *)(id8 + 1) > pkt->data_end)
-			return fr_up(skb, reason_truncated);
+			return fr_punt(skb, reason_truncated);
 		if ((v6 ? 71ULL : 51ULL) <= pkt->udp_end) { /* id8 */
 			if ((be8(&id8->long_flags) >> 7) == 0) { /* id8 */
 				if (skb->gso_size != 0)
-					return fr_up(skb, reason_gso_packet);
+					return fr_punt(skb, reason_gso_packet);
 				{
 					struct key_flows key __attribute__((aligned(8))) = {};
-					if (v6) {
+					if (v6)
 						fr_put_endpoint_v6(&key.src, ipv6->src,
 							be16(&udp->src_port), 0);
-					} else {
+					else
 						fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
 							be16(&udp->src_port));
-					}
 					key.length = 8;
 					key.id = be64(&id8->id);
 					key.more = 0;
 					enum fr_found found = find_flows(&key, pkt->lease, 72,
 						&pkt->f_2);
 					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_changing);
+						return fr_punt(skb, reason_changing);
 					if (found == FR_MISSING)
 						pkt->f_2 = NULL;
 				}
@@ -1544,11 +1520,7 @@ static __always_inline int by_id_ip(struct __sk_buff *skb, struct packet *pkt, c
 			}
 		}
 	}
-	if (v6) {
-		return by_id_ip_id4(skb, pkt, 1);
-	}
-
-	return by_id_ip_id4(skb, pkt, 0);
+	return by_id_ip_id4(skb, pkt, v6);
 }
 
 SEC("tc") int prog_by_id(struct __sk_buff *skb)
@@ -1565,17 +1537,17 @@ SEC("tc") int prog_by_id(struct __sk_buff *skb)
 
 	/* programs: by_id: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", "id0"], by: "lookup"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return by_id_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return by_id_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

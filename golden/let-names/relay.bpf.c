@@ -387,7 +387,7 @@ static __always_inline int renumber_ipv6_send(struct __sk_buff *skb, struct pack
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 67 > (void *)(long)skb->data_end))
@@ -484,7 +484,7 @@ static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, struct pack
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 47 > (void *)(long)skb->data_end))
@@ -735,27 +735,26 @@ static __always_inline int renumber_ip(struct __sk_buff *skb, struct packet *pkt
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
 	if ((void *)(msg + 1) > pkt->data_end || (v6 ? 67ULL : 47ULL) > udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "msg.kind": 1 */
 	if (be8(&msg->kind) != 1)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* lookup: p: peers: ["ip.src"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
-	if (v6) {
+	if (v6)
 		fr_put_v6(key.who, ipv6->src, 0);
-	} else {
+	else
 		fr_put_v4(key.who, ld32(ipv4->src));
-	}
 	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, pkt->prog + reason_no_peers,
@@ -773,18 +772,18 @@ static __always_inline int renumber_ip(struct __sk_buff *skb, struct packet *pkt
 
 	/* {send: {from: "p.local", to: "p.remote"}}, */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (v6) {
 		if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
 			pkt->partial_3 = fr_partial(skb);
 			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
 			      (pkt->partial_3 >> 16) >= 67))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, pkt->prog + reason_udp_checksum);
+				return fr_punt(skb, pkt->prog + reason_udp_checksum);
 			if (!(skb->len <= pkt->ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 			if (unlikely(!fr_fits(&pkt->p->hop_remote, pkt->ip_end - 14)))
 				return fr_unfit(skb, &pkt->p->hop_remote,
 						pkt->prog + reason_too_big);
@@ -793,31 +792,28 @@ static __always_inline int renumber_ip(struct __sk_buff *skb, struct packet *pkt
 			fr_named_add(0, 1);
 			return renumber_ipv6_send(skb, pkt);
 		}
-	} else {
-		if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      (pkt->partial >> 16) >= 47) ||
-			    !(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->p->hop_remote, pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->p->hop_remote,
-						pkt->prog + reason_too_big);
+	} else if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 47) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 
-			/* {count: "seen"}, */
-			fr_named_add(0, 1);
-			return renumber_ipv4_send(skb, pkt);
-		}
+		/* {count: "seen"}, */
+		fr_named_add(0, 1);
+		return renumber_ipv4_send(skb, pkt);
 	}
 	pkt->payload_len = udp_end - (v6 ? 67 : 47);
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      ((pkt->partial_2 >> 16) >= (v6 ? 67 : 47) &&
 	       (pkt->partial_2 & 0xffff) < (v6 ? 67ULL : 47ULL) + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_remote, (v6 ? 33ULL : 53ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 	fr_named_add(0, 1);
@@ -841,19 +837,19 @@ SEC("tc") int prog_renumber(struct __sk_buff *skb)
 
 	/* renumber: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_RENUMBER + reason_inactive);
+		return fr_punt(skb, PROG_RENUMBER + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_RENUMBER + why);
+		return fr_punt(skb, PROG_RENUMBER + why);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return renumber_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return renumber_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_RENUMBER + reason_not_ip);
+	return fr_punt(skb, PROG_RENUMBER + reason_not_ip);
 }
 
 /*
@@ -999,15 +995,15 @@ static __always_inline int tap_fan(struct __sk_buff *skb, struct packet *pkt, co
 	key.number = be32(&msg->number);
 	list = list_of_taps(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_taps);
+		return fr_punt(skb, pkt->prog + reason_no_taps);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, v6 ? 67 : 47);
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -1031,7 +1027,7 @@ static __always_inline int tap_fan(struct __sk_buff *skb, struct packet *pkt, co
 					    FR_SUM_ABSENT;
 	}
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	if (v6) {
 		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 			((__u64)fr_add64(ld64(saved_ipv6->src)) +
@@ -1102,19 +1098,19 @@ static __always_inline int tap_ip(struct __sk_buff *skb, struct packet *pkt, con
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
 	if ((void *)(msg + 1) > pkt->data_end || (v6 ? 67ULL : 47ULL) > udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "msg.kind": 2 */
 	if (be8(&msg->kind) != 2)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* {let: {number: "msg.number + 1", taps: "msg.kind"}}, */
 	pkt->number = be32(&msg->number) + 1;
@@ -1125,7 +1121,7 @@ static __always_inline int tap_ip(struct __sk_buff *skb, struct packet *pkt, con
 	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= (v6 ? 67 : 47)) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	return tap_fan(skb, pkt, v6);
 }
 
@@ -1144,17 +1140,17 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 
 	/* tap: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_TAP + reason_inactive);
+		return fr_punt(skb, PROG_TAP + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_TAP + why);
+		return fr_punt(skb, PROG_TAP + why);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return tap_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return tap_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_TAP + reason_not_ip);
+	return fr_punt(skb, PROG_TAP + reason_not_ip);
 }

@@ -492,6 +492,7 @@ static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void
 static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet *pkt,
 					    struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
+	const int is_calls = pkt->prog == PROG_CALLS;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short *v_short = pkt->data + 42;
@@ -501,15 +502,14 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	__be32 ipv4_src = ld32(ipv4->dst);
 	__be32 ipv4_dst = 0;
 
-	if (!(pkt->prog == PROG_CALLS))
+	if (!is_calls)
 		ipv4_dst = fr_v4(pkt->b->server[fr_level(pkt->priority, 3)].addr);
 	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = pkt->prog == PROG_CALLS ?
-		bpf_htons(pkt->c->ports[fr_level(pkt->priority_2, 3)]) :
+	__be16 udp_dst_port = is_calls ? bpf_htons(pkt->c->ports[fr_level(pkt->priority_2, 3)]) :
 		bpf_htons(pkt->b->server[fr_level(pkt->priority, 3)].port);
 	__be32 short_mac = 0;
 	__be16 short_mac_4 = 0;
-	if (pkt->prog == PROG_CALLS) {
+	if (is_calls) {
 		short_mac = (be8(&v_short->kind_hint) >> 4) > 2 ?
 			ld32(pkt->c->hosts[fr_level(pkt->priority_2, 3)]) : ld32(v_short->mac);
 		short_mac_4 = (be8(&v_short->kind_hint) >> 4) > 2 ?
@@ -523,7 +523,7 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_CALLS)
+	if (is_calls)
 		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo,
 				   (__u64)ld16(&udp->src_port) + ((__u64)ld32(v_short->mac) << 8) +
@@ -534,7 +534,7 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	udp_csum.optional = 1;
 	__be16 ip_checksum;
 	__u32 new_mark = 0;
-	if (pkt->prog == PROG_CALLS) {
+	if (is_calls) {
 		__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(pkt->c->server.addr) +
 			old_udp_length + bpf_htons(IPPROTO_UDP);
 		fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
@@ -560,15 +560,14 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data +
-			     (pkt->prog == PROG_CALLS ? 57 : 42) > (void *)(long)skb->data_end))
+		if (unlikely(pkt->data + (is_calls ? 57 : 42) > (void *)(long)skb->data_end))
 			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 18, pkt->prog == PROG_CALLS ? 39 : 24);
+	__s64 csum = fr_complete_begin(skb, 18, is_calls ? 39 : 24);
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
 	struct hdr_short *new_short = pkt->data + 42;
@@ -578,13 +577,13 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	if (pkt->prog == PROG_CALLS)
+	if (is_calls)
 		st32(new_ipv4->dst, fr_v4(pkt->c->server.addr));
 	else
 		st32(new_ipv4->dst, ipv4_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
-	if (pkt->prog == PROG_CALLS) {
+	if (is_calls) {
 		st32(new_short->mac, short_mac);
 		st16(new_short->mac + 4, short_mac_4);
 	}
@@ -592,12 +591,12 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, 18, pkt->prog == PROG_CALLS ? 39 : 24);
-	if (!(pkt->prog == PROG_CALLS))
+	fr_complete_end(skb, csum, 18, is_calls ? 39 : 24);
+	if (!is_calls)
 		skb->mark = new_mark;
 
 	fr_count(pkt->prog + reason_sent, len);
-	if (pkt->prog == PROG_CALLS)
+	if (is_calls)
 		fr_use(pkt->c->slot, 0, len, pkt->now);
 	if (direct)
 		return bpf_redirect(hop->ifindex, 0);
@@ -607,6 +606,7 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet *pkt,
 					    struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
+	const int is_calls = pkt->prog == PROG_CALLS;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_short *v_short = pkt->data + 62;
@@ -619,15 +619,14 @@ static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet
 	__be128 ipv6_src = ld128(ipv6->dst);
 	__be128 ipv6_dst;
 
-	if (!(pkt->prog == PROG_CALLS))
+	if (!is_calls)
 		ipv6_dst = ld128(pkt->b->server[fr_level(pkt->priority, 3)].addr);
 	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = pkt->prog == PROG_CALLS ?
-		bpf_htons(pkt->c->ports[fr_level(pkt->priority_2, 3)]) :
+	__be16 udp_dst_port = is_calls ? bpf_htons(pkt->c->ports[fr_level(pkt->priority_2, 3)]) :
 		bpf_htons(pkt->b->server[fr_level(pkt->priority, 3)].port);
 	__be32 short_mac = 0;
 	__be16 short_mac_4 = 0;
-	if (pkt->prog == PROG_CALLS) {
+	if (is_calls) {
 		short_mac = (be8(&v_short->kind_hint) >> 4) > 2 ?
 			ld32(pkt->c->hosts[fr_level(pkt->priority_2, 3)]) : ld32(v_short->mac);
 		short_mac_4 = (be8(&v_short->kind_hint) >> 4) > 2 ?
@@ -641,7 +640,7 @@ static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
 	__u32 new_mark = 0;
-	if (pkt->prog == PROG_CALLS) {
+	if (is_calls) {
 		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo,
 				   (__u64)ld16(&udp->src_port) + ((__u64)ld32(v_short->mac) << 8) +
@@ -665,15 +664,14 @@ static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data +
-			     (pkt->prog == PROG_CALLS ? 77 : 62) > (void *)(long)skb->data_end))
+		if (unlikely(pkt->data + (is_calls ? 77 : 62) > (void *)(long)skb->data_end))
 			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, pkt->prog == PROG_CALLS ? 63 : 48);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, is_calls ? 63 : 48);
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 54;
 	struct hdr_short *new_short = pkt->data + 62;
@@ -683,25 +681,25 @@ static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ipv6_src);
-	if (pkt->prog == PROG_CALLS)
+	if (is_calls)
 		st128(new_ipv6->dst, ld128(pkt->c->server.addr));
 	else
 		st128(new_ipv6->dst, ipv6_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
-	if (pkt->prog == PROG_CALLS) {
+	if (is_calls) {
 		st32(new_short->mac, short_mac);
 		st16(new_short->mac + 4, short_mac_4);
 	}
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, pkt->prog == PROG_CALLS ? 63 : 48);
-	if (!(pkt->prog == PROG_CALLS))
+	fr_complete_end(skb, csum, ETH_HLEN, is_calls ? 63 : 48);
+	if (!is_calls)
 		skb->mark = new_mark;
 
 	fr_count(pkt->prog + reason_sent, len);
-	if (pkt->prog == PROG_CALLS)
+	if (is_calls)
 		fr_use(pkt->c->slot, 0, len, pkt->now);
 	if (direct)
 		return bpf_redirect(hop->ifindex, 0);
@@ -941,27 +939,20 @@ static __always_inline long downstream_turn(__u32 i, struct fan *fan, const int 
 			    fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 				return fr_decline(r->receiver, skb->len,
 						  prog + reason_address_family);
-		} else {
-			if (fr_is_v4(r->ends[fr_level(priority, 3)].addr) !=
-			    fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-				return fr_decline(r->receiver, skb->len,
-						  prog + reason_address_family);
+		} else if (fr_is_v4(r->ends[fr_level(priority, 3)].addr) !=
+			   fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr)) {
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
 		}
 		if (!fr_unicast(r->ends[fr_level(priority, 3)].addr))
 			return fr_decline(r->receiver, skb->len, prog + reason_martian_source_2);
-		if (second) {
-			if (be16(&saved_udp->checksum) == 0)
-				return fr_decline(r->receiver, skb->len,
-						  prog + reason_udp_checksum);
-		}
+		if (second && be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
 					  fr_indirect(&r->hop_remote, prog + reason_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, prog + reason_too_big);
-		if (second)
-			return downstream_copy_2(skb, front, priority, r, same, prog, 1);
-		return downstream_copy_2(skb, front, priority, r, same, prog, 0);
+		return downstream_copy_2(skb, front, priority, r, same, prog, second);
 	}
 
 	/* {when: "!r.open[priority] || r.id[priority][7] == 0 || r.id[2] == r.other", do: [{d... */
@@ -1013,15 +1004,15 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, struct packet 
 	     ld16(v_short->id + 6));
 	list = list_of_clients(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_clients);
+		return fr_punt(skb, pkt->prog + reason_no_clients);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 81);
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_udp *saved_udp = front + 54;
@@ -1035,7 +1026,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, struct packet 
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1052,7 +1043,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, struct packet 
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind1 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1121,15 +1112,15 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, struct packet 
 	     ld16(v_short->id + 6));
 	list = list_of_clients(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_clients);
+		return fr_punt(skb, pkt->prog + reason_no_clients);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 61);
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
@@ -1142,7 +1133,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, struct packet 
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -1160,7 +1151,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, struct packet 
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -1212,19 +1203,19 @@ static __always_inline int downstream_ip(struct __sk_buff *skb, struct packet *p
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
 	why = check_short(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42, &pkt->priority);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= (v6 ? 81 : 61)) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (v6)
 		return downstream_fan2(skb, pkt);
 	return downstream_fan1(skb, pkt);
@@ -1245,19 +1236,19 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 
 	/* downstream: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, PROG_DOWNSTREAM + reason_inactive);
+		return fr_punt(skb, PROG_DOWNSTREAM + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_DOWNSTREAM + why);
+		return fr_punt(skb, PROG_DOWNSTREAM + why);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return downstream_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return downstream_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_DOWNSTREAM + reason_not_ip);
+	return fr_punt(skb, PROG_DOWNSTREAM + reason_not_ip);
 }
 
 /*
@@ -1278,19 +1269,19 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, struct packet *p
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
 	if ((void *)(v_short + 1) > pkt->data_end || 61ULL > udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "udp.dst_port": 443 */
 	if (be16(&udp->dst_port) != 0x1bb)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* priority: {levels: 3, from: "short.id[0] & 3"} */
 	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
@@ -1303,7 +1294,7 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, struct packet *p
 		st64((void *)&key, ld64(v_short->id));
 		enum fr_found found = find_backends(&key, pkt->lease, 0, &pkt->b);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			pkt->b = NULL;
 	}
@@ -1313,7 +1304,7 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, struct packet *p
 
 			enum fr_found found = find_shares(&key, pkt->lease, 112, &pkt->s);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, pkt->prog + reason_changing);
+				return fr_punt(skb, pkt->prog + reason_changing);
 			if (found == FR_MISSING)
 				pkt->s = NULL;
 		}
@@ -1326,17 +1317,17 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, struct packet *p
 				 8) == (((__u64)ld32(ipv4->src) << 32) | 0xffff0000ULL)) {
 				/* do: [{mark: mark: "b.seen[priority] + s.mark[short.hint % 3... */
 				if (!fr_is_v4(pkt->b->server[fr_level(pkt->priority, 3)].addr))
-					return fr_up(skb, pkt->prog + reason_address_family_2);
+					return fr_punt(skb, pkt->prog + reason_address_family_2);
 				if (fr_multicast(pkt->b->server[fr_level(pkt->priority, 3)].addr))
-					return fr_up(skb, pkt->prog + reason_multicast);
+					return fr_punt(skb, pkt->prog + reason_multicast);
 				if (!fr_unicast(pkt->b->server[fr_level(pkt->priority, 3)].addr))
-					return fr_up(skb, pkt->prog + reason_martian_destination);
+					return fr_punt(skb, pkt->prog + reason_martian_destination);
 				pkt->partial = fr_partial(skb);
 				if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 				      (pkt->partial >> 16) >= 61) ||
 				    !(skb->len <= pkt->ip_end ||
 				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-					return fr_up(skb, pkt->prog + reason_partial_checksum);
+					return fr_punt(skb, pkt->prog + reason_partial_checksum);
 				__builtin_memset(fib, 0, sizeof(*fib));
 				fib->family = AF_INET;
 				fib->src[0] = ld32(ipv4->dst);
@@ -1345,12 +1336,12 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, struct packet *p
 				fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port),
 					pkt->b->server[fr_level(pkt->priority, 3)].port);
 				if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-					return fr_up(skb, pkt->prog + reason_too_big_2);
+					return fr_punt(skb, pkt->prog + reason_too_big_2);
 				if (unlikely(!fr_usable(hop)))
-					return fr_up(skb,
-						     fr_unrouted(hop,
-						     pkt->prog + reason_not_forwarded,
-						     pkt->prog + reason_unreachable_2));
+					return fr_punt(skb,
+						       fr_unrouted(hop,
+						       pkt->prog + reason_not_forwarded,
+						       pkt->prog + reason_unreachable_2));
 				return shared_ipv4_send(skb, pkt, hop, fib);
 			}
 		}
@@ -1366,13 +1357,13 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, struct packet *p
 		n = find_nets(&key);
 	}
 	if (!n)
-		return fr_up(skb, pkt->prog + reason_no_nets);
+		return fr_punt(skb, pkt->prog + reason_no_nets);
 	if (ld8(n->id[fr_level(pkt->priority, 3)] + 4) == (be8(&v_short->kind_hint) & 15) &&
 	    n->first < 7)
 		return fr_drop(skb->len, pkt->prog + reason_net);
 
 	/* upstream: { */
-	return fr_up(skb, pkt->prog + reason_no_rule);
+	return fr_punt(skb, pkt->prog + reason_no_rule);
 }
 
 static __always_inline int upstream_ipv6(struct __sk_buff *skb, struct packet *pkt)
@@ -1387,19 +1378,19 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, struct packet *p
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
 	if ((void *)(v_short + 1) > pkt->data_end || 81ULL > udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "udp.dst_port": 443 */
 	if (be16(&udp->dst_port) != 0x1bb)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* priority: {levels: 3, from: "short.id[0] & 3"} */
 	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
@@ -1412,7 +1403,7 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, struct packet *p
 		st64((void *)&key, ld64(v_short->id));
 		enum fr_found found = find_backends(&key, pkt->lease, 0, &pkt->b);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			pkt->b = NULL;
 	}
@@ -1422,7 +1413,7 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, struct packet *p
 
 			enum fr_found found = find_shares(&key, pkt->lease, 112, &pkt->s);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, pkt->prog + reason_changing);
+				return fr_punt(skb, pkt->prog + reason_changing);
 			if (found == FR_MISSING)
 				pkt->s = NULL;
 		}
@@ -1435,20 +1426,20 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, struct packet *p
 			    8)) {
 				/* do: [{mark: mark: "b.seen[priority] + s.mark[short.hint % 3... */
 				if (fr_is_v4(pkt->b->server[fr_level(pkt->priority, 3)].addr))
-					return fr_up(skb, pkt->prog + reason_address_family_2);
+					return fr_punt(skb, pkt->prog + reason_address_family_2);
 				if (fr_multicast(pkt->b->server[fr_level(pkt->priority, 3)].addr))
-					return fr_up(skb, pkt->prog + reason_multicast);
+					return fr_punt(skb, pkt->prog + reason_multicast);
 				if (!fr_unicast(pkt->b->server[fr_level(pkt->priority, 3)].addr))
-					return fr_up(skb, pkt->prog + reason_martian_destination);
+					return fr_punt(skb, pkt->prog + reason_martian_destination);
 				pkt->partial = fr_partial(skb);
 				if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 				      (pkt->partial >> 16) >= 81))
-					return fr_up(skb, pkt->prog + reason_partial_checksum);
+					return fr_punt(skb, pkt->prog + reason_partial_checksum);
 				if (be16(&udp->checksum) == 0)
-					return fr_up(skb, pkt->prog + reason_udp_checksum_2);
+					return fr_punt(skb, pkt->prog + reason_udp_checksum_2);
 				if (!(skb->len <= pkt->ip_end ||
 				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-					return fr_up(skb, pkt->prog + reason_partial_checksum);
+					return fr_punt(skb, pkt->prog + reason_partial_checksum);
 				__builtin_memset(fib, 0, sizeof(*fib));
 				fib->family = AF_INET6;
 				fib->src[0] = ld32(ipv6->dst);
@@ -1465,12 +1456,12 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, struct packet *p
 				fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port),
 					pkt->b->server[fr_level(pkt->priority, 3)].port);
 				if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-					return fr_up(skb, pkt->prog + reason_too_big_2);
+					return fr_punt(skb, pkt->prog + reason_too_big_2);
 				if (unlikely(!fr_usable(hop)))
-					return fr_up(skb,
-						     fr_unrouted(hop,
-						     pkt->prog + reason_not_forwarded,
-						     pkt->prog + reason_unreachable_2));
+					return fr_punt(skb,
+						       fr_unrouted(hop,
+						       pkt->prog + reason_not_forwarded,
+						       pkt->prog + reason_unreachable_2));
 				return shared_ipv6_send(skb, pkt, hop, fib);
 			}
 		}
@@ -1486,13 +1477,13 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, struct packet *p
 		n = find_nets(&key);
 	}
 	if (!n)
-		return fr_up(skb, pkt->prog + reason_no_nets);
+		return fr_punt(skb, pkt->prog + reason_no_nets);
 	if (ld8(n->id[fr_level(pkt->priority, 3)] + 4) == (be8(&v_short->kind_hint) & 15) &&
 	    n->first < 7)
 		return fr_drop(skb->len, pkt->prog + reason_net);
 
 	/* upstream: { */
-	return fr_up(skb, pkt->prog + reason_no_rule);
+	return fr_punt(skb, pkt->prog + reason_no_rule);
 }
 
 SEC("tc") int prog_upstream(struct __sk_buff *skb)
@@ -1510,19 +1501,19 @@ SEC("tc") int prog_upstream(struct __sk_buff *skb)
 
 	/* upstream: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, PROG_UPSTREAM + reason_inactive);
+		return fr_punt(skb, PROG_UPSTREAM + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_UPSTREAM + why);
+		return fr_punt(skb, PROG_UPSTREAM + why);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return upstream_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return upstream_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_UPSTREAM + reason_not_ip);
+	return fr_punt(skb, PROG_UPSTREAM + reason_not_ip);
 }
 
 /*
@@ -1548,12 +1539,12 @@ static __always_inline int calls_ip(struct __sk_buff *skb, struct packet *pkt, c
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
 	why = check_short(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42, &pkt->priority_2);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: c: by_client: ["udp.src"] */
 	struct key_by_client key __attribute__((aligned(8)));
@@ -1572,32 +1563,31 @@ static __always_inline int calls_ip(struct __sk_buff *skb, struct packet *pkt, c
 	if (v6) {
 		/* do: [{set: {"short.mac": "pick(short.kind > 2, c.hosts[priority], short.mac... */
 		if (fr_is_v4(pkt->c->server.addr))
-			return fr_up(skb, pkt->prog + reason_address_family_2);
+			return fr_punt(skb, pkt->prog + reason_address_family_2);
 	} else {
 		/* do: [{set: {"short.mac": "pick(short.kind > 2, c.hosts[priority], short.mac... */
 		if (!fr_is_v4(pkt->c->server.addr))
-			return fr_up(skb, pkt->prog + reason_address_family_2);
+			return fr_punt(skb, pkt->prog + reason_address_family_2);
 	}
 	if (fr_multicast(pkt->c->server.addr))
-		return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast(pkt->c->server.addr))
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	pkt->partial_2 = fr_partial(skb);
 	if (v6) {
 		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
 		      (pkt->partial_2 >> 16) >= 81))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum_2);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum_2);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
-	} else {
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-		      (pkt->partial_2 >> 16) >= 61) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		     (pkt->partial_2 >> 16) >= 61) ||
+		   !(skb->len <= pkt->ip_end ||
+		     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	}
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = v6 ? AF_INET6 : AF_INET;
@@ -1617,11 +1607,11 @@ static __always_inline int calls_ip(struct __sk_buff *skb, struct packet *pkt, c
 	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port),
 		pkt->c->ports[fr_level(pkt->priority_2, 3)]);
 	if (fr_route(skb, fib, pkt->ip_end - 14, hop))
-		return fr_up(skb, pkt->prog + reason_too_big_2);
+		return fr_punt(skb, pkt->prog + reason_too_big_2);
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-					 pkt->prog + reason_unreachable_2));
+		return fr_punt(skb,
+			       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					   pkt->prog + reason_unreachable_2));
 	if (v6)
 		return shared_ipv6_send(skb, pkt, hop, fib);
 	return shared_ipv4_send(skb, pkt, hop, fib);
@@ -1642,17 +1632,17 @@ SEC("tc") int prog_calls(struct __sk_buff *skb)
 
 	/* calls: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, PROG_CALLS + reason_inactive);
+		return fr_punt(skb, PROG_CALLS + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_CALLS + why);
+		return fr_punt(skb, PROG_CALLS + why);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return calls_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return calls_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_CALLS + reason_not_ip);
+	return fr_punt(skb, PROG_CALLS + reason_not_ip);
 }

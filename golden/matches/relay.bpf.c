@@ -168,12 +168,12 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, struct packet *pkt
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* match: "ip.src": "10.0.0.0/8" | "2001:db8::/32" */
 	if (!((0 == 0 && 0 == 0 && 0xffff0000ULL == 0xffff0000ULL &&
 	       (ld32(ipv4->src) & 255) == 10) || 0 == 0xb80d0120ULL))
-		return fr_up(skb, reason_no_match);
+		return fr_punt(skb, reason_no_match);
 
 	/* {match: {"udp.src_port": 1024 | >=2000 & <3000, "ip.ecn": !=3}, do: [{drop: "source... */
 	if ((be16(&udp->src_port) == 0x400 ||
@@ -195,7 +195,7 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, struct packet *pkt
 	}
 
 	/* programs: filter: { */
-	return fr_up(skb, reason_no_rule);
+	return fr_punt(skb, reason_no_rule);
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -244,13 +244,13 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, struct packet *pkt
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* match: "ip.src": "10.0.0.0/8" | "2001:db8::/32" */
 	if (!((ld32(ipv6->src) == 0 && ld32(ipv6->src + 4) == 0 &&
 	       ld32(ipv6->src + 8) == 0xffff0000ULL && (fr_v4(ipv6->src) & 255) == 10) ||
 	      ld32(ipv6->src) == 0xb80d0120ULL))
-		return fr_up(skb, reason_no_match);
+		return fr_punt(skb, reason_no_match);
 
 	/* {match: {"udp.src_port": 1024 | >=2000 & <3000, "ip.ecn": !=3}, do: [{drop: "source... */
 	if ((be16(&udp->src_port) == 0x400 ||
@@ -271,7 +271,7 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, struct packet *pkt
 	}
 
 	/* programs: filter: { */
-	return fr_up(skb, reason_no_rule);
+	return fr_punt(skb, reason_no_rule);
 }
 
 SEC("tc") int prog_filter(struct __sk_buff *skb)
@@ -287,17 +287,17 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 	/* programs: filter: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return filter_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return filter_ipv6(skb, &pkt);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -287,7 +287,7 @@ static __always_inline int balance_ip_send(struct __sk_buff *skb, struct packet 
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + (v6 ? 22 : 26) > (void *)(long)skb->data_end))
@@ -344,7 +344,7 @@ static __always_inline int balance_ip(struct __sk_buff *skb, struct packet *pkt,
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: s: services: ["udp.dst_port"] */
 	struct val_services *s;
@@ -371,18 +371,18 @@ static __always_inline int balance_ip(struct __sk_buff *skb, struct packet *pkt,
 				key.bucket = 0;
 				enum fr_found found = find_backends(&key, pkt->lease, 8, &pkt->b);
 				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_changing);
+					return fr_punt(skb, reason_changing);
 				if (found == FR_MISSING)
 					pkt->b = NULL;
 			}
 			if (fr_has(pkt->b)) {
 				if (be8(&ipv6->hop_limit) <= 1)
-					return fr_up(skb, reason_hop_limit);
+					return fr_punt(skb, reason_hop_limit);
 				if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-					return fr_up(skb, reason_gso_packet);
+					return fr_punt(skb, reason_gso_packet);
 				if (!(skb->len <= pkt->ip_end ||
 				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-					return fr_up(skb, reason_partial_checksum);
+					return fr_punt(skb, reason_partial_checksum);
 				if (unlikely(!fr_fits(&pkt->b->hop.hop,
 						      skb->gso_size ? skb->gso_size + 48 :
 						      pkt->ip_end - 14)))
@@ -390,33 +390,30 @@ static __always_inline int balance_ip(struct __sk_buff *skb, struct packet *pkt,
 				return balance_ip_send(skb, pkt, 0, 1);
 			}
 		}
-	} else {
-		if ((be8(&ipv4->dscp_ecn) >> 2) == 46) {
-			{
-				struct key_backends key __attribute__((aligned(8))) = {};
+	} else if ((be8(&ipv4->dscp_ecn) >> 2) == 46) {
+		{
+			struct key_backends key __attribute__((aligned(8))) = {};
 
-				key.pool = s->pool;
-				key.bucket = 0;
-				enum fr_found found = find_backends(&key, pkt->lease, 8, &pkt->b);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_changing);
-				if (found == FR_MISSING)
-					pkt->b = NULL;
-			}
-			if (fr_has(pkt->b)) {
-				if (be8(&ipv4->ttl) <= 1)
-					return fr_up(skb, reason_hop_limit);
-				if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-					return fr_up(skb, reason_gso_packet);
-				if (!(skb->len <= pkt->ip_end ||
-				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-					return fr_up(skb, reason_partial_checksum);
-				if (unlikely(!fr_fits(&pkt->b->hop.hop,
-						      skb->gso_size ? skb->gso_size + 28 :
-						      pkt->ip_end - 14)))
-					return fr_unfit(skb, &pkt->b->hop.hop, reason_too_big);
-				return balance_ip_send(skb, pkt, 0, 0);
-			}
+			key.pool = s->pool;
+			key.bucket = 0;
+			enum fr_found found = find_backends(&key, pkt->lease, 8, &pkt->b);
+			if (unlikely(found == FR_CHANGING))
+				return fr_punt(skb, reason_changing);
+			if (found == FR_MISSING)
+				pkt->b = NULL;
+		}
+		if (fr_has(pkt->b)) {
+			if (be8(&ipv4->ttl) <= 1)
+				return fr_punt(skb, reason_hop_limit);
+			if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+				return fr_punt(skb, reason_gso_packet);
+			if (!(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_punt(skb, reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->b->hop.hop, skb->gso_size ? skb->gso_size + 28 :
+					      pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->b->hop.hop, reason_too_big);
+			return balance_ip_send(skb, pkt, 0, 0);
 		}
 	}
 
@@ -432,15 +429,14 @@ static __always_inline int balance_ip(struct __sk_buff *skb, struct packet *pkt,
 	}
 	if (v6) {
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_hop_limit);
-	} else {
-		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, reason_hop_limit);
+			return fr_punt(skb, reason_hop_limit);
+	} else if (be8(&ipv4->ttl) <= 1) {
+		return fr_punt(skb, reason_hop_limit);
 	}
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->b_2->hop.hop, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->b_2->hop.hop, reason_too_big);
@@ -461,17 +457,17 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 
 	/* programs: balance: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return balance_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return balance_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

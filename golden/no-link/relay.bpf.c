@@ -176,7 +176,7 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, struct packet 
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 28 > (void *)(long)skb->data_end))
@@ -301,47 +301,48 @@ static __always_inline int relay_ipv4_send_ipv6(struct __sk_buff *skb, struct pa
 
 static __always_inline int shared_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_wrap = pkt->prog == PROG_WRAP;
 	struct hdr_ipv4 *ipv4 = pkt->data;
 	struct hdr_udp *udp = pkt->data + 20;
 	__u64 udp_end = 0;
 
 	if ((void *)(ipv4 + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, pkt->prog + reason_ipv4_version);
+		return fr_punt(skb, pkt->prog + reason_ipv4_version);
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, pkt->prog + reason_ip_options);
+		return fr_punt(skb, pkt->prog + reason_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, pkt->prog + reason_ipv4_reserved);
+		return fr_punt(skb, pkt->prog + reason_ipv4_reserved);
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, pkt->prog + reason_fragment);
+		return fr_punt(skb, pkt->prog + reason_fragment);
 	pkt->ip_end = be16(&ipv4->total_length);
 	if (be16(&ipv4->total_length) < 20 || pkt->ip_end > skb->len)
-		return fr_up(skb, pkt->prog + reason_ipv4_total_length);
+		return fr_punt(skb, pkt->prog + reason_ipv4_total_length);
 	pkt->p = 0;
-	if (pkt->prog == PROG_WRAP) {
+	if (is_wrap) {
 		/* when: "inner.dscp != 0" */
 		if ((be8(&ipv4->dscp_ecn) >> 2) == 0)
-			return fr_up(skb, pkt->prog + reason_no_match);
+			return fr_punt(skb, pkt->prog + reason_no_match);
 	} else {
 		if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) +
 			       ld32(&ipv4->ttl) + ld32(ipv4->src) + ld32(ipv4->dst)))
-			return fr_up(skb, pkt->prog + reason_ipv4_checksum);
+			return fr_punt(skb, pkt->prog + reason_ipv4_checksum);
 		if (!fr_unicast_v4(ld32(ipv4->src)))
-			return fr_up(skb, pkt->prog + reason_martian_source);
+			return fr_punt(skb, pkt->prog + reason_martian_source);
 		if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 			if (fr_multicast_v4(ld32(ipv4->dst)))
-				return fr_up(skb, pkt->prog + reason_multicast);
-			return fr_up(skb, pkt->prog + reason_martian_destination);
+				return fr_punt(skb, pkt->prog + reason_multicast);
+			return fr_punt(skb, pkt->prog + reason_martian_destination);
 		}
 
 		/* stack: ["ip", "udp"] */
 		if (be8(&ipv4->protocol) != IPPROTO_UDP)
-			return fr_up(skb, pkt->prog + reason_not_udp);
+			return fr_punt(skb, pkt->prog + reason_not_udp);
 		__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 20, &udp_end);
 		if (why)
-			return fr_up(skb, pkt->prog + why);
+			return fr_punt(skb, pkt->prog + why);
 		/* lookup: p: peers: ["udp.dst_port"] */
 		struct key_peers key __attribute__((aligned(8))) = {};
 
@@ -353,17 +354,17 @@ static __always_inline int shared_ipv4(struct __sk_buff *skb, struct packet *pkt
 
 		/* do: [{send: {from: "p.local", to: "p.remote"}}] */
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
 			pkt->partial = fr_partial(skb);
 			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(20, 26) ||
 			      (pkt->partial >> 16) >= 28))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 			if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-				return fr_up(skb, pkt->prog + reason_gso_packet);
+				return fr_punt(skb, pkt->prog + reason_gso_packet);
 			if (!(skb->len <= pkt->ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 			if (unlikely(!fr_fits(&pkt->p->hop_remote,
 					      skb->gso_size ? skb->gso_size + 28 : pkt->ip_end)))
 				return fr_unfit(skb, &pkt->p->hop_remote,
@@ -373,33 +374,30 @@ static __always_inline int shared_ipv4(struct __sk_buff *skb, struct packet *pkt
 	}
 	/* "pass", */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
-	if (pkt->prog == PROG_WRAP) {
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
+	if (is_wrap) {
 		/* {push: {ipv4: {dscp: 0, ecn: 0, src: "setting.here", dst: "setting.there"},... */
 		if ((ldv64(set_here) == 0 && ldv32(set_here + 8) == 0xffff0000ULL) != 1 ||
 		    (ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000ULL) != 1)
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 	}
-	pkt->payload_len = (pkt->prog == PROG_WRAP ? pkt->ip_end : udp_end) -
-		(pkt->prog == PROG_WRAP ? 20 : 28);
-	if (pkt->prog == PROG_WRAP) {
-		if (pkt->payload_len + 52 > 0xffff || pkt->payload_len + 32 > 0xffff)
-			return fr_up(skb, pkt->prog + reason_length);
-	}
+	pkt->payload_len = (is_wrap ? pkt->ip_end : udp_end) - (is_wrap ? 20 : 28);
+	if (is_wrap && (pkt->payload_len + 52 > 0xffff || pkt->payload_len + 32 > 0xffff))
+		return fr_punt(skb, pkt->prog + reason_length);
 	pkt->partial_2 = fr_partial(skb);
-	if (pkt->prog == PROG_WRAP) {
+	if (is_wrap) {
 		if (!(pkt->partial_2 == 0 ||
 		      ((pkt->partial_2 >> 16) >= 20 &&
 		       (pkt->partial_2 & 0xffff) < 20ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		return wrap_ip_send(skb, pkt, 0);
 	}
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(20, 26) ||
 	      ((pkt->partial_2 >> 16) >= 28 &&
 	       (pkt->partial_2 & 0xffff) < 28ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_remote, 48ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 	return relay_ipv4_send_ipv6(skb, pkt);
@@ -436,7 +434,7 @@ static __always_inline int relay_ipv6_send(struct __sk_buff *skb, struct packet 
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 48 > (void *)(long)skb->data_end))
@@ -534,28 +532,28 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, struct packet *pkt)
 	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, pkt->prog + reason_ipv6_version);
+		return fr_punt(skb, pkt->prog + reason_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, pkt->prog + reason_mapped_address);
+		return fr_punt(skb, pkt->prog + reason_mapped_address);
 	pkt->ip_end = 40ULL + be16(&ipv6->payload_length);
 	if (pkt->ip_end > skb->len)
-		return fr_up(skb, pkt->prog + reason_ipv6_payload_length);
+		return fr_punt(skb, pkt->prog + reason_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, pkt->prog + reason_multicast);
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+			return fr_punt(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	}
 
 	/* stack: ["ip", "udp"] */
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_up(skb, pkt->prog + reason_not_udp);
+		return fr_punt(skb, pkt->prog + reason_not_udp);
 	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 40, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
@@ -568,34 +566,34 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, struct packet *pkt)
 
 	/* do: [{send: {from: "p.local", to: "p.remote"}}] */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(40, 46) ||
 		      (pkt->partial >> 16) >= 48))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end)))
 			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 		return relay_ipv6_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = udp_end - 48;
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(40, 46) ||
 	      ((pkt->partial >> 16) >= 48 &&
 	       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_remote, 28ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 	return relay_ipv6_send_ipv4(skb, pkt);
@@ -615,22 +613,22 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 
 	/* relay: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_RELAY + reason_inactive);
+		return fr_punt(skb, PROG_RELAY + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
-		return fr_up(skb, PROG_RELAY + reason_vlan_tag);
+		return fr_punt(skb, PROG_RELAY + reason_vlan_tag);
 
 	/* stack: ["ip", "udp"] */
 	if (pkt.data + 8 > pkt.data_end)
-		return fr_up(skb, PROG_RELAY + reason_truncated);
+		return fr_punt(skb, PROG_RELAY + reason_truncated);
 	if ((be8(pkt.data) >> 4) == 4 && (be8(pkt.data) & 15) == 5 &&
 	    (be8(pkt.data + 6) >> 7) == 0 && ((be8(pkt.data + 6) >> 5) & 1) == 0 &&
 	    (be16(pkt.data + 6) & 0x1fff) == 0)
 		return shared_ipv4(skb, &pkt);
 	if ((be8(pkt.data) >> 4) == 6)
 		return relay_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_RELAY + reason_not_ip);
+	return fr_punt(skb, PROG_RELAY + reason_not_ip);
 }
 
 /*
@@ -644,34 +642,34 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, struct packet *pkt)
 	struct hdr_ipv6 *ipv6 = pkt->data;
 
 	if ((void *)(ipv6 + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, pkt->prog + reason_ipv6_version);
+		return fr_punt(skb, pkt->prog + reason_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, pkt->prog + reason_mapped_address);
+		return fr_punt(skb, pkt->prog + reason_mapped_address);
 	__u64 inner_end = 40ULL + be16(&ipv6->payload_length);
 	if (inner_end > skb->len)
-		return fr_up(skb, pkt->prog + reason_ipv6_payload_length);
+		return fr_punt(skb, pkt->prog + reason_ipv6_payload_length);
 
 	/* when: "inner.dscp != 0" */
 	if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 0)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* "pass", */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* {push: {ipv4: {dscp: 0, ecn: 0, src: "setting.here", dst: "setting.there"}, before:... */
 	if ((ldv64(set_here) == 0 && ldv32(set_here + 8) == 0xffff0000ULL) != 1 ||
 	    (ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000ULL) != 1)
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	pkt->payload_len = inner_end - 40;
 	if (pkt->payload_len + 72 > 0xffff || pkt->payload_len + 52 > 0xffff)
-		return fr_up(skb, pkt->prog + reason_length);
+		return fr_punt(skb, pkt->prog + reason_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 40 && (partial & 0xffff) < 40ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	return wrap_ip_send(skb, pkt, 1);
 }
 
@@ -689,20 +687,20 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 	/* wrap: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_WRAP + reason_inactive);
+		return fr_punt(skb, PROG_WRAP + reason_inactive);
 
 	/* hook: "tc/egress" */
 	if (skb->vlan_present)
-		return fr_up(skb, PROG_WRAP + reason_vlan_tag);
+		return fr_punt(skb, PROG_WRAP + reason_vlan_tag);
 
 	/* stack: [{inner: ["ipv4", "ipv6"]}] */
 	if (pkt.data + 8 > pkt.data_end)
-		return fr_up(skb, PROG_WRAP + reason_truncated);
+		return fr_punt(skb, PROG_WRAP + reason_truncated);
 	if ((be8(pkt.data) >> 4) == 4 && (be8(pkt.data) & 15) == 5 &&
 	    (be8(pkt.data + 6) >> 7) == 0 && ((be8(pkt.data + 6) >> 5) & 1) == 0 &&
 	    (be16(pkt.data + 6) & 0x1fff) == 0)
 		return shared_ipv4(skb, &pkt);
 	if ((be8(pkt.data) >> 4) == 6)
 		return wrap_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_WRAP + reason_not_inner);
+	return fr_punt(skb, PROG_WRAP + reason_not_inner);
 }

@@ -589,15 +589,15 @@ static __always_inline int room_fan2(struct __sk_buff *skb, struct packet *pkt)
 	fr_put_endpoint_v6(&key.room, ipv6->dst, be16(&udp->dst_port), 0);
 	list = list_of_members(&key);
 	if (!list)
-		return fr_up(skb, reason_no_members);
+		return fr_punt(skb, reason_no_members);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 78);
 	if (!front)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_udp *saved_udp = front + 54;
@@ -611,7 +611,7 @@ static __always_inline int room_fan2(struct __sk_buff *skb, struct packet *pkt)
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -631,7 +631,7 @@ static __always_inline int room_fan2(struct __sk_buff *skb, struct packet *pkt)
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind1 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -687,15 +687,15 @@ static __always_inline int room_fan1(struct __sk_buff *skb, struct packet *pkt)
 	fr_put_endpoint_v4(&key.room, ld32(ipv4->dst), be16(&udp->dst_port));
 	list = list_of_members(&key);
 	if (!list)
-		return fr_up(skb, reason_no_members);
+		return fr_punt(skb, reason_no_members);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 58);
 	if (!front)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
@@ -708,7 +708,7 @@ static __always_inline int room_fan1(struct __sk_buff *skb, struct packet *pkt)
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -730,7 +730,7 @@ static __always_inline int room_fan1(struct __sk_buff *skb, struct packet *pkt)
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -779,22 +779,22 @@ static __always_inline int room_ip(struct __sk_buff *skb, struct packet *pkt, co
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: msg: fields: [{name: "number", bits: 64}, {name: "stream", bits: 62}, {nam... */
 	if ((void *)(msg + 1) > pkt->data_end || (v6 ? 78ULL : 58ULL) > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= (v6 ? 78 : 58)) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (v6)
 		return room_fan2(skb, pkt);
 	return room_fan1(skb, pkt);
@@ -813,17 +813,17 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 
 	/* programs: room: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return room_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return room_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

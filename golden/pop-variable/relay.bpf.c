@@ -395,11 +395,11 @@ static __always_inline int decapsulate_udp_length(struct __sk_buff *skb, struct 
 	struct hdr_ipv4 *ipv4_2 = pkt->at_tun_options_end;
 
 	if (pkt->inside_end != pkt->inner_end)
-		return fr_up(skb, pkt->prog + reason_udp_length);
+		return fr_punt(skb, pkt->prog + reason_udp_length);
 
 	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}, {inside: "udp"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: r: routes: ["inner.dst"] */
 	struct key_routes key __attribute__((aligned(8))) = {};
@@ -415,22 +415,22 @@ static __always_inline int decapsulate_udp_length(struct __sk_buff *skb, struct 
 	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (be8(&ipv4_2->ttl) <= 1)
-		return fr_up(skb, pkt->prog + reason_hop_limit);
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_2->src)))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_2->dst)))
-		return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_2->dst)))
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	pkt->payload_len = pkt->inner_end - (pkt->tun_options_end + 28);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 ||
 	      pkt->partial == (((pkt->tun_options_end + 20) << 16) | (pkt->tun_options_end + 26)) ||
 	      ((pkt->partial >> 16) >= pkt->tun_options_end + 28 &&
 	       (pkt->partial & 0xffff) < pkt->tun_options_end + 28 + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r->hop.hop, 28ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->r->hop.hop, pkt->prog + reason_too_big);
 	return decapsulate_send(skb, pkt);
@@ -453,60 +453,60 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 
 	/* decapsulate: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_DECAPSULATE + reason_inactive);
+		return fr_punt(skb, PROG_DECAPSULATE + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end) ?:
 		check_ipv4(skb, pkt.data, pkt.data_end, 14, &outer_end) ?:
 		check_udp(skb, pkt.data, pkt.data_end, outer_end, 34, &pkt.udp_end);
 	if (why)
-		return fr_up(skb, PROG_DECAPSULATE + why);
+		return fr_punt(skb, PROG_DECAPSULATE + why);
 
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
 	why = check_tun(skb, pkt.data, pkt.data_end, pkt.udp_end, 42, &pkt.tun_options_end);
 	if (why)
-		return fr_up(skb, PROG_DECAPSULATE + why);
+		return fr_punt(skb, PROG_DECAPSULATE + why);
 	pkt.at_tun_options_end = fr_pin(pkt.data + fr_bound(pkt.tun_options_end, 0x3f));
 	if (pkt.at_tun_options_end > pkt.data_end)
-		return fr_up(skb, PROG_DECAPSULATE + reason_truncated);
+		return fr_punt(skb, PROG_DECAPSULATE + reason_truncated);
 	if (pkt.tun_options_end > pkt.udp_end)
-		return fr_up(skb, PROG_DECAPSULATE + reason_truncated);
+		return fr_punt(skb, PROG_DECAPSULATE + reason_truncated);
 	ipv4 = pkt.at_tun_options_end;
 	if ((void *)(ipv4 + 1) > pkt.data_end)
-		return fr_up(skb, PROG_DECAPSULATE + reason_truncated);
+		return fr_punt(skb, PROG_DECAPSULATE + reason_truncated);
 	if (pkt.tun_options_end + 20 > pkt.udp_end)
-		return fr_up(skb, PROG_DECAPSULATE + reason_truncated);
+		return fr_punt(skb, PROG_DECAPSULATE + reason_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, PROG_DECAPSULATE + reason_ipv4_version);
+		return fr_punt(skb, PROG_DECAPSULATE + reason_ipv4_version);
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, PROG_DECAPSULATE + reason_ip_options);
+		return fr_punt(skb, PROG_DECAPSULATE + reason_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, PROG_DECAPSULATE + reason_ipv4_reserved);
+		return fr_punt(skb, PROG_DECAPSULATE + reason_ipv4_reserved);
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, PROG_DECAPSULATE + reason_fragment);
+		return fr_punt(skb, PROG_DECAPSULATE + reason_fragment);
 	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, PROG_DECAPSULATE + reason_ipv4_total_length);
+		return fr_punt(skb, PROG_DECAPSULATE + reason_ipv4_total_length);
 	pkt.inner_end = pkt.tun_options_end + be16(&ipv4->total_length);
 	if (pkt.inner_end > pkt.udp_end)
-		return fr_up(skb, PROG_DECAPSULATE + reason_ipv4_total_length);
+		return fr_punt(skb, PROG_DECAPSULATE + reason_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, PROG_DECAPSULATE + reason_ipv4_checksum);
+		return fr_punt(skb, PROG_DECAPSULATE + reason_ipv4_checksum);
 
 	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}, {inside: "udp"}] */
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_up(skb, PROG_DECAPSULATE + reason_not_inside);
+		return fr_punt(skb, PROG_DECAPSULATE + reason_not_inside);
 	udp = pkt.at_tun_options_end + 20;
 	if ((void *)(udp + 1) > pkt.data_end)
-		return fr_up(skb, PROG_DECAPSULATE + reason_truncated);
+		return fr_punt(skb, PROG_DECAPSULATE + reason_truncated);
 	if (pkt.tun_options_end + 28 > pkt.inner_end)
-		return fr_up(skb, PROG_DECAPSULATE + reason_truncated);
+		return fr_punt(skb, PROG_DECAPSULATE + reason_truncated);
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, PROG_DECAPSULATE + reason_udp_length);
+		return fr_punt(skb, PROG_DECAPSULATE + reason_udp_length);
 	pkt.inside_end = pkt.tun_options_end + 20 + be16(&udp->length);
 	if (!(pkt.inside_end == pkt.inner_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_DECAPSULATE + reason_gso_packet);
+		return fr_punt(skb, PROG_DECAPSULATE + reason_gso_packet);
 
 	return decapsulate_udp_length(skb, &pkt);
 }
@@ -916,30 +916,30 @@ static __always_inline int strip_ip(struct __sk_buff *skb, struct packet *pkt, c
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
 	why = check_tun(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 :
 			42, &pkt->tun_options_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	pkt->at_tun_options_end = fr_pin(pkt->data +
 					 fr_bound(pkt->tun_options_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_tun_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->tun_options_end > udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* flow: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}, {name: "sum", bits:... */
 	flow = pkt->at_tun_options_end;
 	if ((void *)(flow + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->tun_options_end + 6 > udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: p: peers: ["flow.id"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
@@ -952,30 +952,24 @@ static __always_inline int strip_ip(struct __sk_buff *skb, struct packet *pkt, c
 
 	/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.remote"}}] */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	pkt->payload_len = udp_end - (pkt->tun_options_end + 6);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      ((pkt->partial >> 16) >= pkt->tun_options_end + 6 &&
 	       (pkt->partial & 0xffff) < pkt->tun_options_end + 6 + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
-	if (!v6) {
-		if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_remote, 34ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->p->hop_remote,
-						pkt->prog + reason_too_big);
-			return strip_ipv4_send(skb, pkt);
-		}
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (!v6 && fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, 34ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
+		return strip_ipv4_send(skb, pkt);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
-	if (v6) {
-		if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_remote, 54ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->p->hop_remote,
-						pkt->prog + reason_too_big);
-			return strip_ipv6_send(skb, pkt);
-		}
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	if (v6 && !fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, 54ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
+		return strip_ipv6_send(skb, pkt);
 	}
 	if (unlikely(!fr_fits(&pkt->p->hop_remote, (v6 ? 34ULL : 54ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
@@ -999,19 +993,19 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 
 	/* strip: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_STRIP + reason_inactive);
+		return fr_punt(skb, PROG_STRIP + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth_2(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_STRIP + why);
+		return fr_punt(skb, PROG_STRIP + why);
 
 	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return strip_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return strip_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_STRIP + reason_not_ip);
+	return fr_punt(skb, PROG_STRIP + reason_not_ip);
 }
 
 /*
@@ -1102,11 +1096,10 @@ static __always_inline int last_ip_send(struct __sk_buff *skb, struct packet *pk
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + (v6 ? 54 : 34);
-	if (v6) {
+	if (v6)
 		st16(&new_ipv6->payload_length, ipv4_total_length);
-	} else {
+	else
 		st16(&new_ipv4->total_length, ipv4_total_length);
-	}
 	st16(&new_udp->length, v6 ? ipv4_total_length : udp_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (!v6)
@@ -1136,50 +1129,50 @@ static __always_inline int last_ip(struct __sk_buff *skb, struct packet *pkt, co
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
 	if ((void *)(tun + 1) > pkt->data_end || (v6 ? 63ULL : 43ULL) > udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	pkt->tun_options_size = be8(&tun->n);
 	if (pkt->tun_options_size > 15)
-		return fr_up(skb, pkt->prog + reason_tun_options);
+		return fr_punt(skb, pkt->prog + reason_tun_options);
 	pkt->tun_options_end = fr_forget(skb, (v6 ? 63ULL : 43ULL) + pkt->tun_options_size);
 	at_tun_options_end = fr_pin(pkt->data + fr_bound(pkt->tun_options_end, v6 ? 0x7f : 0x3f));
 	if (at_tun_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->tun_options_end > udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	tun_2 = at_tun_options_end;
 	if ((void *)(tun_2 + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->tun_options_end + 1 > udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 more_options_size = be8(&tun_2->n);
 	if (more_options_size > 15)
-		return fr_up(skb, pkt->prog + reason_tun_options);
+		return fr_punt(skb, pkt->prog + reason_tun_options);
 	pkt->more_options_end = fr_forget(skb, pkt->tun_options_end + 1 + more_options_size);
 	at_more_options_end = fr_pin(pkt->data + fr_bound(pkt->more_options_end, 0x7f));
 	if (at_more_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->more_options_end > udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* do: [{pop: "more"}, "pass"] */
 	pkt->payload_len = udp_end - pkt->more_options_end;
 	if (pkt->payload_len + (pkt->tun_options_end - (v6 ? 54 : 14)) > 0xffff ||
 	    pkt->payload_len + (pkt->tun_options_end - (v6 ? 54 : 34)) > 0xffff)
-		return fr_up(skb, pkt->prog + reason_length);
+		return fr_punt(skb, pkt->prog + reason_length);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (v6) {
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		return last_ip_send(skb, pkt, 1);
 	}
 	return last_ip_send(skb, pkt, 0);
@@ -1200,17 +1193,17 @@ SEC("tc") int prog_last(struct __sk_buff *skb)
 
 	/* last: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_LAST + reason_inactive);
+		return fr_punt(skb, PROG_LAST + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth_2(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_LAST + why);
+		return fr_punt(skb, PROG_LAST + why);
 
 	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return last_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return last_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_LAST + reason_not_ip);
+	return fr_punt(skb, PROG_LAST + reason_not_ip);
 }

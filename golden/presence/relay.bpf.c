@@ -265,16 +265,16 @@ static __always_inline int sort_ip(struct __sk_buff *skb, struct packet *pkt, co
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* {name: "key", bits: 32, when: "has_key == 1"}, */
 	why = check_gre(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42, &gre_key_present);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 	__u64 gre_key_size;
 	if (gre_key_present) { /* key */
 		if (pkt->data + (v6 ? 70 : 50) > pkt->data_end)
-			return fr_up(skb, reason_truncated);
+			return fr_punt(skb, reason_truncated);
 		gre_key_size = 4;
 		pkt->gre_key = be32(pkt->data + (v6 ? 66 : 46));
 	} else {
@@ -284,16 +284,16 @@ static __always_inline int sort_ip(struct __sk_buff *skb, struct packet *pkt, co
 	__u64 gre_key_end = fr_forget(skb, (v6 ? 66ULL : 46ULL) + gre_key_size);
 	at_gre_key_end = fr_pin(pkt->data + fr_bound(gre_key_end, v6 ? 0x7f : 0x3f));
 	if (at_gre_key_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (gre_key_end > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
 	__u64 gre_sequence_present = ((be8(gre->has_checksum_to_version) >> 4) & 1) == 1;
 	__u64 gre_sequence_size;
 	if (gre_sequence_present) { /* sequence */
 		if (at_gre_key_end + 4 > pkt->data_end)
-			return fr_up(skb, reason_truncated);
+			return fr_punt(skb, reason_truncated);
 		gre_sequence_size = 4;
 	} else {
 		gre_sequence_size = 0;
@@ -301,21 +301,21 @@ static __always_inline int sort_ip(struct __sk_buff *skb, struct packet *pkt, co
 	__u64 gre_sequence_end = fr_forget(skb, gre_key_end + gre_sequence_size);
 	at_gre_sequence_end = fr_pin(pkt->data + fr_bound(gre_sequence_end, v6 ? 0x7f : 0x3f));
 	if (at_gre_sequence_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (gre_sequence_end > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "gre"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 
 	/* match: "udp.dst_port": 4754 */
 	if (be16(&udp->dst_port) != 0x1292)
-		return fr_up(skb, reason_no_match);
+		return fr_punt(skb, reason_no_match);
 
 	/* when: "gre.has_key == 1" */
 	if (((be8(gre->has_checksum_to_version) >> 5) & 1) != 1)
-		return fr_up(skb, reason_no_match);
+		return fr_punt(skb, reason_no_match);
 
 	/* lookup: t: tenants: ["gre.key"] */
 	struct key_tenants key __attribute__((aligned(8))) = {};
@@ -347,17 +347,17 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 	/* programs: sort: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "gre"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return sort_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return sort_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -351,7 +351,7 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 static __always_inline int shared_write(struct __sk_buff *skb, void *front, __u64 short_pn_size,
 					__u64 short_pn_end, __u64 stream_id_size, __u64 priority,
 					__u64 pn, __u64 id, struct receiver_subscribers *r,
-					struct same *same, const int v6, const int second)
+					struct same *same, const int v6, const int is_datagrams)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -359,7 +359,7 @@ static __always_inline int shared_write(struct __sk_buff *skb, void *front, __u6
 	void *at_short_pn_end = 0;
 	__u64 odd_sum = 0;
 
-	if (!second) {
+	if (!is_datagrams) {
 		/* udp.checksum */
 		odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
 		odd_sum <<= 8 * (((short_pn_end + 1 - (v6 ? 54 : 34)) & 1) != 0);
@@ -375,26 +375,22 @@ static __always_inline int shared_write(struct __sk_buff *skb, void *front, __u6
 		udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	}
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL) {
+	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	} else {
-		if (second)
-			udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-							 bpf_htons(r->local.port) +
-							 bpf_htons(r->remote.port) +
-							 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-							 fr_room(short_pn_size), short_pn_size))) +
-							 fr_odd64(ld64(r->dcid[fr_level(priority,
-							 4)])));
-		else
-			udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-							 bpf_htons(r->local.port) +
-							 bpf_htons(r->remote.port) +
-							 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-							 fr_room(short_pn_size), short_pn_size))) +
-							 fr_odd64(ld64(r->dcid[fr_level(priority,
-							 4)])) + odd_sum);
-	}
+	else if (is_datagrams)
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
+	else
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo + bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) +
+					  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+					  fr_room(short_pn_size), short_pn_size))) +
+					  fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) + odd_sum);
 	__be16 ip_checksum = 0;
 	if (!v6) {
 		if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
@@ -407,7 +403,7 @@ static __always_inline int shared_write(struct __sk_buff *skb, void *front, __u6
 	data = (void *)(long)skb->data;
 	if (unlikely(data + (v6 ? 71 : 51) > (void *)(long)skb->data_end))
 		return 1;
-	if (!second) {
+	if (!is_datagrams) {
 		at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, v6 ? 0x7f : 0x3f));
 		if (unlikely(at_short_pn_end + 2 > (void *)(long)skb->data_end))
 			return 1;
@@ -439,14 +435,14 @@ static __always_inline int shared_write(struct __sk_buff *skb, void *front, __u6
 	fr_put_uint(fr_pin(data + fr_bound((v6 ? 67 : 47) + short_pn_size, v6 ? 0x7f : 0x3f)),
 		    (void *)(long)skb->data_end, 4, pn & fr_room(short_pn_size), short_pn_size);
 	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	if (!second)
+	if (!is_datagrams)
 		fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
 			      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
 	st16(&new_udp->checksum, udp_checksum);
 	if (!v6)
 		st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0)) {
-		if (second)
+		if (is_datagrams)
 			fr_complete(skb,
 				    fr_complete_with(skb, same->csum, v6 ? ETH_HLEN : 18, v6 ? 57 :
 						     33), v6 ? 71 : 51, short_pn_size);
@@ -497,13 +493,11 @@ datagrams_copy(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn
 			fr_refund(credit0, spent0);
 			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 		}
-	} else {
-		if (unlikely(shared_write(skb, front, short_pn_size, 0, 0, priority, pn, 0, r, same,
-					  0, 1))) {
-			bpf_ringbuf_discard(event0, 0);
-			fr_refund(credit0, spent0);
-			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
-		}
+	} else if (unlikely(shared_write(skb, front, short_pn_size, 0, 0, priority, pn, 0, r, same,
+					 0, 1))) {
+		bpf_ringbuf_discard(event0, 0);
+		fr_refund(credit0, spent0);
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -573,14 +567,12 @@ streams_copy(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_s
 			fr_refund(credit1, spent1);
 			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 		}
-	} else {
-		if (unlikely(shared_write(skb, front, short_pn_size, short_pn_end, stream_id_size,
-					  priority, pn, id, r, same, 0, 0))) {
-			bpf_ringbuf_discard(event0, 0);
-			fr_refund(credit0, spent0);
-			fr_refund(credit1, spent1);
-			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
-		}
+	} else if (unlikely(shared_write(skb, front, short_pn_size, short_pn_end, stream_id_size,
+					 priority, pn, id, r, same, 0, 0))) {
+		bpf_ringbuf_discard(event0, 0);
+		fr_refund(credit0, spent0);
+		fr_refund(credit1, spent1);
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -600,9 +592,9 @@ streams_copy(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_s
 }
 
 static __always_inline long shared_turn(__u32 i, struct fan *fan, const int second,
-					const int second_2)
+					const int is_datagrams)
 {
-	__u32 prog = second_2 ? PROG_DATAGRAMS : PROG_STREAMS;
+	__u32 prog = is_datagrams ? PROG_DATAGRAMS : PROG_STREAMS;
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct same *same = front + FR_NEEDS_FRONT;
@@ -616,7 +608,7 @@ static __always_inline long shared_turn(__u32 i, struct fan *fan, const int seco
 	__u64 stream_offset = 0;
 	__u64 stream_length_end = 0;
 
-	if (!second_2) {
+	if (!is_datagrams) {
 		short_pn_end = same->short_pn_end;
 		short_payload_end = same->short_payload_end;
 		stream_id_size = same->stream_id_size;
@@ -627,7 +619,7 @@ static __always_inline long shared_turn(__u32 i, struct fan *fan, const int seco
 	__u64 priority = same->priority;
 	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
 	void *saved_short_pn_end = 0;
-	if (!second_2)
+	if (!is_datagrams)
 		saved_short_pn_end = fr_pin(front + fr_bound(short_pn_end, second ? 0x7f : 0x3f));
 	struct hdr_udp *saved_udp = front + 54;
 
@@ -641,7 +633,7 @@ static __always_inline long shared_turn(__u32 i, struct fan *fan, const int seco
 	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
 					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL))
 		return fr_decline(r->receiver, skb->len, prog + reason_number);
-	if (!second_2) {
+	if (!is_datagrams) {
 		/* {when: "stream.id & 2 == 0", do: [{drop: "bidirectional"}]}, */
 		if ((stream_id & 2) == 0)
 			return fr_decline(r->receiver, skb->len, prog + reason_bidirectional);
@@ -672,7 +664,7 @@ static __always_inline long shared_turn(__u32 i, struct fan *fan, const int seco
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
 	__u64 id = 0;
-	if (!second_2) {
+	if (!is_datagrams) {
 		/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.ne... */
 		__u64 next_stream;
 		__u64 streams;
@@ -699,7 +691,7 @@ static __always_inline long shared_turn(__u32 i, struct fan *fan, const int seco
 			return fr_decline(r->receiver, skb->len, prog + reason_unfit_stream_id);
 	}
 	if (second) {
-		if (second_2)
+		if (is_datagrams)
 			return datagrams_copy(skb, front, udp_end, 0, priority, r, same, prog,
 					      short_pn_size, 1);
 		return streams_copy(skb, front, udp_end, 0, 0, saved_short_pn_end,
@@ -707,7 +699,7 @@ static __always_inline long shared_turn(__u32 i, struct fan *fan, const int seco
 				    stream_length_end, priority, id, r, same, prog, short_pn_size,
 				    short_pn_end, stream_id_size, 1);
 	}
-	if (second_2)
+	if (is_datagrams)
 		return datagrams_copy(skb, front, udp_end, short_pn_size, priority, r, same, prog,
 				      0, 0);
 	return streams_copy(skb, front, udp_end, short_pn_size, short_pn_end, saved_short_pn_end,
@@ -737,17 +729,17 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, struct packet *
 	st32((void *)&key + 40, ld32(v_short->dcid + 4));
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_subscribers);
+		return fr_punt(skb, pkt->prog + reason_no_subscribers);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	__u32 size = fr_size(pkt->datagram_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_udp *saved_udp = front + 54;
@@ -762,7 +754,7 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, struct packet *
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -832,17 +824,17 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct packet *
 	st32((void *)&key + 40, ld32(v_short->dcid + 4));
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_subscribers);
+		return fr_punt(skb, pkt->prog + reason_no_subscribers);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	__u32 size = fr_size(pkt->datagram_length_end, 64);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
@@ -856,7 +848,7 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct packet *
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -919,7 +911,7 @@ static __always_inline int datagrams_ip_length(struct __sk_buff *skb, struct pac
 		datagram_length_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end,
 						 &datagram_length);
 		if (!datagram_length_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		datagram_length_size = 0;
 		datagram_length = 0;
@@ -927,20 +919,20 @@ static __always_inline int datagrams_ip_length(struct __sk_buff *skb, struct pac
 	pkt->datagram_length_end = fr_forget(skb, pkt->short_pn_end + 1 + datagram_length_size);
 	at_datagram_length_end = fr_pin(pkt->data + fr_bound(pkt->datagram_length_end, 0x7f));
 	if (at_datagram_length_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->datagram_length_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (!(!pkt->datagram_length_present ||
 	      pkt->datagram_length_end + datagram_length == pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(!pkt->datagram_length_present ||
 	      pkt->datagram_length_end + datagram_length == pkt->short_payload_end))
-		return fr_up(skb, pkt->prog + reason_another_frame);
+		return fr_punt(skb, pkt->prog + reason_another_frame);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
@@ -951,9 +943,9 @@ static __always_inline int datagrams_ip_length(struct __sk_buff *skb, struct pac
 	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= pkt->datagram_length_end) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (at_datagram_length_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (v6)
 		return datagrams_fan2(skb, pkt);
 	return datagrams_fan1(skb, pkt);
@@ -981,17 +973,17 @@ static __always_inline int streams_fan2(struct __sk_buff *skb, struct packet *pk
 	st32((void *)&key + 40, ld32(v_short->dcid + 4));
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_subscribers);
+		return fr_punt(skb, pkt->prog + reason_no_subscribers);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	__u32 size = fr_size(pkt->stream_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_udp *saved_udp = front + 54;
@@ -1009,7 +1001,7 @@ static __always_inline int streams_fan2(struct __sk_buff *skb, struct packet *pk
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1090,17 +1082,17 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, struct packet *pk
 	st32((void *)&key + 40, ld32(v_short->dcid + 4));
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_subscribers);
+		return fr_punt(skb, pkt->prog + reason_no_subscribers);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	__u32 size = fr_size(pkt->stream_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
@@ -1117,7 +1109,7 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, struct packet *pk
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -1192,9 +1184,9 @@ static __always_inline int streams_ip_stream_id_end(struct __sk_buff *skb, struc
 	__u64 stream_id_end = fr_forget(skb, pkt->short_pn_end + 1 + pkt->stream_id_size);
 	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
 	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (stream_id_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
@@ -1203,7 +1195,7 @@ static __always_inline int streams_ip_stream_id_end(struct __sk_buff *skb, struc
 		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end,
 					       &pkt->stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		stream_offset_size = 0;
 		pkt->stream_offset = 0;
@@ -1211,9 +1203,9 @@ static __always_inline int streams_ip_stream_id_end(struct __sk_buff *skb, struc
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, 0x7f));
 	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (stream_offset_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
@@ -1222,7 +1214,7 @@ static __always_inline int streams_ip_stream_id_end(struct __sk_buff *skb, struc
 	if (stream_length_present) { /* length */
 		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		stream_length_size = 0;
 		stream_length = 0;
@@ -1230,20 +1222,20 @@ static __always_inline int streams_ip_stream_id_end(struct __sk_buff *skb, struc
 	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
 	at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x7f));
 	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->stream_length_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (!(!stream_length_present ||
 	      pkt->stream_length_end + stream_length == pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(!stream_length_present ||
 	      pkt->stream_length_end + stream_length == pkt->short_payload_end))
-		return fr_up(skb, pkt->prog + reason_another_frame);
+		return fr_punt(skb, pkt->prog + reason_another_frame);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
@@ -1254,9 +1246,9 @@ static __always_inline int streams_ip_stream_id_end(struct __sk_buff *skb, struc
 	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= pkt->stream_length_end) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (v6)
 		return streams_fan2(skb, pkt);
 	return streams_fan1(skb, pkt);
@@ -1264,6 +1256,7 @@ static __always_inline int streams_ip_stream_id_end(struct __sk_buff *skb, struc
 
 static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
+	const int is_datagrams = pkt->prog == PROG_DATAGRAMS;
 	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
 	struct hdr_stream *stream = 0;
 	struct hdr_datagram *datagram = 0;
@@ -1276,84 +1269,82 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
 	if ((void *)(v_short + 1) > pkt->data_end || (v6 ? 71ULL : 51ULL) > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
 	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, pkt->prog + reason_long_header);
+		return fr_punt(skb, pkt->prog + reason_long_header);
 
 	/* {name: "fixed", bits: 1, is: 1}, */
 	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, pkt->prog + reason_short_fixed);
+		return fr_punt(skb, pkt->prog + reason_short_fixed);
 
 	/* {name: "reserved", bits: 2, is: 0}, */
 	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, pkt->prog + reason_short_reserved);
+		return fr_punt(skb, pkt->prog + reason_short_reserved);
 
 	/* {name: "key_phase", bits: 1, is: 0, reason: "key_phase"}, */
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, pkt->prog + reason_key_phase);
+		return fr_punt(skb, pkt->prog + reason_key_phase);
 	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
 	if (pkt->short_pn_size > 4)
-		return fr_up(skb, pkt->prog + reason_short_pn);
+		return fr_punt(skb, pkt->prog + reason_short_pn);
 	pkt->short_pn_end = fr_forget(skb, (v6 ? 71ULL : 51ULL) + pkt->short_pn_size);
 	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_short_pn_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->short_pn_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, v6 ? 0x7f : 0x3f)),
 		     pkt->data_end, 4, pkt->short_pn_size, &pkt->short_pn))
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* short: { */
 	if (pkt->udp_end < pkt->short_pn_end + 16)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	pkt->short_payload_end = pkt->udp_end - 16;
-	if (pkt->prog == PROG_DATAGRAMS) {
+	if (is_datagrams) {
 		/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", ... */
 		datagram = pkt->at_short_pn_end;
 		if ((void *)(datagram + 1) > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		/* {name: "id", varint: "quic"}, */
 		stream = pkt->at_short_pn_end;
 		if ((void *)(stream + 1) > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	}
 	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	pkt->stream_id = 0;
 	pkt->stream_id_size = 0;
 	pkt->datagram_length_present = 0;
-	if (pkt->prog == PROG_DATAGRAMS) {
+	if (is_datagrams) {
 		/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
 		if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
-			return fr_up(skb, pkt->prog + reason_other_frame);
+			return fr_punt(skb, pkt->prog + reason_other_frame);
 		pkt->datagram_length_present = !((be8(&datagram->type) & 1) == 0);
 	} else {
 		/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
 		if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-			return fr_up(skb, pkt->prog + reason_other_frame);
+			return fr_punt(skb, pkt->prog + reason_other_frame);
 		pkt->stream_id_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end,
 						&pkt->stream_id);
 		if (!pkt->stream_id_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	}
 	if (v6) {
-		if (pkt->prog == PROG_DATAGRAMS) {
+		if (is_datagrams)
 			return datagrams_ip_length(skb, pkt, 1);
-		}
 
 		return streams_ip_stream_id_end(skb, pkt, 1);
 	}
-	if (pkt->prog == PROG_DATAGRAMS) {
+	if (is_datagrams)
 		return datagrams_ip_length(skb, pkt, 0);
-	}
 
 	return streams_ip_stream_id_end(skb, pkt, 0);
 }
@@ -1379,19 +1370,19 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
 
 	/* streams: relay & {#short: "short", #frame: "stream", #fits: by_size, #rules: (forwa... */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_STREAMS + reason_inactive);
+		return fr_punt(skb, PROG_STREAMS + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_STREAMS + why);
+		return fr_punt(skb, PROG_STREAMS + why);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return shared_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return shared_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_STREAMS + reason_not_ip);
+	return fr_punt(skb, PROG_STREAMS + reason_not_ip);
 }
 
 /*
@@ -1561,14 +1552,12 @@ streams_4_copy(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pa
 			fr_refund(credit1, spent1);
 			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 		}
-	} else {
-		if (unlikely(streams_4_write(skb, front, stream_id_size, priority, pn, id, r, same,
-					     0))) {
-			bpf_ringbuf_discard(event0, 0);
-			fr_refund(credit0, spent0);
-			fr_refund(credit1, spent1);
-			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
-		}
+	} else if (unlikely(streams_4_write(skb, front, stream_id_size, priority, pn, id, r, same,
+					    0))) {
+		bpf_ringbuf_discard(event0, 0);
+		fr_refund(credit0, spent0);
+		fr_refund(credit1, spent1);
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -1695,17 +1684,17 @@ static __always_inline int streams_4_fan2(struct __sk_buff *skb, struct packet *
 	st32((void *)&key + 40, ld32(short_4->dcid + 4));
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_subscribers);
+		return fr_punt(skb, pkt->prog + reason_no_subscribers);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	__u32 size = fr_size(pkt->stream_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_udp *saved_udp = front + 54;
@@ -1720,7 +1709,7 @@ static __always_inline int streams_4_fan2(struct __sk_buff *skb, struct packet *
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1794,17 +1783,17 @@ static __always_inline int streams_4_fan1(struct __sk_buff *skb, struct packet *
 	st32((void *)&key + 40, ld32(short_4->dcid + 4));
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_subscribers);
+		return fr_punt(skb, pkt->prog + reason_no_subscribers);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	__u32 size = fr_size(pkt->stream_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
@@ -1818,7 +1807,7 @@ static __always_inline int streams_4_fan1(struct __sk_buff *skb, struct packet *
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -1883,20 +1872,20 @@ static __always_inline int streams_4_ip_stream_length_end(struct __sk_buff *skb,
 	pkt->stream_length_end = fr_forget(skb, pkt->stream_offset_end + pkt->stream_length_size);
 	at_stream_length_end = fr_pin(pkt->data + fr_bound(pkt->stream_length_end, 0x7f));
 	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->stream_length_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (!(!pkt->stream_length_present ||
 	      pkt->stream_length_end + pkt->stream_length == pkt->short_payload_end ||
 	      skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(!pkt->stream_length_present ||
 	      pkt->stream_length_end + pkt->stream_length == pkt->short_payload_end))
-		return fr_up(skb, pkt->prog + reason_another_frame);
+		return fr_punt(skb, pkt->prog + reason_another_frame);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(short_4->dcid);
@@ -1907,9 +1896,9 @@ static __always_inline int streams_4_ip_stream_length_end(struct __sk_buff *skb,
 	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= pkt->stream_length_end) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (v6)
 		return streams_4_fan2(skb, pkt);
 	return streams_4_fan1(skb, pkt);
@@ -1929,7 +1918,7 @@ static __always_inline int streams_4_ip(struct __sk_buff *skb, struct packet *pk
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	if (v6) {
 		/* short_4: { */
 		why = check_short_4(skb, pkt->data, pkt->data_end, pkt->udp_end, 62,
@@ -1940,24 +1929,24 @@ static __always_inline int streams_4_ip(struct __sk_buff *skb, struct packet *pk
 				    &pkt->short_payload_end, 0);
 	}
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* {name: "id", varint: "quic"}, */
 	if ((void *)(stream + 1) > pkt->data_end || (v6 ? 76ULL : 56ULL) > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, pkt->prog + reason_other_frame);
+		return fr_punt(skb, pkt->prog + reason_other_frame);
 	pkt->stream_id_size = fr_varint(pkt->data + (v6 ? 76 : 56), pkt->data_end, &pkt->stream_id);
 	if (!pkt->stream_id_size)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 stream_id_end = fr_forget(skb, (v6 ? 76ULL : 56ULL) + pkt->stream_id_size);
 	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, 0x7f));
 	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (stream_id_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
@@ -1966,7 +1955,7 @@ static __always_inline int streams_4_ip(struct __sk_buff *skb, struct packet *pk
 		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end,
 					       &pkt->stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		stream_offset_size = 0;
 		pkt->stream_offset = 0;
@@ -1974,9 +1963,9 @@ static __always_inline int streams_4_ip(struct __sk_buff *skb, struct packet *pk
 	pkt->stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(pkt->data + fr_bound(pkt->stream_offset_end, 0x7f));
 	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->stream_offset_end > pkt->short_payload_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
 	pkt->stream_length_present = !((be8(&stream->type) & 2) == 0);
@@ -1984,14 +1973,13 @@ static __always_inline int streams_4_ip(struct __sk_buff *skb, struct packet *pk
 		pkt->stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end,
 						    &pkt->stream_length);
 		if (!pkt->stream_length_size)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		pkt->stream_length_size = 0;
 		pkt->stream_length = 0;
 	}
-	if (v6) {
+	if (v6)
 		return streams_4_ip_stream_length_end(skb, pkt, 1);
-	}
 
 	return streams_4_ip_stream_length_end(skb, pkt, 0);
 }
@@ -2011,19 +1999,19 @@ SEC("tc") int prog_streams_4(struct __sk_buff *skb)
 
 	/* streams_4: relay & {#short: "short_4", #frame: "stream", #fits: "0x40000000", #rule... */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_STREAMS_4 + reason_inactive);
+		return fr_punt(skb, PROG_STREAMS_4 + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_STREAMS_4 + why);
+		return fr_punt(skb, PROG_STREAMS_4 + why);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return streams_4_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return streams_4_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_STREAMS_4 + reason_not_ip);
+	return fr_punt(skb, PROG_STREAMS_4 + reason_not_ip);
 }
 
 /*
@@ -2047,17 +2035,17 @@ SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 
 	/* datagrams: relay & {#short: "short", #frame: "datagram", #fits: by_size, #rules: [{... */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_DATAGRAMS + reason_inactive);
+		return fr_punt(skb, PROG_DATAGRAMS + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_DATAGRAMS + why);
+		return fr_punt(skb, PROG_DATAGRAMS + why);
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return shared_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return shared_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_DATAGRAMS + reason_not_ip);
+	return fr_punt(skb, PROG_DATAGRAMS + reason_not_ip);
 }

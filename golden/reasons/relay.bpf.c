@@ -399,9 +399,9 @@ static __always_inline long spread_copy1(struct __sk_buff *skb, void *front,
 	return 0;
 }
 
-static __always_inline long shared_turn1(__u32 i, struct fan *fan, const int second)
+static __always_inline long shared_turn1(__u32 i, struct fan *fan, const int is_narrow)
 {
-	__u32 prog = second ? PROG_NARROW : PROG_SPREAD;
+	__u32 prog = is_narrow ? PROG_NARROW : PROG_SPREAD;
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct same *same = front + FR_NEEDS_FRONT;
@@ -412,7 +412,7 @@ static __always_inline long shared_turn1(__u32 i, struct fan *fan, const int sec
 
 	if (!r)
 		return 1;
-	if (!second) {
+	if (!is_narrow) {
 		/* {match: "tag.length": 0, do: [{drop: "empty"}]}, */
 		if (be16(&saved_tag->length) == 0)
 			return fr_decline(r->receiver, skb->len, prog + reason_empty);
@@ -424,17 +424,14 @@ static __always_inline long shared_turn1(__u32 i, struct fan *fan, const int sec
 	/* {match: "ports.src_port": 1, do: [{fan_out: {group: listeners: ["ports.dst"], each:... */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, prog + reason_address_family);
-	if (second) {
-		if (r->remote.port < 0x400)
-			return fr_decline(r->receiver, skb->len,
-					  prog + reason_unfit_ports_dst_port);
-	}
+	if (is_narrow && r->remote.port < 0x400)
+		return fr_decline(r->receiver, skb->len, prog + reason_unfit_ports_dst_port);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
 				  fr_indirect(&r->hop_remote, prog + reason_no_route));
 	if (ipv4_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
-	if (second)
+	if (is_narrow)
 		return narrow_copy1(skb, front, r, same, prog);
 	return spread_copy1(skb, front, r, same, prog);
 }
@@ -451,6 +448,7 @@ static __noinline long spread_turn1(__u32 i, struct fan *fan)
 
 static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_narrow = pkt->prog == PROG_NARROW;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_ports *ports = pkt->data + 34;
@@ -460,27 +458,26 @@ static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt
 	/* {match: "ports.src_port": 1, do: [{fan_out: {group: listeners: ["ports.dst"], each:... */
 	struct group_listeners key __attribute__((aligned(8))) = {};
 	struct list_listeners *list;
-	if (pkt->prog == PROG_NARROW) {
+	if (is_narrow)
 		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&ports->dst_port));
-	} else {
+	else
 		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
-	}
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_listeners);
+		return fr_punt(skb, pkt->prog + reason_no_listeners);
 
 	if (unlikely(len > pkt->ipv4_end) && bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, pkt->prog == PROG_NARROW ? 38 : 45);
+	void *front = fr_save_front(skb, is_narrow ? 38 : 45);
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_tag *saved_tag = front + 42;
-	if (pkt->prog == PROG_NARROW) {
+	if (is_narrow) {
 		/* ipv4.checksum, without what depends on the receiver */
 		same->rest0 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 			((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) +
@@ -494,7 +491,7 @@ static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt
 					    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 					    FR_SUM_ABSENT;
 		if (same->kind0 == FR_SUM_FAULT)
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 			((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 			fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -516,8 +513,7 @@ static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, 18,
-						 pkt->prog == PROG_NARROW ? 20 : 27);
+		same->csum = fr_complete_without(skb, same->csum, 18, is_narrow ? 20 : 27);
 
 	same->copies0 = 0;
 	struct fan fan = {
@@ -525,15 +521,15 @@ static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt
 		.list = list,
 		.front = front,
 	};
-	if (pkt->prog == PROG_NARROW)
+	if (is_narrow)
 		bpf_loop(list->count, narrow_turn1, &fan, 0);
 	else
 		bpf_loop(list->count, spread_turn1, &fan, 0);
 
-	if (bpf_skb_store_bytes(skb, 0, front, pkt->prog == PROG_NARROW ? 38 : 45, 0))
+	if (bpf_skb_store_bytes(skb, 0, front, is_narrow ? 38 : 45, 0))
 		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, pkt->prog == PROG_NARROW ? 20 : 27);
+		fr_complete(skb, same->csum, 18, is_narrow ? 20 : 27);
 
 	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
 	fr_count(pkt->prog + reason_pass, len);
@@ -580,10 +576,10 @@ static __always_inline int spread_send(struct __sk_buff *skb, struct packet *pkt
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_up(skb, pkt->prog + reason_refused_budget_2);
+		return fr_punt(skb, pkt->prog + reason_refused_budget_2);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_up(skb, pkt->prog + reason_contended_2);
+		return fr_punt(skb, pkt->prog + reason_contended_2);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
 	__be16 udp_src_port = ld16(&udp->dst_port);
@@ -610,7 +606,7 @@ static __always_inline int spread_send(struct __sk_buff *skb, struct packet *pkt
 	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 		}
 
 		pkt->data = (void *)(long)skb->data;
@@ -661,19 +657,19 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 	/* spread: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_SPREAD + reason_inactive);
+		return fr_punt(skb, PROG_SPREAD + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, data_end) ?:
 		check_ipv4(skb, pkt.data, data_end, 14, &pkt.ipv4_end) ?:
 		check_udp(skb, pkt.data, data_end, pkt.ipv4_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_SPREAD + why);
+		return fr_punt(skb, PROG_SPREAD + why);
 
 	/* tag: fields: [{name: "length", bits: 16, counts: "payload"}, {name: "kind", bits: 8... */
 	why = check_tag(skb, pkt.data, data_end, udp_end, 42, &tag_end);
 	if (why)
-		return fr_up(skb, PROG_SPREAD + why);
+		return fr_punt(skb, PROG_SPREAD + why);
 
 	/* {match: "tag.kind": 1, do: [{fan_out: { */
 	if (be8(&tag->kind) == 1) {
@@ -681,7 +677,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45) ||
 		    !(skb->len <= pkt.ipv4_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
-			return fr_up(skb, PROG_SPREAD + reason_partial_checksum);
+			return fr_punt(skb, PROG_SPREAD + reason_partial_checksum);
 		return shared_fan1(skb, &pkt);
 	}
 
@@ -692,18 +688,18 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		fr_put_v4(key.from, ld32(ipv4->src));
 		enum fr_found found = find_senders(&key, lease, 0, &pkt.s);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_SPREAD + reason_changing);
+			return fr_punt(skb, PROG_SPREAD + reason_changing);
 		if (found == FR_MISSING)
 			pkt.s = NULL;
 		if (fr_has(pkt.s)) {
 			if (!fr_is_v4(pkt.s->to.addr))
-				return fr_up(skb, PROG_SPREAD + reason_address_family_2);
+				return fr_punt(skb, PROG_SPREAD + reason_address_family_2);
 			pkt.partial = fr_partial(skb);
 			if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40) ||
 			      (pkt.partial >> 16) >= 45) ||
 			    !(skb->len <= pkt.ipv4_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
-				return fr_up(skb, PROG_SPREAD + reason_partial_checksum);
+				return fr_punt(skb, PROG_SPREAD + reason_partial_checksum);
 			if (unlikely(!fr_fits(&pkt.s->hop_to, pkt.ipv4_end - 14)))
 				return fr_unfit(skb, &pkt.s->hop_to,
 						PROG_SPREAD + reason_too_big_2);
@@ -714,7 +710,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	/* {match: {"tag.kind": 2 | 3, "tag.length": 0}, do: [{drop: "empty"}]}, */
 	if (be8(&tag->kind) >= 2 && be8(&tag->kind) <= 3 && be16(&tag->length) == 0)
 		return fr_drop(skb->len, PROG_SPREAD + reason_empty_2);
-	return fr_up(skb, PROG_SPREAD + reason_no_rule);
+	return fr_punt(skb, PROG_SPREAD + reason_no_rule);
 }
 
 /*
@@ -826,27 +822,27 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 
 	/* unwrap: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_UNWRAP + reason_inactive);
+		return fr_punt(skb, PROG_UNWRAP + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth_2(skb, pkt.data, data_end) ?:
 		check_ipv4(skb, pkt.data, data_end, 14, &outer_end) ?:
 		check_udp(skb, pkt.data, data_end, outer_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_UNWRAP + why);
+		return fr_punt(skb, PROG_UNWRAP + why);
 
 	/* tun: fields: [{name: "id", bits: 32}] */
 	if ((void *)(tun + 1) > data_end || 46ULL > udp_end)
-		return fr_up(skb, PROG_UNWRAP + reason_truncated);
+		return fr_punt(skb, PROG_UNWRAP + reason_truncated);
 	why = check_ipv4_2(skb, pkt.data, data_end, udp_end, 46, &pkt.payload_len);
 	if (why)
-		return fr_up(skb, PROG_UNWRAP + why);
+		return fr_punt(skb, PROG_UNWRAP + why);
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, "pass"] */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + pkt.payload_len - 1)))
-		return fr_up(skb, PROG_UNWRAP + reason_partial_checksum);
+		return fr_punt(skb, PROG_UNWRAP + reason_partial_checksum);
 	return unwrap_send(skb, &pkt);
 }
 
@@ -959,19 +955,19 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 
 	/* tighten: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_TIGHTEN + reason_inactive);
+		return fr_punt(skb, PROG_TIGHTEN + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, data_end) ?:
 		check_ipv4(skb, pkt.data, data_end, 14, &ipv4_end) ?:
 		check_udp(skb, pkt.data, data_end, ipv4_end, 34, &pkt.udp_end);
 	if (why)
-		return fr_up(skb, PROG_TIGHTEN + why);
+		return fr_punt(skb, PROG_TIGHTEN + why);
 
 	/* loose: fields: [{name: "length", bits: 16, counts: "payload", slack: "any"}] */
 	why = check_loose(skb, pkt.data, data_end, pkt.udp_end, 42, &pkt.loose_end);
 	if (why)
-		return fr_up(skb, PROG_TIGHTEN + why);
+		return fr_punt(skb, PROG_TIGHTEN + why);
 
 	/* lookup: s: senders: ["ipv4.src"] */
 	struct key_senders key __attribute__((aligned(8))) = {};
@@ -984,14 +980,14 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 
 	/* do: [{pop: "loose"}, {send: {from: "udp.dst", to: "s.to"}}] */
 	if (!fr_is_v4(pkt.s->to.addr))
-		return fr_up(skb, PROG_TIGHTEN + reason_address_family_2);
+		return fr_punt(skb, PROG_TIGHTEN + reason_address_family_2);
 	pkt.payload_len = pkt.loose_end - 44;
 	pkt.partial = fr_partial(skb);
 	if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40) ||
 	      ((pkt.partial >> 16) >= 44 && (pkt.partial & 0xffff) < 44ULL + pkt.payload_len - 1)))
-		return fr_up(skb, PROG_TIGHTEN + reason_partial_checksum);
+		return fr_punt(skb, PROG_TIGHTEN + reason_partial_checksum);
 	if (pkt.udp_end - pkt.loose_end > 64)
-		return fr_up(skb, PROG_TIGHTEN + reason_padding);
+		return fr_punt(skb, PROG_TIGHTEN + reason_padding);
 	if (unlikely(!fr_fits(&pkt.s->hop_to, 28ULL + pkt.payload_len)))
 		return fr_unfit(skb, &pkt.s->hop_to, PROG_TIGHTEN + reason_too_big_2);
 	return tighten_send(skb, &pkt);
@@ -1070,7 +1066,7 @@ static __always_inline int narrow_send(struct __sk_buff *skb, struct packet *pkt
 
 	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 38 > (void *)(long)skb->data_end))
@@ -1112,18 +1108,18 @@ SEC("tc") int prog_narrow(struct __sk_buff *skb)
 
 	/* narrow: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_NARROW + reason_inactive);
+		return fr_punt(skb, PROG_NARROW + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, data_end) ?:
 		check_ipv4_3(skb, pkt.data, data_end, 14, &pkt.ipv4_end);
 	if (why)
-		return fr_up(skb, PROG_NARROW + why);
+		return fr_punt(skb, PROG_NARROW + why);
 
 	/* ports: { */
 	why = check_ports(skb, pkt.data, data_end, pkt.ipv4_end, 34);
 	if (why)
-		return fr_up(skb, PROG_NARROW + why);
+		return fr_punt(skb, PROG_NARROW + why);
 
 	/* lookup: s: senders: ["ipv4.src"] */
 	struct key_senders key __attribute__((aligned(8))) = {};
@@ -1140,19 +1136,19 @@ SEC("tc") int prog_narrow(struct __sk_buff *skb)
 		if (!(partial == 0 || (partial >> 16) >= 38) ||
 		    !(skb->len <= pkt.ipv4_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
-			return fr_up(skb, PROG_NARROW + reason_partial_checksum);
+			return fr_punt(skb, PROG_NARROW + reason_partial_checksum);
 		return shared_fan1(skb, &pkt);
 	}
 
 	/* {do: [{send: {from: "ports.dst", to: "s.to"}}]}, */
 	if (!fr_is_v4(pkt.s->to.addr))
-		return fr_up(skb, PROG_NARROW + reason_address_family_2);
+		return fr_punt(skb, PROG_NARROW + reason_address_family_2);
 	if (pkt.s->to.port < 0x400)
-		return fr_up(skb, PROG_NARROW + reason_unfit_ports_dst_port_2);
+		return fr_punt(skb, PROG_NARROW + reason_unfit_ports_dst_port_2);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || (partial >> 16) >= 38) ||
 	    !(skb->len <= pkt.ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
-		return fr_up(skb, PROG_NARROW + reason_partial_checksum);
+		return fr_punt(skb, PROG_NARROW + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt.s->hop_to, pkt.ipv4_end - 14)))
 		return fr_unfit(skb, &pkt.s->hop_to, PROG_NARROW + reason_too_big_2);
 	return narrow_send(skb, &pkt);

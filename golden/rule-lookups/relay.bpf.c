@@ -441,7 +441,7 @@ static __always_inline int relay_send(struct __sk_buff *skb, struct packet *pkt,
 
 	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
@@ -499,7 +499,7 @@ static __always_inline int relay_muted(struct __sk_buff *skb, struct packet *pkt
 		key.who = be16(&msg->id);
 		enum fr_found found = find_muted(&key, pkt->lease, 48, &m);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			m = NULL;
 	}
@@ -514,19 +514,19 @@ static __always_inline int relay_muted(struct __sk_buff *skb, struct packet *pkt
 			key.id = be16(&msg->id);
 			enum fr_found found = find_second(&key, pkt->lease, 56, &pkt->c);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, pkt->prog + reason_changing);
+				return fr_punt(skb, pkt->prog + reason_changing);
 			if (found == FR_MISSING)
 				pkt->c = NULL;
 		}
 		if (fr_has(pkt->c)) {
 			if (!fr_is_v4(pkt->c->to.addr))
-				return fr_up(skb, pkt->prog + reason_address_family);
+				return fr_punt(skb, pkt->prog + reason_address_family);
 			pkt->partial = fr_partial(skb);
 			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 			      (pkt->partial >> 16) >= 45) ||
 			    !(skb->len <= pkt->ipv4_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ipv4_end - 1))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 			if (unlikely(!fr_fits(&pkt->c->hop_to, pkt->ipv4_end - 14)))
 				return fr_unfit(skb, &pkt->c->hop_to, pkt->prog + reason_too_big);
 			return relay_send(skb, pkt, 1);
@@ -549,7 +549,7 @@ static __always_inline int relay_muted(struct __sk_buff *skb, struct packet *pkt
 	}
 
 	/* relay: { */
-	return fr_up(skb, pkt->prog + reason_no_rule);
+	return fr_punt(skb, pkt->prog + reason_no_rule);
 }
 
 SEC("tc") int prog_relay(struct __sk_buff *skb)
@@ -568,22 +568,22 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 
 	/* relay: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_RELAY + reason_inactive);
+		return fr_punt(skb, PROG_RELAY + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, data_end) ?:
 		check_ipv4(skb, pkt.data, data_end, 14, &pkt.ipv4_end) ?:
 		check_udp(skb, pkt.data, data_end, pkt.ipv4_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_RELAY + why);
+		return fr_punt(skb, PROG_RELAY + why);
 
 	/* headers: msg: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}] */
 	if ((void *)(msg + 1) > data_end || 45ULL > udp_end)
-		return fr_up(skb, PROG_RELAY + reason_truncated);
+		return fr_punt(skb, PROG_RELAY + reason_truncated);
 
 	/* stack: ["eth", "ipv4", "udp", "msg"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_RELAY + reason_gso_packet);
+		return fr_punt(skb, PROG_RELAY + reason_gso_packet);
 
 	/* {lookup: {a: first: ["msg.id"], b: also: ["a.limit"]}, when: "b.allowed && msg.kind... */
 	{
@@ -592,7 +592,7 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 		key.id = be16(&msg->id);
 		enum fr_found found = find_first(&key, pkt.lease, 0, &pkt.a);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, PROG_RELAY + reason_changing);
+			return fr_punt(skb, PROG_RELAY + reason_changing);
 		if (found == FR_MISSING)
 			pkt.a = NULL;
 	}
@@ -604,20 +604,20 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 			key.limit = pkt.a->limit;
 			enum fr_found found = find_also(&key, pkt.lease, 40, &b);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, PROG_RELAY + reason_changing);
+				return fr_punt(skb, PROG_RELAY + reason_changing);
 			if (found == FR_MISSING)
 				b = NULL;
 		}
 		if (fr_has(b)) {
 			if (b->allowed && be8(&msg->kind) <= pkt.a->limit) {
 				if (!fr_is_v4(pkt.a->to.addr))
-					return fr_up(skb, PROG_RELAY + reason_address_family);
+					return fr_punt(skb, PROG_RELAY + reason_address_family);
 				pkt.partial = fr_partial(skb);
 				if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40) ||
 				      (pkt.partial >> 16) >= 45) ||
 				    !(skb->len <= pkt.ipv4_end ||
 				      ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
-					return fr_up(skb, PROG_RELAY + reason_partial_checksum);
+					return fr_punt(skb, PROG_RELAY + reason_partial_checksum);
 				if (unlikely(!fr_fits(&pkt.a->hop_to, pkt.ipv4_end - 14)))
 					return fr_unfit(skb, &pkt.a->hop_to,
 							PROG_RELAY + reason_too_big);
@@ -798,15 +798,15 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct packet *pkt
 	key.id = be16(&msg->id);
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_listeners);
+		return fr_punt(skb, pkt->prog + reason_no_listeners);
 
 	if (unlikely(len > pkt->ipv4_end) && bpf_skb_change_tail(skb, pkt->ipv4_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, 45);
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct spread_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
@@ -819,7 +819,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct packet *pkt
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -838,7 +838,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct packet *pkt
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -887,27 +887,27 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 	/* spread: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_SPREAD + reason_inactive);
+		return fr_punt(skb, PROG_SPREAD + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, data_end) ?:
 		check_ipv4(skb, pkt.data, data_end, 14, &pkt.ipv4_end) ?:
 		check_udp(skb, pkt.data, data_end, pkt.ipv4_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_SPREAD + why);
+		return fr_punt(skb, PROG_SPREAD + why);
 
 	/* headers: msg: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}] */
 	if ((void *)(msg + 1) > data_end || 45ULL > udp_end)
-		return fr_up(skb, PROG_SPREAD + reason_truncated);
+		return fr_punt(skb, PROG_SPREAD + reason_truncated);
 
 	/* stack: ["eth", "ipv4", "udp", "msg"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, PROG_SPREAD + reason_gso_packet);
+		return fr_punt(skb, PROG_SPREAD + reason_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45) ||
 	    !(skb->len <= pkt.ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.ipv4_end - 1))
-		return fr_up(skb, PROG_SPREAD + reason_partial_checksum);
+		return fr_punt(skb, PROG_SPREAD + reason_partial_checksum);
 	return spread_fan1(skb, &pkt);
 }

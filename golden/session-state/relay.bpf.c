@@ -324,12 +324,12 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, struct packe
 		fr_refused(credit2, level2);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, pkt->prog + reason_refused_share);
+		return fr_punt(skb, pkt->prog + reason_refused_share);
 	}
 	if (unlikely(admitted2 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, pkt->prog + reason_contended);
+		return fr_punt(skb, pkt->prog + reason_contended);
 	}
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
@@ -362,7 +362,7 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, struct packe
 			fr_refund(credit0, spent0);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
 			fr_refund(credit2, spent2);
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 		}
 
 		pkt->data = (void *)(long)skb->data;
@@ -444,12 +444,12 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, struct 
 		fr_refused(credit2, level2);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, pkt->prog + reason_refused_share);
+		return fr_punt(skb, pkt->prog + reason_refused_share);
 	}
 	if (unlikely(admitted2 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, pkt->prog + reason_contended);
+		return fr_punt(skb, pkt->prog + reason_contended);
 	}
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
@@ -519,16 +519,16 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, struct packet *pk
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	if ((void *)(udp + 1) > pkt->data_end || 42ULL > pkt->ip_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, pkt->prog + reason_udp_length);
+		return fr_punt(skb, pkt->prog + reason_udp_length);
 	pkt->udp_end = 34ULL + be16(&udp->length);
 	if (!(pkt->udp_end == pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (pkt->udp_end != pkt->ip_end)
-		return fr_up(skb, pkt->prog + reason_udp_length);
+		return fr_punt(skb, pkt->prog + reason_udp_length);
 
 	/* priority: {levels: 2, from: "ip.dscp & 1"} */
 	pkt->priority = (be8(&ipv4->dscp_ecn) >> 2) & 1;
@@ -544,32 +544,32 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, struct packet *pk
 
 	/* {send: {from: "c.relayed", to: "c.peer"}}, */
 	if (fr_is_v4(pkt->c->relayed.addr) != fr_is_v4(pkt->c->peer.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (fr_is_v4(pkt->c->peer.addr)) { /* ipv4 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      (pkt->partial >> 16) >= 42))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->c->hop_peer, skb->gso_size ? skb->gso_size + 28 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->c->hop_peer, pkt->prog + reason_too_big);
 		return to_peer_ipv4_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = pkt->udp_end - 42;
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 	      ((pkt->partial >> 16) >= 42 &&
 	       (pkt->partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->c->hop_peer, 48ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->c->hop_peer, pkt->prog + reason_too_big);
 	return to_peer_ipv4_send_ipv6(skb, pkt);
@@ -614,12 +614,12 @@ static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, struct packe
 		fr_refused(credit2, level2);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, pkt->prog + reason_refused_share);
+		return fr_punt(skb, pkt->prog + reason_refused_share);
 	}
 	if (unlikely(admitted2 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, pkt->prog + reason_contended);
+		return fr_punt(skb, pkt->prog + reason_contended);
 	}
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
@@ -644,7 +644,7 @@ static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, struct packe
 			fr_refund(credit0, spent0);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
 			fr_refund(credit2, spent2);
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 		}
 
 		pkt->data = (void *)(long)skb->data;
@@ -725,12 +725,12 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, struct 
 		fr_refused(credit2, level2);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, pkt->prog + reason_refused_share);
+		return fr_punt(skb, pkt->prog + reason_refused_share);
 	}
 	if (unlikely(admitted2 == FR_CONTENDED)) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_up(skb, pkt->prog + reason_contended);
+		return fr_punt(skb, pkt->prog + reason_contended);
 	}
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
@@ -806,16 +806,16 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, struct packet *pk
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	if ((void *)(udp + 1) > pkt->data_end || 62ULL > pkt->ip_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (be16(&udp->length) < 8)
-		return fr_up(skb, pkt->prog + reason_udp_length);
+		return fr_punt(skb, pkt->prog + reason_udp_length);
 	pkt->udp_end = 54ULL + be16(&udp->length);
 	if (!(pkt->udp_end == pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (pkt->udp_end != pkt->ip_end)
-		return fr_up(skb, pkt->prog + reason_udp_length);
+		return fr_punt(skb, pkt->prog + reason_udp_length);
 
 	/* priority: {levels: 2, from: "ip.dscp & 1"} */
 	pkt->priority = (be16(ipv6->version_to_flow_label) >> 6) & 63 & 1;
@@ -832,34 +832,34 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, struct packet *pk
 
 	/* {send: {from: "c.relayed", to: "c.peer"}}, */
 	if (fr_is_v4(pkt->c->relayed.addr) != fr_is_v4(pkt->c->peer.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (!fr_is_v4(pkt->c->peer.addr)) { /* ipv6 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      (pkt->partial >> 16) >= 62))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->c->hop_peer, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->c->hop_peer, pkt->prog + reason_too_big);
 		return to_peer_ipv6_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = pkt->udp_end - 62;
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 	      ((pkt->partial >> 16) >= 62 &&
 	       (pkt->partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->c->hop_peer, 28ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->c->hop_peer, pkt->prog + reason_too_big);
 	return to_peer_ipv6_send_ipv4(skb, pkt);
@@ -880,19 +880,19 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 	/* to_peer: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, PROG_TO_PEER + reason_inactive);
+		return fr_punt(skb, PROG_TO_PEER + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_TO_PEER + why);
+		return fr_punt(skb, PROG_TO_PEER + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return to_peer_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return to_peer_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_TO_PEER + reason_not_ip);
+	return fr_punt(skb, PROG_TO_PEER + reason_not_ip);
 }
 
 /*
@@ -967,7 +967,7 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, struct pac
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 			fr_refund(credit0, spent0);
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 		}
 
 		pkt->data = (void *)(long)skb->data;
@@ -1014,7 +1014,7 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, struct packet *
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: c: by_peer: ["udp.src", "udp.dst"] */
 	struct key_by_peer key __attribute__((aligned(8))) = {};
@@ -1028,15 +1028,15 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, struct packet *
 
 	/* {send: {from: "udp.dst", to: "c.client"}}, */
 	if (!fr_is_v4(pkt->c_2->client.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 	      (pkt->partial >> 16) >= 42))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->c_2->hop_client, skb->gso_size ? skb->gso_size + 28 :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->c_2->hop_client, pkt->prog + reason_too_big);
@@ -1082,7 +1082,7 @@ static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, struct pac
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 			fr_refund(credit0, spent0);
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 		}
 
 		pkt->data = (void *)(long)skb->data;
@@ -1127,7 +1127,7 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, struct packet *
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: c: by_peer: ["udp.src", "udp.dst"] */
 	struct key_by_peer key __attribute__((aligned(8)));
@@ -1141,17 +1141,17 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, struct packet *
 
 	/* {send: {from: "udp.dst", to: "c.client"}}, */
 	if (fr_is_v4(pkt->c_2->client.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 	      (pkt->partial >> 16) >= 62))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->c_2->hop_client, skb->gso_size ? skb->gso_size + 48 :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->c_2->hop_client, pkt->prog + reason_too_big);
@@ -1173,17 +1173,17 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 
 	/* to_client: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, PROG_TO_CLIENT + reason_inactive);
+		return fr_punt(skb, PROG_TO_CLIENT + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_TO_CLIENT + why);
+		return fr_punt(skb, PROG_TO_CLIENT + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return to_client_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return to_client_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_TO_CLIENT + reason_not_ip);
+	return fr_punt(skb, PROG_TO_CLIENT + reason_not_ip);
 }

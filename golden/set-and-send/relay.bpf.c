@@ -274,15 +274,16 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet *pkt,
 					    struct fr_hop *hop, struct bpf_fib_lookup *fib)
 {
+	const int is_identify = pkt->prog == PROG_IDENTIFY;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_id = 0;
 
-	if (pkt->prog == PROG_IDENTIFY)
+	if (is_identify)
 		ipv4_id = ld16(&udp->src_port);
-	__be16 ipv4_ttl_protocol = bpf_htons((pkt->prog == PROG_IDENTIFY ? 0x4000ULL :
+	__be16 ipv4_ttl_protocol = bpf_htons((is_identify ? 0x4000ULL :
 					      ((be8(&ipv4->ttl) - 1) & 255) << 8) |
 					     be8(&ipv4->protocol));
 
@@ -293,23 +294,22 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, pkt->prog == PROG_IDENTIFY ? 0 :
-					  ld32(&udp->src_port));
+					  udp_old_pseudo, is_identify ? 0 : ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo;
-	if (pkt->prog == PROG_IDENTIFY)
+	if (is_identify)
 		udp_new_pseudo = (__u64)fr_setting_v4(set_here) + fr_setting_v4(set_there) +
 			old_udp_length + bpf_htons(IPPROTO_UDP);
 	else
 		udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
 			old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, pkt->prog == PROG_IDENTIFY ? 0 :
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, is_identify ? 0 :
 			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port));
 	__be16 ip_checksum;
 	int direct;
-	if (pkt->prog == PROG_IDENTIFY) {
+	if (is_identify) {
 		/* ipv4.checksum */
 		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					  ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
@@ -329,7 +329,7 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
@@ -340,19 +340,19 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct) {
-		if (pkt->prog == PROG_IDENTIFY)
+		if (is_identify)
 			fr_link(pkt->data, hop);
 		else
 			fr_link(pkt->data, &pkt->p->hop_remote);
 	}
-	if (pkt->prog == PROG_IDENTIFY) {
+	if (is_identify) {
 		st16(&new_ipv4->id, ipv4_id);
 		st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
 	} else {
 		st32(&new_ipv4->id, bpf_htonl(0x4000));
 	}
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	if (pkt->prog == PROG_IDENTIFY) {
+	if (is_identify) {
 		st32(new_ipv4->src, fr_setting_v4(set_here));
 		st32(new_ipv4->dst, fr_setting_v4(set_there));
 	} else {
@@ -368,7 +368,7 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	fr_complete_end(skb, csum, 18, 24);
 
 	fr_count(pkt->prog + reason_sent, len);
-	if (pkt->prog == PROG_IDENTIFY) {
+	if (is_identify) {
 		if (direct)
 			return bpf_redirect(hop->ifindex, 0);
 		return fr_redirect_neigh(hop->ifindex, fib->family, fib->dst);
@@ -410,7 +410,7 @@ static __always_inline int originate_ipv6_send(struct __sk_buff *skb, struct pac
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
@@ -574,19 +574,19 @@ static __always_inline int originate_ip(struct __sk_buff *skb, struct packet *pk
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 	if (v6) {
 		/* when: "ip.hop_limit > 1" */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, pkt->prog + reason_no_match);
+			return fr_punt(skb, pkt->prog + reason_no_match);
 	} else {
 		/* when: "ip.hop_limit > 1" */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, pkt->prog + reason_no_match);
+			return fr_punt(skb, pkt->prog + reason_no_match);
 	}
 
 	/* lookup: p: peers: ["udp.src_port"] */
@@ -600,20 +600,20 @@ static __always_inline int originate_ip(struct __sk_buff *skb, struct packet *pk
 
 	/* do: [{set: "ip.hop_limit": "low(ip.hop_limit - 1, 8)"}, {send: {from: "p.local", to... */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (v6) {
 		if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
 			pkt->partial_3 = fr_partial(skb);
 			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
 			      (pkt->partial_3 >> 16) >= 62))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, pkt->prog + reason_udp_checksum);
+				return fr_punt(skb, pkt->prog + reason_udp_checksum);
 			if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-				return fr_up(skb, pkt->prog + reason_gso_packet);
+				return fr_punt(skb, pkt->prog + reason_gso_packet);
 			if (!(skb->len <= pkt->ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 			if (unlikely(!fr_fits(&pkt->p->hop_remote,
 					      skb->gso_size ? skb->gso_size + 48 :
 					      pkt->ip_end - 14)))
@@ -621,35 +621,31 @@ static __always_inline int originate_ip(struct __sk_buff *skb, struct packet *pk
 						pkt->prog + reason_too_big);
 			return originate_ipv6_send(skb, pkt);
 		}
-	} else {
-		if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      (pkt->partial >> 16) >= 42))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
-			if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-				return fr_up(skb, pkt->prog + reason_gso_packet);
-			if (!(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->p->hop_remote,
-					      skb->gso_size ? skb->gso_size + 28 :
-					      pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->p->hop_remote,
-						pkt->prog + reason_too_big);
-			return shared_ipv4_send(skb, pkt, 0, 0);
-		}
+	} else if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 42))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 28 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
+		return shared_ipv4_send(skb, pkt, 0, 0);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = udp_end - (v6 ? 62 : 42);
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      ((pkt->partial_2 >> 16) >= (v6 ? 62 : 42) &&
 	       (pkt->partial_2 & 0xffff) < (v6 ? 62ULL : 42ULL) + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_remote, (v6 ? 28ULL : 48ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
 	if (v6)
@@ -672,19 +668,19 @@ SEC("tc") int prog_originate(struct __sk_buff *skb)
 
 	/* originate: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_ORIGINATE + reason_inactive);
+		return fr_punt(skb, PROG_ORIGINATE + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_ORIGINATE + why);
+		return fr_punt(skb, PROG_ORIGINATE + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return originate_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return originate_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_ORIGINATE + reason_not_ip);
+	return fr_punt(skb, PROG_ORIGINATE + reason_not_ip);
 }
 
 /*
@@ -730,47 +726,47 @@ SEC("tc") int prog_identify(struct __sk_buff *skb)
 
 	/* identify: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_IDENTIFY + reason_inactive);
+		return fr_punt(skb, PROG_IDENTIFY + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth_2(skb, pkt.data, pkt.data_end) ?:
 		check_ipv4(skb, pkt.data, pkt.data_end, 14, &pkt.ip_end) ?:
 		check_udp(skb, pkt.data, pkt.data_end, pkt.ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, PROG_IDENTIFY + why);
+		return fr_punt(skb, PROG_IDENTIFY + why);
 
 	/* match: "udp.dst_port": 7001 */
 	if (be16(&udp->dst_port) != 0x1b59)
-		return fr_up(skb, PROG_IDENTIFY + reason_no_match);
+		return fr_punt(skb, PROG_IDENTIFY + reason_no_match);
 
 	/* do: [{set: {"ipv4.id": "udp.src_port", "ipv4.src": "setting.here"}}, {send: to: "se... */
 	if ((ldv64(set_here) == 0 && ldv32(set_here + 8) == 0xffff0000ULL) != 1 ||
 	    !(ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000ULL))
-		return fr_up(skb, PROG_IDENTIFY + reason_address_family);
+		return fr_punt(skb, PROG_IDENTIFY + reason_address_family);
 	__u64 there[2];
 	st64((void *)there, ldv64(set_there));
 	st64((void *)there + 8, ldv64(set_there + 8));
 	if (fr_multicast((void *)there))
-		return fr_up(skb, PROG_IDENTIFY + reason_multicast);
+		return fr_punt(skb, PROG_IDENTIFY + reason_multicast);
 	if (!fr_unicast((void *)there))
-		return fr_up(skb, PROG_IDENTIFY + reason_martian_destination);
+		return fr_punt(skb, PROG_IDENTIFY + reason_martian_destination);
 	pkt.partial = fr_partial(skb);
 	if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40) || (pkt.partial >> 16) >= 42))
-		return fr_up(skb, PROG_IDENTIFY + reason_partial_checksum);
+		return fr_punt(skb, PROG_IDENTIFY + reason_partial_checksum);
 	if (!(skb->len <= pkt.ip_end || skb->gso_size == 0))
-		return fr_up(skb, PROG_IDENTIFY + reason_gso_packet);
+		return fr_punt(skb, PROG_IDENTIFY + reason_gso_packet);
 	if (!(skb->len <= pkt.ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt.ip_end - 1))
-		return fr_up(skb, PROG_IDENTIFY + reason_partial_checksum);
+		return fr_punt(skb, PROG_IDENTIFY + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET;
 	fib->dst[0] = fr_setting_v4(set_there);
 	fr_flow(fib, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
 	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 28 : pkt.ip_end - 14, hop))
-		return fr_up(skb, PROG_IDENTIFY + reason_too_big);
+		return fr_punt(skb, PROG_IDENTIFY + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_IDENTIFY + reason_not_forwarded,
-					 PROG_IDENTIFY + reason_unreachable));
+		return fr_punt(skb,
+			       fr_unrouted(hop, PROG_IDENTIFY + reason_not_forwarded,
+					   PROG_IDENTIFY + reason_unreachable));
 	return shared_ipv4_send(skb, &pkt, hop, fib);
 }
 
@@ -801,7 +797,7 @@ static __always_inline int route_ip_send(struct __sk_buff *skb, struct packet *p
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + (v6 ? 22 : 26) > (void *)(long)skb->data_end))
@@ -844,11 +840,11 @@ static __always_inline int route_ip(struct __sk_buff *skb, struct packet *pkt, c
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* match: "udp.dst_port": 7002 */
 	if (be16(&udp->dst_port) != 0x1b5a)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* lookup: r: routes: ["udp.src_port"] */
 	struct key_routes key __attribute__((aligned(8))) = {};
@@ -861,22 +857,20 @@ static __always_inline int route_ip(struct __sk_buff *skb, struct packet *pkt, c
 	if (v6) {
 		/* do: [{set: "ip.hop_limit": 9}, {send: via: "r.hop"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, pkt->prog + reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 	} else {
 		/* do: [{set: "ip.hop_limit": 9}, {send: via: "r.hop"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, pkt->prog + reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 	}
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->r->hop.hop, pkt->prog + reason_too_big);
-	if (v6)
-		return route_ip_send(skb, pkt, 1);
-	return route_ip_send(skb, pkt, 0);
+	return route_ip_send(skb, pkt, v6);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)
@@ -894,19 +888,19 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 	/* route: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_ROUTE + reason_inactive);
+		return fr_punt(skb, PROG_ROUTE + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_ROUTE + why);
+		return fr_punt(skb, PROG_ROUTE + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return route_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return route_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_ROUTE + reason_not_ip);
+	return fr_punt(skb, PROG_ROUTE + reason_not_ip);
 }
 
 /*
@@ -1007,56 +1001,56 @@ SEC("tc") int prog_tunnel(struct __sk_buff *skb)
 
 	/* tunnel: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_TUNNEL + reason_inactive);
+		return fr_punt(skb, PROG_TUNNEL + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth_3(skb, pkt.data, pkt.data_end) ?:
 		check_ipv4(skb, pkt.data, pkt.data_end, 14, &inner_end) ?:
 		check_udp_2(skb, pkt.data, pkt.data_end, inner_end, 34);
 	if (why)
-		return fr_up(skb, PROG_TUNNEL + why);
+		return fr_punt(skb, PROG_TUNNEL + why);
 
 	/* match: "udp.dst_port": 7003 */
 	if (be16(&udp->dst_port) != 0x1b5b)
-		return fr_up(skb, PROG_TUNNEL + reason_no_match);
+		return fr_punt(skb, PROG_TUNNEL + reason_no_match);
 
 	/* do: [{push: {ipv4: {dscp: 0, ecn: 0, ttl: 5}, before: "inner"}}, {send: {from: "set... */
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
 	      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
-		return fr_up(skb, PROG_TUNNEL + reason_gso_packet);
+		return fr_punt(skb, PROG_TUNNEL + reason_gso_packet);
 	if ((ldv64(set_here) == 0 &&
 	     ldv32(set_here + 8) == 0xffff0000ULL) != (ldv64(set_there) == 0 &&
 						       ldv32(set_there + 8) == 0xffff0000ULL) ||
 	    !(ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000ULL))
-		return fr_up(skb, PROG_TUNNEL + reason_address_family);
+		return fr_punt(skb, PROG_TUNNEL + reason_address_family);
 	__u64 here[2];
 	st64((void *)here, ldv64(set_here));
 	st64((void *)here + 8, ldv64(set_here + 8));
 	if (!fr_unicast((void *)here))
-		return fr_up(skb, PROG_TUNNEL + reason_martian_source);
+		return fr_punt(skb, PROG_TUNNEL + reason_martian_source);
 	__u64 there[2];
 	st64((void *)there, ldv64(set_there));
 	st64((void *)there + 8, ldv64(set_there + 8));
 	if (fr_multicast((void *)there))
-		return fr_up(skb, PROG_TUNNEL + reason_multicast);
+		return fr_punt(skb, PROG_TUNNEL + reason_multicast);
 	if (!fr_unicast((void *)there))
-		return fr_up(skb, PROG_TUNNEL + reason_martian_destination);
+		return fr_punt(skb, PROG_TUNNEL + reason_martian_destination);
 	pkt.payload_len = inner_end - 42;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + pkt.payload_len - 1)))
-		return fr_up(skb, PROG_TUNNEL + reason_partial_checksum);
+		return fr_punt(skb, PROG_TUNNEL + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET;
 	fib->src[0] = fr_setting_v4(set_here);
 	fib->dst[0] = fr_setting_v4(set_there);
 	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + segment_front + 6 :
 		     48ULL + pkt.payload_len, hop))
-		return fr_up(skb, PROG_TUNNEL + reason_too_big);
+		return fr_punt(skb, PROG_TUNNEL + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, PROG_TUNNEL + reason_not_forwarded,
-					 PROG_TUNNEL + reason_unreachable));
+		return fr_punt(skb,
+			       fr_unrouted(hop, PROG_TUNNEL + reason_not_forwarded,
+					   PROG_TUNNEL + reason_unreachable));
 	return tunnel_send(skb, &pkt, hop, fib);
 }

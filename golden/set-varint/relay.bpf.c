@@ -340,42 +340,36 @@ static __always_inline int change_ip_rules(struct __sk_buff *skb, struct packet 
 	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */
 	if (!((be8(&stream->type) & 4) == 0)) {
 		if (pkt->m->other > fr_varint_room(pkt->stream_id_size))
-			return fr_up(skb, reason_unfit_stream_id);
+			return fr_punt(skb, reason_unfit_stream_id);
 		if (!pkt->stream_offset_present ||
 		    pkt->stream_offset +
 		    (__u64)pkt->m->by > fr_varint_room(pkt->stream_offset_size))
-			return fr_up(skb, reason_unfit_stream_offset);
-		if (v6) {
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_udp_checksum);
-		}
+			return fr_punt(skb, reason_unfit_stream_offset);
+		if (v6 && be16(&udp->checksum) == 0)
+			return fr_punt(skb, reason_udp_checksum);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 		      (pkt->partial >> 16) >= pkt->stream_offset_end))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (pkt->data + (v6 ? 64 : 44) > pkt->data_end)
-			return fr_up(skb, reason_truncated);
+			return fr_punt(skb, reason_truncated);
 		if (pkt->at_stream_id_end + 1 > pkt->data_end)
-			return fr_up(skb, reason_truncated);
+			return fr_punt(skb, reason_truncated);
 		return change_ip_send(skb, pkt, v6, 0);
 	}
 
 	/* {do: [{set: "stream.id": "m.other"}, "pass"]}, */
 	if (pkt->m->other > fr_varint_room(pkt->stream_id_size))
-		return fr_up(skb, reason_unfit_stream_id);
-	if (v6) {
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-	}
+		return fr_punt(skb, reason_unfit_stream_id);
+	if (v6 && be16(&udp->checksum) == 0)
+		return fr_punt(skb, reason_udp_checksum);
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (pkt->partial_2 >> 16) >= pkt->stream_offset_end))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (pkt->data + (v6 ? 64 : 44) > pkt->data_end)
-		return fr_up(skb, reason_truncated);
-	if (v6)
-		return change_ip_send(skb, pkt, 1, 1);
-	return change_ip_send(skb, pkt, 0, 1);
+		return fr_punt(skb, reason_truncated);
+	return change_ip_send(skb, pkt, v6, 1);
 }
 
 static __always_inline int change_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
@@ -392,24 +386,24 @@ static __always_inline int change_ip(struct __sk_buff *skb, struct packet *pkt, 
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* {name: "id", varint: "quic"}, */
 	if ((void *)(stream + 1) > pkt->data_end || (v6 ? 63ULL : 43ULL) > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_stream_type);
+		return fr_punt(skb, reason_stream_type);
 	pkt->stream_id_size = fr_varint(pkt->data + (v6 ? 63 : 43), pkt->data_end, &pkt->stream_id);
 	if (!pkt->stream_id_size)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	pkt->stream_id_end = fr_forget(skb, (v6 ? 63ULL : 43ULL) + pkt->stream_id_size);
 	pkt->at_stream_id_end = fr_pin(pkt->data + fr_bound(pkt->stream_id_end, v6 ? 0x7f : 0x3f));
 	if (pkt->at_stream_id_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (pkt->stream_id_end > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 	pkt->stream_offset_present = !((be8(&stream->type) & 4) == 0);
@@ -417,7 +411,7 @@ static __always_inline int change_ip(struct __sk_buff *skb, struct packet *pkt, 
 		pkt->stream_offset_size = fr_varint(pkt->at_stream_id_end, pkt->data_end,
 						    &pkt->stream_offset);
 		if (!pkt->stream_offset_size)
-			return fr_up(skb, reason_truncated);
+			return fr_punt(skb, reason_truncated);
 	} else {
 		pkt->stream_offset_size = 0;
 		pkt->stream_offset = 0;
@@ -426,13 +420,13 @@ static __always_inline int change_ip(struct __sk_buff *skb, struct packet *pkt, 
 	at_stream_offset_end = fr_pin(pkt->data +
 				      fr_bound(pkt->stream_offset_end, v6 ? 0x7f : 0x3f));
 	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (pkt->stream_offset_end > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 
 	/* lookup: m: moves: ["stream.id"] */
 	struct key_moves key __attribute__((aligned(8))) = {};
@@ -441,11 +435,7 @@ static __always_inline int change_ip(struct __sk_buff *skb, struct packet *pkt, 
 	enum fr_found found = find_moves(&key, pkt->lease, 0, &pkt->m);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_no_moves, reason_changing);
-	if (v6) {
-		return change_ip_rules(skb, pkt, 1);
-	}
-
-	return change_ip_rules(skb, pkt, 0);
+	return change_ip_rules(skb, pkt, v6);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
@@ -462,17 +452,17 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 	/* programs: change: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return change_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return change_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

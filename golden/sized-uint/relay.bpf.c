@@ -357,91 +357,108 @@ static __always_inline int change_ip_send_2(struct __sk_buff *skb, struct packet
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int change_ip_send_3(struct __sk_buff *skb, struct packet *pkt,
-					    const int to_v6, const int second)
+static __always_inline int change_ipv4_send_4(struct __sk_buff *skb, struct packet *pkt,
+					      const int to_v6, const int to_v6_2)
 {
 	__u64 clock;
 
-	if (!second)
+	if (to_v6_2)
 		clock = bpf_ktime_get_ns();
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_udp *udp = pkt->data + (to_v6_2 ? (to_v6 ? 54 : 34) : 34);
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = to_v6 ? 60 : 40;
-	__u64 number = 0;
+	const __u32 udp_checksum_at = to_v6_2 ? (to_v6 ? 60 : 40) : 40;
 	__u64 short_pn;
-	if (second) {
-		short_pn = pkt->n_2->other;
-	} else {
+	__u64 number = 0;
+	if (to_v6_2) {
 		/* do: [{let: number: "alloc(n.next)"}, {set: "short.pn": "low(number, short.p... */
 		__u64 next = fr_alloc(pkt->n->next, 1);
 		number = next;
 		/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
 		short_pn = number & fr_room(pkt->short_pn_size);
+	} else {
+		short_pn = pkt->n_2->other;
 	}
-	__be32 old_ipv4_src = 0;
-	__be32 old_ipv4_dst = 0;
+
+	/* udp.checksum */
+	__be32 old_ipv4_src = to_v6_2 ? 0 : ld32(ipv4->src);
+	__be32 old_ipv4_dst = to_v6_2 ? 0 : ld32(ipv4->dst);
 	__be128 old_ipv6_src;
 	__be128 old_ipv6_dst;
-	if (to_v6) {
-		/* udp.checksum */
-		old_ipv6_src = ld128(ipv6->src);
-		old_ipv6_dst = ld128(ipv6->dst);
-	} else {
-		/* udp.checksum */
-		old_ipv4_src = ld32(ipv4->src);
-		old_ipv4_dst = ld32(ipv4->dst);
+	if (to_v6_2) {
+		if (to_v6) {
+			/* udp.checksum */
+			old_ipv6_src = ld128(ipv6->src);
+			old_ipv6_dst = ld128(ipv6->dst);
+		} else {
+			/* udp.checksum */
+			old_ipv4_src = ld32(ipv4->src);
+			old_ipv4_dst = ld32(ipv4->dst);
+		}
 	}
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo;
-	if (to_v6)
-		udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-			old_udp_length + bpf_htons(IPPROTO_UDP);
-	else
+	if (to_v6_2) {
+		if (to_v6)
+			udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+				old_udp_length + bpf_htons(IPPROTO_UDP);
+		else
+			udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+				bpf_htons(IPPROTO_UDP);
+	} else {
 		udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 			bpf_htons(IPPROTO_UDP);
+	}
 	struct fr_csum udp_csum =
-		fr_csum(second ? pkt->partial_2 :
-			pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(to_v6_2 ? pkt->partial :
+			pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))));
-	__u64 udp_new_pseudo;
-	if (to_v6) {
-		udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-			old_udp_length + bpf_htons(IPPROTO_UDP);
+	if (to_v6_2) {
+		__u64 udp_new_pseudo;
+		if (to_v6) {
+			udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+				old_udp_length + bpf_htons(IPPROTO_UDP);
+		} else {
+			udp_csum.optional = 1;
+			udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+				bpf_htons(IPPROTO_UDP);
+		}
+		fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+				  fr_odd64(bpf_cpu_to_be64(fr_uint_word(number &
+				  fr_room(pkt->short_pn_size), pkt->short_pn_size))));
 	} else {
 		udp_csum.optional = 1;
-		udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 			bpf_htons(IPPROTO_UDP);
+		fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+				  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->n_2->other,
+				  pkt->short_pn_size))));
 	}
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  fr_odd64(second ?
-				   bpf_cpu_to_be64(fr_uint_word(pkt->n_2->other,
-				   pkt->short_pn_size)) :
-				   bpf_cpu_to_be64(fr_uint_word(number &
-				   fr_room(pkt->short_pn_size), pkt->short_pn_size))));
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, to_v6 ? 67 : 47, pkt->short_pn_size);
-		csum = fr_complete_without(skb, csum, to_v6 ? 60 : 40, 2);
+		csum = fr_complete_without(skb, csum, to_v6_2 ? (to_v6 ? 67 : 47) :
+					   47, pkt->short_pn_size);
+		csum = fr_complete_without(skb, csum, to_v6_2 ? (to_v6 ? 60 : 40) : 40, 2);
 	}
 
-	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_udp *new_udp = pkt->data + (to_v6_2 ? (to_v6 ? 54 : 34) : 34);
 
 	fr_put_uint(fr_pin(pkt->data +
-			   fr_bound((to_v6 ? 63 : 43) + pkt->short_pn_size, to_v6 ? 0x7f : 0x3f)),
+			   fr_bound((to_v6_2 ? (to_v6 ? 63 : 43) : 43) + pkt->short_pn_size,
+				    to_v6_2 ? (to_v6 ? 0x7f : 0x3f) : 0x3f)),
 		    (void *)(long)skb->data_end, 4, short_pn, pkt->short_pn_size);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, to_v6 ? 60 : 40, 2);
-		fr_complete(skb, csum, to_v6 ? 67 : 47, pkt->short_pn_size);
+		csum = fr_complete_with(skb, csum, to_v6_2 ? (to_v6 ? 60 : 40) : 40, 2);
+		fr_complete(skb, csum, to_v6_2 ? (to_v6 ? 67 : 47) : 47, pkt->short_pn_size);
 	}
 
 	fr_count(reason_pass, len);
-	if (!second) {
+	if (to_v6_2) {
 		struct event_changed *event0 = bpf_ringbuf_reserve(&fr_events,
 			sizeof(struct event_changed), 0);
 		if (event0) {
@@ -454,6 +471,51 @@ static __always_inline int change_ip_send_3(struct __sk_buff *skb, struct packet
 			fr_lose(1);
 		}
 	}
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int change_ipv6_send_4(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__u64 short_pn = pkt->n_2->other;
+
+	/* udp.checksum */
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))));
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->n_2->other,
+			  pkt->short_pn_size))));
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, 67, pkt->short_pn_size);
+		csum = fr_complete_without(skb, csum, 60, 2);
+	}
+
+	struct hdr_udp *new_udp = pkt->data + 54;
+
+	fr_put_uint(fr_pin(pkt->data + fr_bound(63 + pkt->short_pn_size, 0x7f)),
+		    (void *)(long)skb->data_end, 4, short_pn, pkt->short_pn_size);
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 60, 2);
+		fr_complete(skb, csum, 67, pkt->short_pn_size);
+	}
+
+	fr_count(reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
@@ -470,22 +532,20 @@ static __always_inline int change_ip_rules(struct __sk_buff *skb, struct packet 
 			key.pn = pkt->short_pn;
 			enum fr_found found = find_numbers(&key, pkt->lease, 16, &pkt->n);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_changing);
+				return fr_punt(skb, reason_changing);
 			if (found == FR_MISSING)
 				pkt->n = NULL;
 		}
 		if (fr_has(pkt->n)) {
-			if (v6) {
-				if (be16(&udp->checksum) == 0)
-					return fr_up(skb, reason_udp_checksum);
-			}
+			if (v6 && be16(&udp->checksum) == 0)
+				return fr_punt(skb, reason_udp_checksum);
 			/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
 			pkt->partial = fr_partial(skb);
 			if (!(pkt->partial == 0 ||
 			      pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 			      (pkt->partial >> 16) >= pkt->short_small_end))
-				return fr_up(skb, reason_partial_checksum);
-			return change_ip_send_3(skb, pkt, v6, 0);
+				return fr_punt(skb, reason_partial_checksum);
+			return change_ipv4_send_4(skb, pkt, v6, 1);
 		}
 	}
 
@@ -501,18 +561,16 @@ static __always_inline int change_ip_rules(struct __sk_buff *skb, struct packet 
 
 	/* do: [{set: "short.pn": "n.other"}, "pass"] */
 	if (pkt->n_2->other > fr_room(pkt->short_pn_size))
-		return fr_up(skb, reason_unfit_short_pn);
-	if (v6) {
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-	}
+		return fr_punt(skb, reason_unfit_short_pn);
+	if (v6 && be16(&udp->checksum) == 0)
+		return fr_punt(skb, reason_udp_checksum);
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (pkt->partial_2 >> 16) >= pkt->short_small_end))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (v6)
-		return change_ip_send_3(skb, pkt, 1, 1);
-	return change_ip_send_3(skb, pkt, 0, 1);
+		return change_ipv6_send_4(skb, pkt);
+	return change_ipv4_send_4(skb, pkt, 0, 0);
 }
 
 static __always_inline int change_ip_further(struct __sk_buff *skb, struct packet *pkt,
@@ -525,23 +583,23 @@ static __always_inline int change_ip_further(struct __sk_buff *skb, struct packe
 	/* {name: "small", bytes: "form & 3", max: 3, type: "uint", when: "form & 16 == 0", is... */
 	at_short_small_end = fr_pin(pkt->data + fr_bound(pkt->short_small_end, v6 ? 0x7f : 0x3f));
 	if (at_short_small_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (pkt->short_small_end > pkt->udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	__u64 short_small;
 	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_small_end - 4, v6 ? 0x7f : 0x3f)),
 		     pkt->data_end, 4, pkt->short_small_size, &short_small))
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (!(!pkt->short_small_present || short_small <= 0x10000))
-		return fr_up(skb, reason_short_small);
+		return fr_punt(skb, reason_short_small);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 
 	/* match: "udp.dst_port": 4433 */
 	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, reason_no_match);
+		return fr_punt(skb, reason_no_match);
 
 	/* {match: "short.pn": >=0xF0 & <=0xFF, do: [{drop: "high"}]}, */
 	if (pkt->short_pn >= 240 && pkt->short_pn <= 255)
@@ -556,7 +614,7 @@ static __always_inline int change_ip_further(struct __sk_buff *skb, struct packe
 			key.pn = pkt->short_pn;
 			val.wide = pkt->short_wide & fr_room(pkt->short_pn_size);
 			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_full_seen);
+				return fr_punt(skb, reason_full_seen);
 		}
 		if (v6)
 			return change_ipv6_send(skb, pkt);
@@ -573,7 +631,7 @@ static __always_inline int change_ip_further(struct __sk_buff *skb, struct packe
 			key.pn = pkt->short_pn;
 			enum fr_found found = find_numbers(&key, pkt->lease, 0, &n);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_changing);
+				return fr_punt(skb, reason_changing);
 			if (found == FR_MISSING)
 				n = NULL;
 		}
@@ -581,26 +639,20 @@ static __always_inline int change_ip_further(struct __sk_buff *skb, struct packe
 			/* do: [{set: "short.wide": "short.wide + 1"}, "pass"] */
 			if (!pkt->short_wide_present ||
 			    pkt->short_wide + 1 > fr_room(pkt->short_wide_size))
-				return fr_up(skb, reason_unfit_short_wide);
-			if (v6) {
-				if (be16(&udp->checksum) == 0)
-					return fr_up(skb, reason_udp_checksum);
-			}
+				return fr_punt(skb, reason_unfit_short_wide);
+			if (v6 && be16(&udp->checksum) == 0)
+				return fr_punt(skb, reason_udp_checksum);
 			pkt->partial = fr_partial(skb);
 			if (!(pkt->partial == 0 ||
 			      pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 			      (pkt->partial >> 16) >= pkt->short_small_end))
-				return fr_up(skb, reason_partial_checksum);
+				return fr_punt(skb, reason_partial_checksum);
 			if (v6)
 				return change_ip_send_2(skb, pkt, 1);
 			return change_ip_send_2(skb, pkt, 0);
 		}
 	}
-	if (v6) {
-		return change_ip_rules(skb, pkt, 1);
-	}
-
-	return change_ip_rules(skb, pkt, 0);
+	return change_ip_rules(skb, pkt, v6);
 }
 
 static __always_inline int change_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
@@ -618,56 +670,55 @@ static __always_inline int change_ip(struct __sk_buff *skb, struct packet *pkt, 
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
 	if ((void *)(v_short + 1) > pkt->data_end || (v6 ? 67ULL : 47ULL) > pkt->udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	pkt->short_pn_size = (be8(&v_short->form_pn_size) & 3) + 1;
 	if (pkt->short_pn_size > 4)
-		return fr_up(skb, reason_short_pn);
+		return fr_punt(skb, reason_short_pn);
 	pkt->short_pn_end = fr_forget(skb, (v6 ? 67ULL : 47ULL) + pkt->short_pn_size);
 	at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, v6 ? 0x7f : 0x3f));
 	if (at_short_pn_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (pkt->short_pn_end > pkt->udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, v6 ? 0x7f : 0x3f)),
 		     pkt->data_end, 4, pkt->short_pn_size, &pkt->short_pn))
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* {name: "wide", bytes: "form & 15", max: 8, type: "uint", when: "form & 16 != 0"}, */
 	pkt->short_wide_present = !(((be8(&v_short->form_pn_size) >> 2) & 16) == 0);
 	if (pkt->short_wide_present) { /* wide */
 		pkt->short_wide_size = (be8(&v_short->form_pn_size) >> 2) & 15;
 		if (pkt->short_wide_size > 8)
-			return fr_up(skb, reason_short_wide);
+			return fr_punt(skb, reason_short_wide);
 	} else {
 		pkt->short_wide_size = 0;
 	}
 	__u64 short_wide_end = fr_forget(skb, pkt->short_pn_end + pkt->short_wide_size);
 	at_short_wide_end = fr_pin(pkt->data + fr_bound(short_wide_end, v6 ? 0x7f : 0x3f));
 	if (at_short_wide_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (short_wide_end > pkt->udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (!fr_uint(fr_pin(pkt->data + fr_bound(short_wide_end - 8, v6 ? 0x7f : 0x3f)),
 		     pkt->data_end, 8, pkt->short_wide_size, &pkt->short_wide))
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* {name: "small", bytes: "form & 3", max: 3, type: "uint", when: "form & 16 == 0", is... */
 	pkt->short_small_present = ((be8(&v_short->form_pn_size) >> 2) & 16) == 0;
 	if (pkt->short_small_present) { /* small */
 		pkt->short_small_size = (be8(&v_short->form_pn_size) >> 2) & 3;
 		if (pkt->short_small_size > 3)
-			return fr_up(skb, reason_short_small);
+			return fr_punt(skb, reason_short_small);
 	} else {
 		pkt->short_small_size = 0;
 	}
 	pkt->short_small_end = fr_forget(skb, short_wide_end + pkt->short_small_size);
-	if (v6) {
+	if (v6)
 		return change_ip_further(skb, pkt, 1);
-	}
 
 	return change_ip_further(skb, pkt, 0);
 }
@@ -686,17 +737,17 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 	/* programs: change: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return change_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return change_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -270,32 +270,32 @@ static __always_inline int filter_ip(struct __sk_buff *skb, struct packet *pkt, 
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* {name: "id", bytes: "id_length", max: 20}, */
 	why = check_named(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42, &named_id_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 	at_named_id_end = fr_pin(pkt->data + fr_bound(named_id_end, v6 ? 0x7f : 0x3f));
 	if (at_named_id_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (named_id_end > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* headers: named: fields: [ */
 	named_2 = at_named_id_end;
 	if ((void *)(named_2 + 1) > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (named_id_end + 1 > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "named"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 
 	/* when: "udp.dst_port == 7000" */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_no_match);
+		return fr_punt(skb, reason_no_match);
 
 	/* {match: "named.kind": 1 | 2, do: [{count: "known"}, {set: "ip.dscp": 46}, "pass"]}, */
 	if (be8(&named_2->kind) >= 1 && be8(&named_2->kind) <= 2) {
@@ -330,17 +330,17 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 	/* programs: filter: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "named"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return filter_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return filter_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

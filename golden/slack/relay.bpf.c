@@ -215,9 +215,9 @@ struct packet {
 	__u64 payload_len_2;
 	__u64 partial_3;
 	__u64 partial_4;
+	__u64 partial_5;
 	struct val_by_source *p;
 	__u64 record_end;
-	__u64 partial_5;
 	__u64 record_end_2;
 };
 
@@ -331,177 +331,6 @@ static __always_inline __u32 check_message(struct __sk_buff *skb, void *data, vo
 	return 0;
 }
 
-static __always_inline int shared_ipv6_rule_ipv6_stays_send(struct __sk_buff *skb,
-							    struct packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld32(&udp->src_port));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, pkt->prog + reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 48);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int shared_ipv6_rule_ipv6_stays_send_2(struct __sk_buff *skb,
-	struct packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_record *record = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 headers_len = pkt->prog == PROG_BOTH ? 68 :
-		65, new_headers_len = pkt->prog == PROG_BOTH ? 68 : 65, udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
-					 ((pkt->message_end - 54) & 1) != 0);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_BOTH)
-		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length +
-				   ((__u64)ld16(&record->length) << 8) + udp_cut_off);
-	else
-		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) +
-		bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (pkt->prog == PROG_BOTH ? (__u64)bpf_htons(pkt->p->local.port) +
-			   bpf_htons(pkt->p->peer.port) : (__u64)bpf_htons(pkt->p->local.port)) +
-			  (pkt->prog == PROG_BOTH ? bpf_htons(pkt->payload_len + 14) :
-			   bpf_htons(pkt->p->peer.port)) +
-			  (pkt->prog == PROG_BOTH ? (__u64)bpf_htons(pkt->payload_len + 3) << 8 :
-			   bpf_htons(pkt->payload_len + 11)));
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, pkt->prog == PROG_BOTH ? 51 : 48);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_record *new_record = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length,
-	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)));
-	if (pkt->prog == PROG_BOTH)
-		st16(&new_record->length, bpf_htons(pkt->payload_len + 3));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, pkt->prog == PROG_BOTH ? 51 : 48);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int shared_ipv6_rule_ipv6_stays(struct __sk_buff *skb, struct packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	/* no padding */
-	if (pkt->message_end == (pkt->prog == PROG_BOTH ? pkt->record_end_2 : pkt->udp_end)) {
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-		      (pkt->partial_2 >> 16) >= (pkt->prog == PROG_BOTH ? 68 : 65)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-		return shared_ipv6_rule_ipv6_stays_send(skb, pkt);
-	}
-	if (pkt->prog == PROG_BOTH) {
-		if (pkt->record_end_2 != pkt->udp_end)
-			return fr_up(skb, pkt->prog + reason_padding);
-	}
-	pkt->payload_len = pkt->message_end - (pkt->prog == PROG_BOTH ? 68 : 65);
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial >> 16) >= (pkt->prog == PROG_BOTH ? 68 : 65) &&
-	       (pkt->partial & 0xffff) < (pkt->prog == PROG_BOTH ? 68ULL : 65ULL) +
-	       pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer,
-			      (pkt->prog == PROG_BOTH ? 54ULL : 51ULL) + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-	if (pkt->prog == PROG_BOTH)
-		return shared_ipv6_rule_ipv6_stays_send_2(skb, pkt);
-	return shared_ipv6_rule_ipv6_stays_send_2(skb, pkt);
-}
-
 static __always_inline int shared_ipv4_rule_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -533,7 +362,7 @@ static __always_inline int shared_ipv4_rule_send(struct __sk_buff *skb, struct p
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
@@ -563,14 +392,181 @@ static __always_inline int shared_ipv4_rule_send(struct __sk_buff *skb, struct p
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
+static __always_inline int shared_ipv6_rule_ipv6_stays_send(struct __sk_buff *skb,
+							    struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, ld32(&udp->src_port));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_punt(skb, pkt->prog + reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, pkt->prog + reason_fault);
+	}
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, 48);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int shared_ipv6_rule_ipv6_stays_send_2(struct __sk_buff *skb,
+	struct packet *pkt)
+{
+	const int is_both = pkt->prog == PROG_BOTH;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_record *record = pkt->data + 62;
+	__u32 len = skb->len;
+	const __u32 headers_len = is_both ? 68 : 65, new_headers_len = is_both ? 68 :
+		65, udp_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+
+	/* udp.checksum */
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					 ((pkt->message_end - 54) & 1) != 0);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (is_both)
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length +
+				   ((__u64)ld16(&record->length) << 8) + udp_cut_off);
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) +
+		bpf_htons(pkt->payload_len + (is_both ? 14 : 11)) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (is_both ? (__u64)bpf_htons(pkt->p->local.port) +
+			   bpf_htons(pkt->p->peer.port) : (__u64)bpf_htons(pkt->p->local.port)) +
+			  (is_both ? bpf_htons(pkt->payload_len + 14) :
+			   bpf_htons(pkt->p->peer.port)) +
+			  (is_both ? (__u64)bpf_htons(pkt->payload_len + 3) << 8 :
+			   bpf_htons(pkt->payload_len + 11)));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, is_both ? 51 : 48);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + (is_both ? 14 : 11)));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (is_both ? 14 : 11)));
+	if (is_both)
+		st16(&new_record->length, bpf_htons(pkt->payload_len + 3));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, is_both ? 51 : 48);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int shared_ipv6_rule_ipv6_stays(struct __sk_buff *skb, struct packet *pkt)
+{
+	const int is_both = pkt->prog == PROG_BOTH;
+	struct hdr_udp *udp = pkt->data + 54;
+
+	/* _send: {send: {from: "p.local", to: "p.peer"}} */
+	if (pkt->message_end == (is_both ? pkt->record_end_2 : pkt->udp_end)) { /* no padding */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= (is_both ? 68 : 65)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv6_rule_ipv6_stays_send(skb, pkt);
+	}
+	if (is_both && pkt->record_end_2 != pkt->udp_end)
+		return fr_punt(skb, pkt->prog + reason_padding);
+	pkt->payload_len = pkt->message_end - (is_both ? 68 : 65);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= (is_both ? 68 : 65) &&
+	       (pkt->partial & 0xffff) < (is_both ? 68ULL : 65ULL) + pkt->payload_len - 1)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, (is_both ? 54ULL : 51ULL) + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+	if (is_both)
+		return shared_ipv6_rule_ipv6_stays_send_2(skb, pkt);
+	return shared_ipv6_rule_ipv6_stays_send_2(skb, pkt);
+}
+
 static __always_inline int shared_ipv4_rule_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_both = pkt->prog == PROG_BOTH;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_record *record = pkt->data + 42;
 	__u32 len = skb->len;
-	const __u32 headers_len = pkt->prog == PROG_BOTH ? 48 :
-		45, new_headers_len = pkt->prog == PROG_BOTH ? 48 : 45, udp_checksum_at = 40;
+	const __u32 headers_len = is_both ? 48 : 45, new_headers_len = is_both ? 48 :
+		45, udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
 	/* udp.checksum */
@@ -582,7 +578,7 @@ static __always_inline int shared_ipv4_rule_send_2(struct __sk_buff *skb, struct
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_BOTH)
+	if (is_both)
 		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo,
 				   (__u64)ld32(&udp->src_port) + old_udp_length +
@@ -593,14 +589,13 @@ static __always_inline int shared_ipv4_rule_send_2(struct __sk_buff *skb, struct
 				   (__u64)ld32(&udp->src_port) + old_udp_length + udp_cut_off);
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)) +
-		bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len + (is_both ? 14 : 11)) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (pkt->prog == PROG_BOTH ? (__u64)bpf_htons(pkt->p->local.port) +
+			  (is_both ? (__u64)bpf_htons(pkt->p->local.port) +
 			   bpf_htons(pkt->p->peer.port) : (__u64)bpf_htons(pkt->p->local.port)) +
-			  (pkt->prog == PROG_BOTH ? bpf_htons(pkt->payload_len + 14) :
+			  (is_both ? bpf_htons(pkt->payload_len + 14) :
 			   bpf_htons(pkt->p->peer.port)) +
-			  (pkt->prog == PROG_BOTH ? (__u64)bpf_htons(pkt->payload_len + 3) << 8 :
+			  (is_both ? (__u64)bpf_htons(pkt->payload_len + 3) << 8 :
 			   bpf_htons(pkt->payload_len + 11)));
 
 	/* ip.checksum */
@@ -608,8 +603,7 @@ static __always_inline int shared_ipv4_rule_send_2(struct __sk_buff *skb, struct
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) +
-					 bpf_htons(pkt->payload_len +
-						   (pkt->prog == PROG_BOTH ? 34 : 31)) +
+					 bpf_htons(pkt->payload_len + (is_both ? 34 : 31)) +
 					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
 					 fr_v4(pkt->p->peer.addr) + 64);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
@@ -618,37 +612,318 @@ static __always_inline int shared_ipv4_rule_send_2(struct __sk_buff *skb, struct
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, 16, pkt->prog == PROG_BOTH ? 29 : 26);
+	__s64 csum = fr_complete_begin(skb, 16, is_both ? 29 : 26);
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
 	struct hdr_record *new_record = pkt->data + 42;
 	if (direct)
 		fr_link(pkt->data, &pkt->p->hop_peer);
 
-	st16(&new_ipv4->total_length,
-	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 34 : 31)));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + (is_both ? 34 : 31)));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
 	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)));
-	if (pkt->prog == PROG_BOTH)
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (is_both ? 14 : 11)));
+	if (is_both)
 		st16(&new_record->length, bpf_htons(pkt->payload_len + 3));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, 16, pkt->prog == PROG_BOTH ? 29 : 26);
+	fr_complete_end(skb, csum, 16, is_both ? 29 : 26);
 
 	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
+static __always_inline int shared_ipv4_rule_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+						      const int second)
+{
+	const int is_both = pkt->prog == PROG_BOTH;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_record *record = pkt->data + 42;
+	struct hdr_message *message = pkt->data + 45;
+	__u32 len = skb->len;
+	const __u32 headers_len = is_both ? 48 : 45, new_headers_len = is_both ? 68 :
+		65, udp_checksum_at = 40, udp_new_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 record_todo = ld8(&record->todo);
+	__u8 message_todo;
+	__u64 udp_cut_off = 0;
+
+	if (is_both) {
+		message_todo = ld8(&message->todo);
+		if (second) {
+			/* udp.checksum */
+			udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2,
+						   pkt->udp_end,
+						   ((pkt->message_end - 34) & 1) != 0);
+		}
+	}
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (is_both) {
+		if (second)
+			udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   ((__u64)ld16(&record->length) << 8) +
+					   ld16(&message->length) + udp_cut_off);
+		else
+			udp_csum = fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   ((__u64)ld16(&record->length) << 8) +
+					   ld16(&message->length));
+	} else {
+		udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length +
+				   ((__u64)ld16(&record->length) << 8));
+	}
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) +
+		bpf_htons(pkt->payload_len_2 + (is_both ? 14 : 11)) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (is_both ? (__u64)bpf_htons(pkt->p->local.port) +
+			   bpf_htons(pkt->p->peer.port) : (__u64)bpf_htons(pkt->p->local.port)) +
+			  (is_both ? bpf_htons(pkt->payload_len_2 + 14) :
+			   bpf_htons(pkt->p->peer.port)) +
+			  (is_both ?
+			   (__u64)bpf_htons((second ? pkt->payload_len_2 : pkt->record_end_2 - 48) +
+					    3) << 8 : bpf_htons(pkt->payload_len_2 + 11)) +
+			  (is_both ? bpf_htons(second ? pkt->payload_len_2 :
+					       pkt->message_end - 48) :
+			   (__u64)bpf_htons(pkt->record_end - 45) << 8));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV6,
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
+	struct hdr_message *new_message = pkt->data + 65;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + (is_both ? 14 : 11)));
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + (is_both ? 14 : 11)));
+	st8(&new_record->todo, record_todo);
+	st16(&new_record->length,
+	     bpf_htons(is_both ? (second ? pkt->payload_len_2 : pkt->record_end_2 - 48) + 3 :
+		       pkt->record_end - 45));
+	if (is_both) {
+		st8(&new_message->todo, message_todo);
+		st16(&new_message->length,
+		     bpf_htons(second ? pkt->payload_len_2 : pkt->message_end - 48));
+	}
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int messages_ip_rule_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+						      const int to_v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_message *message = pkt->data + (to_v6 ? 62 : 42);
+	__u32 len = skb->len;
+	const __u32 headers_len = to_v6 ? 65 : 45, new_headers_len = to_v6 ? 45 :
+		65, udp_checksum_at = to_v6 ? 60 : 40, udp_new_checksum_at = to_v6 ? 40 : 60;
+	__be32 ipv6_version_to_flow_label = 0;
+	__be16 ipv4_version_to_ecn = 0;
+
+	if (to_v6)
+		ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+						(((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						 2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						       3));
+	else
+		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						       ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						       ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 message_todo = ld8(&message->todo);
+
+	/* udp.checksum */
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
+					 ((pkt->message_end - (to_v6 ? 54 : 34)) & 1) != 0);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo;
+	if (to_v6)
+		udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ((__u64)ld16(&message->length) << 8) + udp_cut_off);
+	__u64 udp_new_pseudo;
+	if (to_v6)
+		udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+			bpf_htons(pkt->payload_len_2 + 11) + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+			fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 11) +
+			bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len_2 + 11) +
+			  ((__u64)bpf_htons(pkt->payload_len_2) << 8));
+	__be16 ipv4_checksum = 0;
+	if (to_v6) {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len_2 + 31) +
+					    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+					    0x1180);
+	}
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
+			    to_v6 ? FR_TO_IPV4 : FR_TO_IPV6, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 34 : 54);
+	struct hdr_message *new_message = pkt->data + (to_v6 ? 42 : 62);
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st16(&new_eth->type, bpf_htons(to_v6 ? 0x800 : 0x86dd));
+	if (to_v6) {
+		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 31));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4011));
+		st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	} else {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 11));
+		st16(&new_ipv6->next_header, bpf_htons(0x1140));
+		st128(new_ipv6->src, ld128(pkt->p->local.addr));
+		st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	}
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 11));
+	st8(&new_message->todo, message_todo);
+	st16(&new_message->length, bpf_htons(pkt->payload_len_2));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (to_v6)
+		st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int shared_ip_rule(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	const int is_records = pkt->prog == PROG_RECORDS;
+	struct hdr_udp *udp = pkt->data + (is_records ? 34 : v6 ? 54 : 34);
+
+	/* _send: {send: {from: "p.local", to: "p.peer"}} */
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_punt(skb, pkt->prog + reason_address_family);
+	if (is_records) {
+		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 45) ||
+			    !(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+			return shared_ipv4_rule_send(skb, pkt);
+		}
+	} else if (v6) {
+		if (!fr_is_v4(pkt->p->peer.addr))
+			return shared_ipv6_rule_ipv6_stays(skb, pkt);
+	} else if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+		if (pkt->message_end == pkt->udp_end) { /* no padding */
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 45) ||
+			    !(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+			return shared_ipv4_rule_send(skb, pkt);
+		}
+		pkt->payload_len = pkt->message_end - 45;
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial_2 >> 16) >= 45 &&
+		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 31ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv4_rule_send_2(skb, pkt);
+	}
+	pkt->payload_len_2 = pkt->message_end - (is_records ? 45 : v6 ? 65 : 45);
+	pkt->partial_3 = fr_partial(skb);
+	if (!(pkt->partial_3 == 0 ||
+	      pkt->partial_3 == FR_PARTIAL(is_records ? 34 : v6 ? 54 : 34, is_records ? 40 :
+					   v6 ? 60 : 40) ||
+	      ((pkt->partial_3 >> 16) >= (is_records ? 45 : v6 ? 65 : 45) &&
+	       (pkt->partial_3 & 0xffff) < (is_records ? 45ULL : v6 ? 65ULL : 45ULL) +
+	       pkt->payload_len_2 - 1)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer,
+			      (is_records ? 51ULL : v6 ? 31ULL : 51ULL) + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+	if (is_records)
+		return shared_ipv4_rule_send_ipv6(skb, pkt, 0);
+	return messages_ip_rule_send_ipv6(skb, pkt, v6);
+}
+
 static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_records = pkt->prog == PROG_RECORDS;
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -661,7 +936,7 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	__u8 message_todo;
 	__u64 udp_cut_off = 0;
 
-	if (pkt->prog == PROG_RECORDS) {
+	if (is_records) {
 		message_todo = ld8(&record->todo);
 	} else {
 		message_todo = ld8(&message->todo);
@@ -676,7 +951,7 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_RECORDS)
+	if (is_records)
 		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo,
 				   (__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
@@ -695,8 +970,7 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
 					 bpf_htons(pkt->payload_len + 14) + message_todo +
-					 ((__u64)bpf_htons((pkt->prog == PROG_RECORDS ?
-							    pkt->record_end - 45 :
+					 ((__u64)bpf_htons((is_records ? pkt->record_end - 45 :
 							    pkt->payload_len) + 3) << 8) +
 					 udp_new_pseudo + 0x402);
 	if (!udp_csum.old) /* no checksum came, none leaves */
@@ -741,7 +1015,7 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	if (pkt->prog == PROG_RECORDS) {
+	if (is_records) {
 		st8(&new_record->todo, message_todo);
 		st16(&new_record->length, bpf_htons(pkt->record_end - 45 + 3));
 	} else {
@@ -763,6 +1037,7 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 
 static __always_inline int shared_ipv4_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_records = pkt->prog == PROG_RECORDS;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_message *message = pkt->data + 42;
@@ -776,7 +1051,7 @@ static __always_inline int shared_ipv4_send_ipv6(struct __sk_buff *skb, struct p
 	__u8 message_todo;
 	__u64 udp_cut_off = 0;
 
-	if (pkt->prog == PROG_RECORDS) {
+	if (is_records) {
 		message_todo = ld8(&record->todo);
 	} else {
 		message_todo = ld8(&message->todo);
@@ -789,7 +1064,7 @@ static __always_inline int shared_ipv4_send_ipv6(struct __sk_buff *skb, struct p
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_RECORDS)
+	if (is_records)
 		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo,
 				   (__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
@@ -809,8 +1084,7 @@ static __always_inline int shared_ipv4_send_ipv6(struct __sk_buff *skb, struct p
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
 					 bpf_htons(pkt->payload_len + 14) + message_todo +
-					 ((__u64)bpf_htons((pkt->prog == PROG_RECORDS ?
-							    pkt->record_end - 45 :
+					 ((__u64)bpf_htons((is_records ? pkt->record_end - 45 :
 							    pkt->payload_len) + 3) << 8) +
 					 udp_new_pseudo + 0x402);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
@@ -845,7 +1119,7 @@ static __always_inline int shared_ipv4_send_ipv6(struct __sk_buff *skb, struct p
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	if (pkt->prog == PROG_RECORDS) {
+	if (is_records) {
 		st8(&new_record->todo, message_todo);
 		st16(&new_record->length, bpf_htons(pkt->record_end - 45 + 3));
 	} else {
@@ -885,7 +1159,7 @@ static __always_inline int both_ipv6_ipv6_stays_send(struct __sk_buff *skb, stru
 
 	if (second) {
 		/* udp.checksum */
-		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
 					   ((pkt->message_end - 54) & 1) != 0);
 	}
 
@@ -908,7 +1182,7 @@ static __always_inline int both_ipv6_ipv6_stays_send(struct __sk_buff *skb, stru
 				   ((__u64)ld16(&record->length) << 8) +
 				   ((__u64)message_todo << 8) + ld16(&message->length));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 17) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 17) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
@@ -916,16 +1190,16 @@ static __always_inline int both_ipv6_ipv6_stays_send(struct __sk_buff *skb, stru
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 17) + record_todo +
-					 ((__u64)bpf_htons((second ? pkt->payload_len :
+					 bpf_htons(pkt->payload_len_2 + 17) + record_todo +
+					 ((__u64)bpf_htons((second ? pkt->payload_len_2 :
 							    pkt->record_end_2 - 68) + 6) << 8) +
 					 ((__u64)message_todo << 8) +
-					 bpf_htons((second ? pkt->payload_len :
+					 bpf_htons((second ? pkt->payload_len_2 :
 						    pkt->message_end - 68) + 3) + udp_new_pseudo +
 					 0x204);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
@@ -948,19 +1222,19 @@ static __always_inline int both_ipv6_ipv6_stays_send(struct __sk_buff *skb, stru
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 17));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ld128(pkt->p->local.addr));
 	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 17));
 	st8(&new_record->todo, record_todo);
 	st16(&new_record->length,
-	     bpf_htons((second ? pkt->payload_len : pkt->record_end_2 - 68) + 6));
+	     bpf_htons((second ? pkt->payload_len_2 : pkt->record_end_2 - 68) + 6));
 	st8(&new_message->todo, message_todo);
 	st16(&new_message->length,
-	     bpf_htons((second ? pkt->payload_len : pkt->message_end - 68) + 3));
+	     bpf_htons((second ? pkt->payload_len_2 : pkt->message_end - 68) + 3));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -976,6 +1250,7 @@ static __always_inline int both_ipv6_ipv6_stays_send(struct __sk_buff *skb, stru
 static __always_inline int shared_ipv6_rule_ipv6_stays_send_3(struct __sk_buff *skb,
 	struct packet *pkt, const int second)
 {
+	const int is_records = pkt->prog == PROG_RECORDS;
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -990,21 +1265,17 @@ static __always_inline int shared_ipv6_rule_ipv6_stays_send_3(struct __sk_buff *
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 	__u64 udp_cut_off = 0;
 
-	if (!(pkt->prog == PROG_RECORDS)) {
-		udp_cut_off = 0;
-		if (second) {
-			/* udp.checksum */
-			udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len + 3),
-						   pkt->udp_end,
-						   ((pkt->message_end - 54) & 1) != 0);
-		}
+	if (!is_records && second) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len_2 + 3),
+					   pkt->udp_end, ((pkt->message_end - 54) & 1) != 0);
 	}
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_message_todo;
 	__be16 old_message_length;
-	if (pkt->prog == PROG_RECORDS) {
+	if (is_records) {
 		old_message_todo = ld8(&record->todo);
 		old_message_length = ld16(&record->length);
 	} else {
@@ -1014,26 +1285,23 @@ static __always_inline int shared_ipv6_rule_ipv6_stays_send_3(struct __sk_buff *
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_RECORDS) {
-		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+	if (is_records)
+		udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo,
 				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
 				   ((__u64)old_message_length << 8));
-	} else {
-		if (second)
-			udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					   udp_old_pseudo,
-					   (__u64)ld32(&udp->src_port) + old_udp_length +
-					   old_message_todo + ((__u64)old_message_length << 8) +
-					   udp_cut_off);
-		else
-			udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					   udp_old_pseudo,
-					   (__u64)ld32(&udp->src_port) + old_udp_length +
-					   old_message_todo + ((__u64)old_message_length << 8));
-	}
+	else if (second)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8) + udp_cut_off);
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 14) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
@@ -1041,12 +1309,12 @@ static __always_inline int shared_ipv6_rule_ipv6_stays_send_3(struct __sk_buff *
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 14) +
+					 bpf_htons(pkt->payload_len_2 + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 3,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
@@ -1067,13 +1335,13 @@ static __always_inline int shared_ipv6_rule_ipv6_stays_send_3(struct __sk_buff *
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 14));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ld128(pkt->p->local.addr));
 	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -1093,34 +1361,33 @@ static __always_inline int shared_ipv6_rule_ipv6_stays_2(struct __sk_buff *skb, 
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
 	if (pkt->message_end == (second ? pkt->record_end_2 : pkt->udp_end)) { /* no padding */
-		pkt->payload_len = pkt->udp_end - (second ? 68 : 65);
+		pkt->payload_len_2 = pkt->udp_end - (second ? 68 : 65);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      ((pkt->partial >> 16) >= (second ? 68 : 65) &&
-		       (pkt->partial & 0xffff) < (second ? 68ULL : 65ULL) + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		       (pkt->partial & 0xffff) < (second ? 68ULL : 65ULL) + pkt->payload_len_2 -
+		       1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_peer,
-				      (second ? 57ULL : 54ULL) + pkt->payload_len)))
+				      (second ? 57ULL : 54ULL) + pkt->payload_len_2)))
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 		if (second)
 			return both_ipv6_ipv6_stays_send(skb, pkt, 0);
 		return shared_ipv6_rule_ipv6_stays_send_3(skb, pkt, 0);
 	}
-	if (second) {
-		if (pkt->record_end_2 != pkt->udp_end)
-			return fr_up(skb, pkt->prog + reason_padding);
-	}
-	pkt->payload_len = pkt->message_end - (second ? 68 : 65);
+	if (second && pkt->record_end_2 != pkt->udp_end)
+		return fr_punt(skb, pkt->prog + reason_padding);
+	pkt->payload_len_2 = pkt->message_end - (second ? 68 : 65);
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
 	      ((pkt->partial_2 >> 16) >= (second ? 68 : 65) &&
-	       (pkt->partial_2 & 0xffff) < (second ? 68ULL : 65ULL) + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	       (pkt->partial_2 & 0xffff) < (second ? 68ULL : 65ULL) + pkt->payload_len_2 - 1)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, (second ? 57ULL : 54ULL) + pkt->payload_len)))
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, (second ? 57ULL : 54ULL) + pkt->payload_len_2)))
 		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 	if (second)
 		return both_ipv6_ipv6_stays_send(skb, pkt, 1);
@@ -1136,19 +1403,19 @@ static __always_inline int both_ipv4_rule_ipv4_stays(struct __sk_buff *skb, stru
 		      (pkt->partial >> 16) >= 48) ||
 		    !(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 		return shared_ipv4_rule_send(skb, pkt);
 	}
 	if (pkt->record_end_2 != pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_padding);
+		return fr_punt(skb, pkt->prog + reason_padding);
 	pkt->payload_len = pkt->message_end - 48;
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 	      ((pkt->partial >> 16) >= 48 &&
 	       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 	return shared_ipv4_rule_send_2(skb, pkt);
@@ -1157,6 +1424,7 @@ static __always_inline int both_ipv4_rule_ipv4_stays(struct __sk_buff *skb, stru
 static __always_inline int shared_ipv4_rule_send_3(struct __sk_buff *skb, struct packet *pkt,
 						   const int second)
 {
+	const int is_records = pkt->prog == PROG_RECORDS;
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -1168,21 +1436,17 @@ static __always_inline int shared_ipv4_rule_send_3(struct __sk_buff *skb, struct
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__u64 udp_cut_off = 0;
 
-	if (!(pkt->prog == PROG_RECORDS)) {
-		udp_cut_off = 0;
-		if (second) {
-			/* udp.checksum */
-			udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len + 3),
-						   pkt->udp_end,
-						   ((pkt->message_end - 34) & 1) != 0);
-		}
+	if (!is_records && second) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len_2 + 3),
+					   pkt->udp_end, ((pkt->message_end - 34) & 1) != 0);
 	}
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_message_todo;
 	__be16 old_message_length;
-	if (pkt->prog == PROG_RECORDS) {
+	if (is_records) {
 		old_message_todo = ld8(&record->todo);
 		old_message_length = ld16(&record->length);
 	} else {
@@ -1194,33 +1458,30 @@ static __always_inline int shared_ipv4_rule_send_3(struct __sk_buff *skb, struct
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_RECORDS) {
-		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+	if (is_records)
+		udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo,
 				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
 				   ((__u64)old_message_length << 8));
-	} else {
-		if (second)
-			udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					   udp_old_pseudo,
-					   (__u64)ld32(&udp->src_port) + old_udp_length +
-					   old_message_todo + ((__u64)old_message_length << 8) +
-					   udp_cut_off);
-		else
-			udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					   udp_old_pseudo,
-					   (__u64)ld32(&udp->src_port) + old_udp_length +
-					   old_message_todo + ((__u64)old_message_length << 8));
-	}
+	else if (second)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8) + udp_cut_off);
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8));
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len_2 + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 14) +
+					 bpf_htons(pkt->payload_len_2 + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
 	if (!udp_csum.old) /* no checksum came, none leaves */
@@ -1230,12 +1491,12 @@ static __always_inline int shared_ipv4_rule_send_3(struct __sk_buff *skb, struct
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 34) +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len_2 + 34) +
 					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
 					 fr_v4(pkt->p->peer.addr) + 64);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 3,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
@@ -1255,14 +1516,14 @@ static __always_inline int shared_ipv4_rule_send_3(struct __sk_buff *skb, struct
 		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
 	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -1279,13 +1540,13 @@ static __always_inline int shared_ipv4_rule_send_3(struct __sk_buff *skb, struct
 static __always_inline int shared_ipv6_rule_send_ipv4(struct __sk_buff *skb, struct packet *pkt,
 						      const int second)
 {
+	const int is_both = pkt->prog == PROG_BOTH;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_record *record = pkt->data + 62;
 	struct hdr_message *message = pkt->data + 65;
 	__u32 len = skb->len;
-	const __u32 headers_len = pkt->prog == PROG_BOTH ? 68 :
-		65, new_headers_len = pkt->prog == PROG_BOTH ? 48 :
+	const __u32 headers_len = is_both ? 68 : 65, new_headers_len = is_both ? 48 :
 		45, udp_checksum_at = 60, udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
@@ -1294,12 +1555,11 @@ static __always_inline int shared_ipv6_rule_send_ipv4(struct __sk_buff *skb, str
 	__u8 message_todo;
 	__u64 udp_cut_off = 0;
 
-	if (pkt->prog == PROG_BOTH) {
+	if (is_both) {
 		message_todo = ld8(&message->todo);
-		udp_cut_off = 0;
 		if (second) {
 			/* udp.checksum */
-			udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len,
+			udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2,
 						   pkt->udp_end,
 						   ((pkt->message_end - 54) & 1) != 0);
 		}
@@ -1310,47 +1570,47 @@ static __always_inline int shared_ipv6_rule_send_ipv4(struct __sk_buff *skb, str
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_BOTH) {
+	if (is_both) {
 		if (second)
-			udp_csum = fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum),
+			udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
 					   udp_old_pseudo,
 					   (__u64)ld32(&udp->src_port) + old_udp_length +
 					   ((__u64)ld16(&record->length) << 8) +
 					   ld16(&message->length) + udp_cut_off);
 		else
-			udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+			udp_csum = fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum),
 					   udp_old_pseudo,
 					   (__u64)ld32(&udp->src_port) + old_udp_length +
 					   ((__u64)ld16(&record->length) << 8) +
 					   ld16(&message->length));
 	} else {
-		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo,
 				   (__u64)ld32(&udp->src_port) + old_udp_length +
 				   ((__u64)ld16(&record->length) << 8));
 	}
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)) +
-		bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len_2 + (is_both ? 14 : 11)) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (pkt->prog == PROG_BOTH ? (__u64)bpf_htons(pkt->p->local.port) +
+			  (is_both ? (__u64)bpf_htons(pkt->p->local.port) +
 			   bpf_htons(pkt->p->peer.port) : (__u64)bpf_htons(pkt->p->local.port)) +
-			  (pkt->prog == PROG_BOTH ? bpf_htons(pkt->payload_len + 14) :
+			  (is_both ? bpf_htons(pkt->payload_len_2 + 14) :
 			   bpf_htons(pkt->p->peer.port)) +
-			  (pkt->prog == PROG_BOTH ?
-			   (__u64)bpf_htons((second ? pkt->payload_len : pkt->record_end_2 - 68) +
-					    3) << 8 : bpf_htons(pkt->payload_len + 11)) +
-			  (pkt->prog == PROG_BOTH ? bpf_htons(second ? pkt->payload_len :
-			  pkt->message_end - 68) : (__u64)bpf_htons(pkt->record_end - 65) << 8));
+			  (is_both ?
+			   (__u64)bpf_htons((second ? pkt->payload_len_2 : pkt->record_end_2 - 68) +
+					    3) << 8 : bpf_htons(pkt->payload_len_2 + 11)) +
+			  (is_both ? bpf_htons(second ? pkt->payload_len_2 :
+					       pkt->message_end - 68) :
+			   (__u64)bpf_htons(pkt->record_end - 65) << 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-			    bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 34 : 31)) +
-			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					   bpf_htons(pkt->payload_len_2 + (is_both ? 34 : 31)) +
+					   fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+					   0x1180);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV4,
 			    &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
@@ -1366,24 +1626,22 @@ static __always_inline int shared_ipv6_rule_send_ipv4(struct __sk_buff *skb, str
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length,
-	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 34 : 31)));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + (is_both ? 34 : 31)));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
 	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + (is_both ? 14 : 11)));
 	st8(&new_record->todo, record_todo);
 	st16(&new_record->length,
-	     bpf_htons(pkt->prog == PROG_BOTH ? (second ? pkt->payload_len :
-						 pkt->record_end_2 - 68) + 3 :
+	     bpf_htons(is_both ? (second ? pkt->payload_len_2 : pkt->record_end_2 - 68) + 3 :
 		       pkt->record_end - 65));
-	if (pkt->prog == PROG_BOTH) {
+	if (is_both) {
 		st8(&new_message->todo, message_todo);
 		st16(&new_message->length,
-		     bpf_htons(second ? pkt->payload_len : pkt->message_end - 68));
+		     bpf_htons(second ? pkt->payload_len_2 : pkt->message_end - 68));
 	}
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
@@ -1399,6 +1657,7 @@ static __always_inline int shared_ipv6_rule_send_ipv4(struct __sk_buff *skb, str
 static __always_inline int shared_ipv6_rule_send_ipv4_2(struct __sk_buff *skb, struct packet *pkt,
 							const int second)
 {
+	const int is_records = pkt->prog == PROG_RECORDS;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_message *message = pkt->data + 62;
@@ -1411,21 +1670,17 @@ static __always_inline int shared_ipv6_rule_send_ipv4_2(struct __sk_buff *skb, s
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__u64 udp_cut_off = 0;
 
-	if (!(pkt->prog == PROG_RECORDS)) {
-		udp_cut_off = 0;
-		if (second) {
-			/* udp.checksum */
-			udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len + 3),
-						   pkt->udp_end,
-						   ((pkt->message_end - 54) & 1) != 0);
-		}
+	if (!is_records && second) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len_2 + 3),
+					   pkt->udp_end, ((pkt->message_end - 54) & 1) != 0);
 	}
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_message_todo;
 	__be16 old_message_length;
-	if (pkt->prog == PROG_RECORDS) {
+	if (is_records) {
 		old_message_todo = ld8(&record->todo);
 		old_message_length = ld16(&record->length);
 	} else {
@@ -1435,43 +1690,40 @@ static __always_inline int shared_ipv6_rule_send_ipv4_2(struct __sk_buff *skb, s
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_RECORDS) {
-		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+	if (is_records)
+		udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo,
 				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
 				   ((__u64)old_message_length << 8));
-	} else {
-		if (second)
-			udp_csum = fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum),
-					   udp_old_pseudo,
-					   (__u64)ld32(&udp->src_port) + old_udp_length +
-					   old_message_todo + ((__u64)old_message_length << 8) +
-					   udp_cut_off);
-		else
-			udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
-					   udp_old_pseudo,
-					   (__u64)ld32(&udp->src_port) + old_udp_length +
-					   old_message_todo + ((__u64)old_message_length << 8));
-	}
+	else if (second)
+		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8) + udp_cut_off);
+	else
+		udp_csum = fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8));
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len_2 + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 14) +
+					 bpf_htons(pkt->payload_len_2 + 14) +
 					 ((__u64)old_message_todo << 8) + old_message_length +
 					 udp_new_pseudo + 0x204);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 34) +
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 34) +
 			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 3, FR_TO_IPV4 |
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
@@ -1492,14 +1744,14 @@ static __always_inline int shared_ipv6_rule_send_ipv4_2(struct __sk_buff *skb, s
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
 	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -1513,191 +1765,85 @@ static __always_inline int shared_ipv6_rule_send_ipv4_2(struct __sk_buff *skb, s
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int shared_ipv4_rule_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
-						      const int second)
+static __always_inline int shared_ip_rule_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt,
+						      const int second, const int to_v6)
 {
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_record *record = pkt->data + 42;
-	struct hdr_message *message = pkt->data + 45;
-	__u32 len = skb->len;
-	const __u32 headers_len = pkt->prog == PROG_BOTH ? 48 :
-		45, new_headers_len = pkt->prog == PROG_BOTH ? 68 :
-		65, udp_checksum_at = 40, udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 record_todo = ld8(&record->todo);
-	__u8 message_todo;
-	__u64 udp_cut_off = 0;
-
-	if (pkt->prog == PROG_BOTH) {
-		message_todo = ld8(&message->todo);
-		udp_cut_off = 0;
-		if (second) {
-			/* udp.checksum */
-			udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len,
-						   pkt->udp_end,
-						   ((pkt->message_end - 34) & 1) != 0);
-		}
-	}
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_BOTH) {
-		if (second)
-			udp_csum = fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum),
-					   udp_old_pseudo,
-					   (__u64)ld32(&udp->src_port) + old_udp_length +
-					   ((__u64)ld16(&record->length) << 8) +
-					   ld16(&message->length) + udp_cut_off);
-		else
-			udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
-					   udp_old_pseudo,
-					   (__u64)ld32(&udp->src_port) + old_udp_length +
-					   ((__u64)ld16(&record->length) << 8) +
-					   ld16(&message->length));
-	} else {
-		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length +
-				   ((__u64)ld16(&record->length) << 8));
-	}
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) +
-		bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (pkt->prog == PROG_BOTH ? (__u64)bpf_htons(pkt->p->local.port) +
-			   bpf_htons(pkt->p->peer.port) : (__u64)bpf_htons(pkt->p->local.port)) +
-			  (pkt->prog == PROG_BOTH ? bpf_htons(pkt->payload_len + 14) :
-			   bpf_htons(pkt->p->peer.port)) +
-			  (pkt->prog == PROG_BOTH ?
-			   (__u64)bpf_htons((second ? pkt->payload_len : pkt->record_end_2 - 48) +
-					    3) << 8 : bpf_htons(pkt->payload_len + 11)) +
-			  (pkt->prog == PROG_BOTH ? bpf_htons(second ? pkt->payload_len :
-			  pkt->message_end - 48) : (__u64)bpf_htons(pkt->record_end - 45) << 8));
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_record *new_record = pkt->data + 62;
-	struct hdr_message *new_message = pkt->data + 65;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length,
-	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + (pkt->prog == PROG_BOTH ? 14 : 11)));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length,
-	     bpf_htons(pkt->prog == PROG_BOTH ? (second ? pkt->payload_len :
-						 pkt->record_end_2 - 48) + 3 :
-		       pkt->record_end - 45));
-	if (pkt->prog == PROG_BOTH) {
-		st8(&new_message->todo, message_todo);
-		st16(&new_message->length,
-		     bpf_htons(second ? pkt->payload_len : pkt->message_end - 48));
-	}
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int shared_ipv4_rule_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt,
-							const int second)
-{
+	const int is_records = pkt->prog == PROG_RECORDS;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_message *message = pkt->data + 42;
 	struct hdr_record *record = pkt->data + 42;
 	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 65, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
+	const __u32 headers_len = to_v6 ? 45 : 42, new_headers_len = to_v6 ? 62 :
+		65, udp_checksum_at = 40, udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__u64 udp_cut_off = 0;
 
-	if (!(pkt->prog == PROG_RECORDS)) {
-		udp_cut_off = 0;
-		if (second) {
-			/* udp.checksum */
-			udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len + 3),
-						   pkt->udp_end,
-						   ((pkt->message_end - 34) & 1) != 0);
-		}
+	if (!to_v6 && !is_records && second) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len_2 + 3),
+					   pkt->udp_end, ((pkt->message_end - 34) & 1) != 0);
 	}
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_message_todo;
-	__be16 old_message_length;
-	if (pkt->prog == PROG_RECORDS) {
-		old_message_todo = ld8(&record->todo);
-		old_message_length = ld16(&record->length);
-	} else {
-		old_message_todo = ld8(&message->todo);
-		old_message_length = ld16(&message->length);
+	__be16 old_message_length = 0;
+	if (!to_v6) {
+		if (is_records) {
+			old_message_todo = ld8(&record->todo);
+			old_message_length = ld16(&record->length);
+		} else {
+			old_message_todo = ld8(&message->todo);
+			old_message_length = ld16(&message->length);
+		}
 	}
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_RECORDS) {
-		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+	if (to_v6)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length +
+				   ld16(&record->todo) + ld8((void *)&record->length + 1));
+	else if (is_records)
+		udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo,
 				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
 				   ((__u64)old_message_length << 8));
-	} else {
-		if (second)
-			udp_csum = fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum),
-					   udp_old_pseudo,
-					   (__u64)ld32(&udp->src_port) + old_udp_length +
-					   old_message_todo + ((__u64)old_message_length << 8) +
-					   udp_cut_off);
-		else
-			udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
-					   udp_old_pseudo,
-					   (__u64)ld32(&udp->src_port) + old_udp_length +
-					   old_message_todo + ((__u64)old_message_length << 8));
-	}
+	else if (second)
+		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8) + udp_cut_off);
+	else
+		udp_csum = fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
-		bpf_htons(IPPROTO_UDP);
+		fr_add128(ld128(pkt->p->peer.addr)) +
+		bpf_htons(pkt->payload_len_2 + (to_v6 ? 8 : 14)) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 14) +
-					 ((__u64)old_message_todo << 8) + old_message_length +
-					 udp_new_pseudo + 0x204);
+	udp_csum.new = fr_checksum_not_0((to_v6 ? (__u64)udp_payload :
+					  (__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					  bpf_htons(pkt->p->peer.port) +
+					  bpf_htons(pkt->payload_len_2 + 14)) +
+					 (to_v6 ? bpf_htons(pkt->p->local.port) :
+					  (__u64)old_message_todo << 8) +
+					 (to_v6 ? bpf_htons(pkt->p->peer.port) :
+					  old_message_length) +
+					 (to_v6 ? bpf_htons(pkt->payload_len_2 + 8) :
+					  udp_new_pseudo) + (to_v6 ? udp_new_pseudo : 0x204));
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 3, FR_TO_IPV6 |
+	int err = fr_resize(skb, headers_len, new_headers_len, to_v6 ? pkt->payload_len_2 :
+			    pkt->payload_len_2 + 3, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
@@ -1718,15 +1864,17 @@ static __always_inline int shared_ipv4_rule_send_ipv6_2(struct __sk_buff *skb, s
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + (to_v6 ? 8 : 14)));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
 	st128(new_ipv6->src, ld128(pkt->p->local.addr));
 	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + (to_v6 ? 8 : 14)));
+	if (!to_v6) {
+		st8(new_tag->id, 1);
+		st16(new_tag->id + 1, bpf_htons(0x203));
+	}
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, pkt->prog + reason_fault);
@@ -1739,109 +1887,93 @@ static __always_inline int shared_ipv4_rule_send_ipv6_2(struct __sk_buff *skb, s
 
 static __always_inline int shared_ip_rule_2(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
+	const int is_both = pkt->prog == PROG_BOTH;
 	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (v6) {
 		if (!fr_is_v4(pkt->p->peer.addr)) {
-			if (pkt->prog == PROG_BOTH)
+			if (is_both)
 				return shared_ipv6_rule_ipv6_stays(skb, pkt);
 			return shared_ipv6_rule_ipv6_stays_2(skb, pkt, 0);
 		}
-	} else {
-		if (pkt->prog == PROG_BOTH) {
-			if (fr_is_v4(pkt->p->peer.addr))
-				return both_ipv4_rule_ipv4_stays(skb, pkt);
-		} else {
-			if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-				if (pkt->message_end == pkt->udp_end) { /* no padding */
-					pkt->payload_len = pkt->udp_end - 45;
-					pkt->partial = fr_partial(skb);
-					if (!(pkt->partial == 0 ||
-					      pkt->partial == FR_PARTIAL(34, 40) ||
-					      ((pkt->partial >> 16) >= 45 &&
-					       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len -
-					       1)))
-						return fr_up(skb,
-							pkt->prog + reason_partial_checksum);
-					if (unlikely(!fr_fits(&pkt->p->hop_peer,
-						34ULL + pkt->payload_len)))
-						return fr_unfit(skb, &pkt->p->hop_peer,
-							pkt->prog + reason_too_big);
-					return shared_ipv4_rule_send_3(skb, pkt, 0);
-				}
-				pkt->payload_len = pkt->message_end - 45;
-				pkt->partial_2 = fr_partial(skb);
-				if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-				      ((pkt->partial_2 >> 16) >= 45 &&
-				       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len - 1)))
-					return fr_up(skb, pkt->prog + reason_partial_checksum);
-				if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
-					return fr_unfit(skb, &pkt->p->hop_peer,
-							pkt->prog + reason_too_big);
-				return shared_ipv4_rule_send_3(skb, pkt, 1);
-			}
+	} else if (is_both) {
+		if (fr_is_v4(pkt->p->peer.addr))
+			return both_ipv4_rule_ipv4_stays(skb, pkt);
+	} else if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+		if (pkt->message_end == pkt->udp_end) { /* no padding */
+			pkt->payload_len_2 = pkt->udp_end - 45;
+			pkt->partial = fr_partial(skb);
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      ((pkt->partial >> 16) >= 45 &&
+			       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len_2 - 1)))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len_2)))
+				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+			return shared_ipv4_rule_send_3(skb, pkt, 0);
 		}
+		pkt->payload_len_2 = pkt->message_end - 45;
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial_2 >> 16) >= 45 &&
+		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len_2 - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len_2)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv4_rule_send_3(skb, pkt, 1);
 	}
-	/* no padding */
-	if (pkt->message_end == (pkt->prog == PROG_BOTH ? pkt->record_end_2 : pkt->udp_end)) {
-		pkt->payload_len = pkt->udp_end -
-			(v6 ? (pkt->prog == PROG_BOTH ? 68 : 65) : pkt->prog == PROG_BOTH ? 48 :
-			 45);
-		pkt->partial_3 = fr_partial(skb);
-		if (!(pkt->partial_3 == 0 ||
-		      pkt->partial_3 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      ((pkt->partial_3 >> 16) >= (v6 ? (pkt->prog == PROG_BOTH ? 68 : 65) :
-						  pkt->prog == PROG_BOTH ? 48 : 45) &&
-		       (pkt->partial_3 & 0xffff) < (v6 ? (pkt->prog == PROG_BOTH ? 68ULL : 65ULL) :
-						    pkt->prog == PROG_BOTH ? 48ULL : 45ULL) +
-		       pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (pkt->message_end == (is_both ? pkt->record_end_2 : pkt->udp_end)) { /* no padding */
+		pkt->payload_len_2 = pkt->udp_end - (v6 ? (is_both ? 68 : 65) : is_both ? 48 : 45);
+		pkt->partial_4 = fr_partial(skb);
+		if (!(pkt->partial_4 == 0 ||
+		      pkt->partial_4 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		      ((pkt->partial_4 >> 16) >= (v6 ? (is_both ? 68 : 65) : is_both ? 48 : 45) &&
+		       (pkt->partial_4 & 0xffff) < (v6 ? (is_both ? 68ULL : 65ULL) :
+						    is_both ? 48ULL : 45ULL) + pkt->payload_len_2 -
+		       1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 34ULL : 54ULL) + pkt->payload_len)))
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer,
+				      (v6 ? 34ULL : 54ULL) + pkt->payload_len_2)))
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 		if (v6) {
-			if (pkt->prog == PROG_BOTH)
+			if (is_both)
 				return shared_ipv6_rule_send_ipv4(skb, pkt, 0);
 			return shared_ipv6_rule_send_ipv4_2(skb, pkt, 0);
 		}
-		if (pkt->prog == PROG_BOTH)
+		if (is_both)
 			return shared_ipv4_rule_send_ipv6(skb, pkt, 0);
-		return shared_ipv4_rule_send_ipv6_2(skb, pkt, 0);
+		return shared_ip_rule_send_ipv6_2(skb, pkt, 0, 0);
 	}
-	if (pkt->prog == PROG_BOTH) {
-		if (pkt->record_end_2 != pkt->udp_end)
-			return fr_up(skb, pkt->prog + reason_padding);
-	}
-	pkt->payload_len = pkt->message_end -
-		(v6 ? (pkt->prog == PROG_BOTH ? 68 : 65) : pkt->prog == PROG_BOTH ? 48 : 45);
-	pkt->partial_4 = fr_partial(skb);
-	if (!(pkt->partial_4 == 0 || pkt->partial_4 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      ((pkt->partial_4 >> 16) >= (v6 ? (pkt->prog == PROG_BOTH ? 68 : 65) :
-					  pkt->prog == PROG_BOTH ? 48 : 45) &&
-	       (pkt->partial_4 & 0xffff) < (v6 ? (pkt->prog == PROG_BOTH ? 68ULL : 65ULL) :
-					    pkt->prog == PROG_BOTH ? 48ULL : 45ULL) +
-	       pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	if (is_both && pkt->record_end_2 != pkt->udp_end)
+		return fr_punt(skb, pkt->prog + reason_padding);
+	pkt->payload_len_2 = pkt->message_end - (v6 ? (is_both ? 68 : 65) : is_both ? 48 : 45);
+	pkt->partial_5 = fr_partial(skb);
+	if (!(pkt->partial_5 == 0 || pkt->partial_5 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	      ((pkt->partial_5 >> 16) >= (v6 ? (is_both ? 68 : 65) : is_both ? 48 : 45) &&
+	       (pkt->partial_5 & 0xffff) < (v6 ? (is_both ? 68ULL : 65ULL) : is_both ? 48ULL :
+					    45ULL) + pkt->payload_len_2 - 1)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 34ULL : 54ULL) + pkt->payload_len)))
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 34ULL : 54ULL) + pkt->payload_len_2)))
 		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 	if (v6) {
-		if (pkt->prog == PROG_BOTH)
+		if (is_both)
 			return shared_ipv6_rule_send_ipv4(skb, pkt, 1);
 		return shared_ipv6_rule_send_ipv4_2(skb, pkt, 1);
 	}
-	if (pkt->prog == PROG_BOTH)
+	if (is_both)
 		return shared_ipv4_rule_send_ipv6(skb, pkt, 1);
-	return shared_ipv4_rule_send_ipv6_2(skb, pkt, 1);
+	return shared_ip_rule_send_ipv6_2(skb, pkt, 1, 0);
 }
 
 static __always_inline int shared_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_records = pkt->prog == PROG_RECORDS;
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -1853,9 +1985,9 @@ static __always_inline int shared_ipv4_send_2(struct __sk_buff *skb, struct pack
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__u64 udp_cut_off = 0;
 
-	if (!(pkt->prog == PROG_RECORDS)) {
+	if (!is_records) {
 		/* udp.checksum */
-		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
 					   ((pkt->message_end - 34) & 1) != 0);
 	}
 	/* udp.checksum */
@@ -1865,7 +1997,7 @@ static __always_inline int shared_ipv4_send_2(struct __sk_buff *skb, struct pack
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_RECORDS)
+	if (is_records)
 		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo,
 				   (__u64)ld32(&udp->src_port) + old_udp_length +
@@ -1877,14 +2009,14 @@ static __always_inline int shared_ipv4_send_2(struct __sk_buff *skb, struct pack
 				   ld16(&message->todo) + ld8((void *)&message->length + 1) +
 				   udp_cut_off);
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len_2 + 8) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
+					 bpf_htons(pkt->payload_len_2 + 8) + udp_new_pseudo);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
@@ -1892,12 +2024,12 @@ static __always_inline int shared_ipv4_send_2(struct __sk_buff *skb, struct pack
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 28) +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len_2 + 28) +
 					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
 					 fr_v4(pkt->p->peer.addr) + 64);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
@@ -1916,101 +2048,17 @@ static __always_inline int shared_ipv4_send_2(struct __sk_buff *skb, struct pack
 		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
 	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int shared_ip_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_message *message = pkt->data + 42;
-	struct hdr_record *record = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 headers_len = 45, new_headers_len = 62, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u64 udp_cut_off = 0;
-
-	if (!(pkt->prog == PROG_RECORDS)) {
-		/* udp.checksum */
-		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
-					   ((pkt->message_end - 34) & 1) != 0);
-	}
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_RECORDS)
-		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length +
-				   ld16(&record->todo) + ld8((void *)&record->length + 1));
-	else
-		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length +
-				   ld16(&message->todo) + ld8((void *)&message->length + 1) +
-				   udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 8) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -2158,10 +2206,10 @@ static __always_inline long shared_copy(struct __sk_buff *skb, void *front,
 	return 0;
 }
 
-static __always_inline long shared_turn(__u32 i, struct fan *fan, const int second,
-					const int second_2)
+static __always_inline long shared_turn(__u32 i, struct fan *fan, const int is_records,
+					const int second)
 {
-	__u32 prog = second ? PROG_RECORDS : PROG_MESSAGES;
+	__u32 prog = is_records ? PROG_RECORDS : PROG_MESSAGES;
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct same *same = front + FR_NEEDS_FRONT;
@@ -2171,7 +2219,7 @@ static __always_inline long shared_turn(__u32 i, struct fan *fan, const int seco
 
 	if (!r)
 		return 1;
-	if (second_2) {
+	if (second) {
 		/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"],... */
 		if (fr_is_v4(r->local.addr) != fr_is_v4(r->peer.addr) || !fr_is_v4(r->peer.addr))
 			return fr_decline(r->receiver, skb->len, prog + reason_address_family_2);
@@ -2187,7 +2235,7 @@ static __always_inline long shared_turn(__u32 i, struct fan *fan, const int seco
 				  fr_indirect(&r->hop_peer, prog + reason_no_route_2));
 	if (ip_end - 14 > r->hop_peer.mtu)
 		return fr_decline(r->receiver, skb->len, prog + reason_too_big_2);
-	return shared_copy(skb, front, r, same, prog, second_2 ? 0 : 1);
+	return shared_copy(skb, front, r, same, prog, second ? 0 : 1);
 }
 
 static __noinline long records_turn2(__u32 i, struct fan *fan)
@@ -2220,22 +2268,21 @@ static __always_inline int shared_fan(struct __sk_buff *skb, struct packet *pkt,
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
 	struct group_listeners key __attribute__((aligned(8))) = {};
 	struct list_listeners *list;
-	if (v6) {
+	if (v6)
 		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 0);
-	} else {
+	else
 		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
-	}
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_listeners);
+		return fr_punt(skb, pkt->prog + reason_no_listeners);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, v6 ? 62 : 42);
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -2258,7 +2305,7 @@ static __always_inline int shared_fan(struct __sk_buff *skb, struct packet *pkt,
 					    FR_SUM_ABSENT;
 	}
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	if (v6) {
 		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 			((__u64)fr_add64(ld64(saved_ipv6->src)) +
@@ -2302,11 +2349,10 @@ static __always_inline int shared_fan(struct __sk_buff *skb, struct packet *pkt,
 			bpf_loop(list->count, records_turn2, &fan, 0);
 		else
 			bpf_loop(list->count, records_turn1, &fan, 0);
+	} else if (v6) {
+		bpf_loop(list->count, messages_turn2, &fan, 0);
 	} else {
-		if (v6)
-			bpf_loop(list->count, messages_turn2, &fan, 0);
-		else
-			bpf_loop(list->count, messages_turn1, &fan, 0);
+		bpf_loop(list->count, messages_turn1, &fan, 0);
 	}
 
 	if (bpf_skb_store_bytes(skb, 0, front, v6 ? 62 : 42, 0))
@@ -2350,6 +2396,7 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 
 static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_records = pkt->prog == PROG_RECORDS;
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -2365,7 +2412,7 @@ static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet
 	__u8 message_todo;
 	__u64 udp_cut_off = 0;
 
-	if (pkt->prog == PROG_RECORDS) {
+	if (is_records) {
 		message_todo = ld8(&record->todo);
 	} else {
 		message_todo = ld8(&message->todo);
@@ -2378,7 +2425,7 @@ static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_RECORDS)
+	if (is_records)
 		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo,
 				   (__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
@@ -2398,8 +2445,7 @@ static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
 					 bpf_htons(pkt->payload_len + 14) + message_todo +
-					 ((__u64)bpf_htons((pkt->prog == PROG_RECORDS ?
-							    pkt->record_end - 65 :
+					 ((__u64)bpf_htons((is_records ? pkt->record_end - 65 :
 							    pkt->payload_len) + 3) << 8) +
 					 udp_new_pseudo + 0x402);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
@@ -2434,7 +2480,7 @@ static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	if (pkt->prog == PROG_RECORDS) {
+	if (is_records) {
 		st8(&new_record->todo, message_todo);
 		st16(&new_record->length, bpf_htons(pkt->record_end - 65 + 3));
 	} else {
@@ -2455,6 +2501,7 @@ static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet
 
 static __always_inline int shared_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_records = pkt->prog == PROG_RECORDS;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_message *message = pkt->data + 62;
@@ -2468,7 +2515,7 @@ static __always_inline int shared_ipv6_send_ipv4(struct __sk_buff *skb, struct p
 	__u8 message_todo;
 	__u64 udp_cut_off = 0;
 
-	if (pkt->prog == PROG_RECORDS) {
+	if (is_records) {
 		message_todo = ld8(&record->todo);
 	} else {
 		message_todo = ld8(&message->todo);
@@ -2481,7 +2528,7 @@ static __always_inline int shared_ipv6_send_ipv4(struct __sk_buff *skb, struct p
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_RECORDS)
+	if (is_records)
 		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo,
 				   (__u64)ld32(&udp->src_port) + old_udp_length + message_todo +
@@ -2500,8 +2547,7 @@ static __always_inline int shared_ipv6_send_ipv4(struct __sk_buff *skb, struct p
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
 					 bpf_htons(pkt->payload_len + 14) + message_todo +
-					 ((__u64)bpf_htons((pkt->prog == PROG_RECORDS ?
-							    pkt->record_end - 65 :
+					 ((__u64)bpf_htons((is_records ? pkt->record_end - 65 :
 							    pkt->payload_len) + 3) << 8) +
 					 udp_new_pseudo + 0x402);
 
@@ -2542,7 +2588,7 @@ static __always_inline int shared_ipv6_send_ipv4(struct __sk_buff *skb, struct p
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
 	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	if (pkt->prog == PROG_RECORDS) {
+	if (is_records) {
 		st8(&new_record->todo, message_todo);
 		st16(&new_record->length, bpf_htons(pkt->record_end - 65 + 3));
 	} else {
@@ -2564,6 +2610,7 @@ static __always_inline int shared_ipv6_send_ipv4(struct __sk_buff *skb, struct p
 
 static __always_inline int shared_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_records = pkt->prog == PROG_RECORDS;
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -2578,9 +2625,9 @@ static __always_inline int shared_ipv6_send_2(struct __sk_buff *skb, struct pack
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 	__u64 udp_cut_off = 0;
 
-	if (!(pkt->prog == PROG_RECORDS)) {
+	if (!is_records) {
 		/* udp.checksum */
-		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
 					   ((pkt->message_end - 54) & 1) != 0);
 	}
 	/* udp.checksum */
@@ -2588,7 +2635,7 @@ static __always_inline int shared_ipv6_send_2(struct __sk_buff *skb, struct pack
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_RECORDS)
+	if (is_records)
 		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo,
 				   (__u64)ld32(&udp->src_port) + old_udp_length +
@@ -2600,7 +2647,7 @@ static __always_inline int shared_ipv6_send_2(struct __sk_buff *skb, struct pack
 				   ld16(&message->todo) + ld8((void *)&message->length + 1) +
 				   udp_cut_off);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 8) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 8) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
@@ -2608,10 +2655,10 @@ static __always_inline int shared_ipv6_send_2(struct __sk_buff *skb, struct pack
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
+					 bpf_htons(pkt->payload_len_2 + 8) + udp_new_pseudo);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
@@ -2631,13 +2678,13 @@ static __always_inline int shared_ipv6_send_2(struct __sk_buff *skb, struct pack
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 8));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ld128(pkt->p->local.addr));
 	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, pkt->prog + reason_fault);
@@ -2650,6 +2697,7 @@ static __always_inline int shared_ipv6_send_2(struct __sk_buff *skb, struct pack
 
 static __always_inline int shared_ipv6_send_ip_2(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_records = pkt->prog == PROG_RECORDS;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_message *message = pkt->data + 62;
@@ -2662,9 +2710,9 @@ static __always_inline int shared_ipv6_send_ip_2(struct __sk_buff *skb, struct p
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__u64 udp_cut_off = 0;
 
-	if (!(pkt->prog == PROG_RECORDS)) {
+	if (!is_records) {
 		/* udp.checksum */
-		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
 					   ((pkt->message_end - 54) & 1) != 0);
 	}
 	/* udp.checksum */
@@ -2672,7 +2720,7 @@ static __always_inline int shared_ipv6_send_ip_2(struct __sk_buff *skb, struct p
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
-	if (pkt->prog == PROG_RECORDS)
+	if (is_records)
 		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo,
 				   (__u64)ld32(&udp->src_port) + old_udp_length +
@@ -2684,22 +2732,22 @@ static __always_inline int shared_ipv6_send_ip_2(struct __sk_buff *skb, struct p
 				   ld16(&message->todo) + ld8((void *)&message->length + 1) +
 				   udp_cut_off);
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len_2 + 8) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
+					 bpf_htons(pkt->payload_len_2 + 8) + udp_new_pseudo);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 28) +
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 28) +
 			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
@@ -2719,14 +2767,14 @@ static __always_inline int shared_ipv6_send_ip_2(struct __sk_buff *skb, struct p
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
 	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -2744,104 +2792,68 @@ static __always_inline int shared_ipv6_send_ip_2(struct __sk_buff *skb, struct p
  *	eth ipv6 udp message
  */
 
-static __always_inline int messages_ip_rule_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
-						      const int to_v6)
+static __always_inline int messages_ipv4_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
-	struct hdr_message *message = pkt->data + (to_v6 ? 62 : 42);
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_message *message = pkt->data + 42;
 	__u32 len = skb->len;
-	const __u32 headers_len = to_v6 ? 65 : 45, new_headers_len = to_v6 ? 45 :
-		65, udp_checksum_at = to_v6 ? 60 : 40, udp_new_checksum_at = to_v6 ? 40 : 60;
-	__be32 ipv6_version_to_flow_label = 0;
-	__be16 ipv4_version_to_ecn = 0;
-
-	if (to_v6)
-		ipv4_version_to_ecn = bpf_htons(0x4500ULL |
-						(((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
-						 2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
-						       3));
-	else
-		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						       ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						       ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 message_todo = ld8(&message->todo);
+	const __u32 headers_len = 45, new_headers_len = 62, udp_checksum_at = 40,
+		udp_new_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 
 	/* udp.checksum */
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
-					 ((pkt->message_end - (to_v6 ? 54 : 34)) & 1) != 0);
+					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo;
-	if (to_v6)
-		udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-			old_udp_length + bpf_htons(IPPROTO_UDP);
-	else
-		udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-			bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ((__u64)ld16(&message->length) << 8) + udp_cut_off);
-	__u64 udp_new_pseudo;
-	if (to_v6)
-		udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-			bpf_htons(pkt->payload_len_2 + 11) + bpf_htons(IPPROTO_UDP);
-	else
-		udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-			fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 11) +
-			bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
-			  bpf_htons(pkt->payload_len_2 + 11) +
-			  ((__u64)bpf_htons(pkt->payload_len_2) << 8));
-	__be16 ipv4_checksum = 0;
-	if (to_v6) {
-		/* ipv4.checksum */
-		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					    bpf_htons(pkt->payload_len_2 + 31) +
-					    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-					    0x1180);
-	}
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + ld16(&message->todo) +
+			ld8((void *)&message->length + 1) + udp_cut_off);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 8) +
+		bpf_htons(IPPROTO_UDP);
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
+	if (1)
+		udp_payload = __builtin_bswap16(udp_payload);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len_2 + 8) + udp_new_pseudo);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
-			    to_v6 ? FR_TO_IPV4 : FR_TO_IPV6, &pkt->data);
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		if (!udp_csum.partial && 1)
+			csum = fr_complete_shifted(csum);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	}
+
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 34 : 54);
-	struct hdr_message *new_message = pkt->data + (to_v6 ? 42 : 62);
+	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct)
 		fr_link(pkt->data, &pkt->p->hop_peer);
 
-	st16(&new_eth->type, bpf_htons(to_v6 ? 0x800 : 0x86dd));
-	if (to_v6) {
-		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 31));
-		st32(&new_ipv4->id, bpf_htonl(0x4000));
-		st16(&new_ipv4->ttl, bpf_htons(0x4011));
-		st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-		st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	} else {
-		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 11));
-		st16(&new_ipv6->next_header, bpf_htons(0x1140));
-		st128(new_ipv6->src, ld128(pkt->p->local.addr));
-		st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	}
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 8));
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 11));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->payload_len_2));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (to_v6)
-		st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -2849,54 +2861,6 @@ static __always_inline int messages_ip_rule_send_ipv6(struct __sk_buff *skb, str
 	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int messages_ip_rule(struct __sk_buff *skb, struct packet *pkt, const int v6)
-{
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
-
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
-	if (v6) {
-		if (!fr_is_v4(pkt->p->peer.addr))
-			return shared_ipv6_rule_ipv6_stays(skb, pkt);
-	} else {
-		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-			if (pkt->message_end == pkt->udp_end) { /* no padding */
-				pkt->partial = fr_partial(skb);
-				if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-				      (pkt->partial >> 16) >= 45) ||
-				    !(skb->len <= pkt->ip_end ||
-				      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-					return fr_up(skb, pkt->prog + reason_partial_checksum);
-				if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
-					return fr_unfit(skb, &pkt->p->hop_peer,
-							pkt->prog + reason_too_big);
-				return shared_ipv4_rule_send(skb, pkt);
-			}
-			pkt->payload_len = pkt->message_end - 45;
-			pkt->partial_2 = fr_partial(skb);
-			if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-			      ((pkt->partial_2 >> 16) >= 45 &&
-			       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len - 1)))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 31ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-			return shared_ipv4_rule_send_2(skb, pkt);
-		}
-	}
-	pkt->payload_len_2 = pkt->message_end - (v6 ? 65 : 45);
-	pkt->partial_3 = fr_partial(skb);
-	if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      ((pkt->partial_3 >> 16) >= (v6 ? 65 : 45) &&
-	       (pkt->partial_3 & 0xffff) < (v6 ? 65ULL : 45ULL) + pkt->payload_len_2 - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 31ULL : 51ULL) + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-	return messages_ip_rule_send_ipv6(skb, pkt, v6);
 }
 
 static __always_inline int messages_ipv6_rule_send_2(struct __sk_buff *skb, struct packet *pkt)
@@ -2950,23 +2914,23 @@ static __always_inline int messages_ipv6_rule_3(struct __sk_buff *skb, struct pa
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
 	if (pkt->message_end == pkt->udp_end) { /* no padding */
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      (pkt->partial >> 16) >= 65))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		return shared_ipv6_rule_send(skb, pkt);
 	}
 	pkt->payload_len = pkt->message_end - 65;
 	if (pkt->payload_len + 11 > 0xffff || pkt->payload_len + 11 > 0xffff)
-		return fr_up(skb, pkt->prog + reason_length);
+		return fr_punt(skb, pkt->prog + reason_length);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 	      ((pkt->partial >> 16) >= 65 &&
 	       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	return messages_ipv6_rule_send_2(skb, pkt);
 }
 
@@ -3034,17 +2998,17 @@ static __always_inline int messages_ip_rules(struct __sk_buff *skb, struct packe
 			pkt->partial = fr_partial(skb);
 			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 			      (pkt->partial >> 16) >= 45))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 			return shared_ipv4_send_3(skb, pkt);
 		}
 		pkt->payload_len = pkt->message_end - 45;
 		if (pkt->payload_len + 31 > 0xffff || pkt->payload_len + 11 > 0xffff)
-			return fr_up(skb, pkt->prog + reason_length);
+			return fr_punt(skb, pkt->prog + reason_length);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      ((pkt->partial >> 16) >= 45 &&
 		       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		return messages_ipv4_send_4(skb, pkt);
 	}
 
@@ -3055,14 +3019,14 @@ static __always_inline int messages_ip_rules(struct __sk_buff *skb, struct packe
 		      (partial >> 16) >= (v6 ? 65 : 45)) ||
 		    !(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (pkt->message_end != pkt->udp_end)
-			return fr_up(skb, pkt->prog + reason_padding);
+			return fr_punt(skb, pkt->prog + reason_padding);
 		return shared_fan(skb, pkt, v6);
 	}
 
 	/* "?(h)s": { */
-	return fr_up(skb, pkt->prog + reason_no_rule);
+	return fr_punt(skb, pkt->prog + reason_no_rule);
 }
 
 static __always_inline int messages_ipv4(struct __sk_buff *skb, struct packet *pkt)
@@ -3074,12 +3038,12 @@ static __always_inline int messages_ipv4(struct __sk_buff *skb, struct packet *p
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* message: fields: [{name: "todo", bits: 8, is: <16}, {name: "length", bits: 16, coun... */
 	why = check_message(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &pkt->message_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: p: by_source: ["udp.src"] */
 	struct key_by_source key __attribute__((aligned(8))) = {};
@@ -3092,26 +3056,26 @@ static __always_inline int messages_ipv4(struct __sk_buff *skb, struct packet *p
 
 	/* {match: "?(h).todo": 0 | 16, do: [_send]}, */
 	if (be8(&message->todo) == 0 || be8(&message->todo) == 16)
-		return messages_ip_rule(skb, pkt, 0);
+		return shared_ip_rule(skb, pkt, 0);
 
 	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
 	if (be8(&message->todo) == 1 || be8(&message->todo) == 17) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->message_end - 45;
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      ((pkt->partial >> 16) >= 45 &&
 		       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 			return shared_ipv4_send(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 		return shared_ipv4_send_ipv6(skb, pkt);
@@ -3124,23 +3088,23 @@ static __always_inline int messages_ipv4(struct __sk_buff *skb, struct packet *p
 	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
 	if (be8(&message->todo) == 3 || be8(&message->todo) == 19) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, pkt->prog + reason_address_family);
-		pkt->payload_len = pkt->message_end - 45;
+			return fr_punt(skb, pkt->prog + reason_address_family);
+		pkt->payload_len_2 = pkt->message_end - 45;
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      ((pkt->partial >> 16) >= 45 &&
-		       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len_2 - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len_2)))
 				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 			return shared_ipv4_send_2(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len_2)))
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-		return shared_ip_send_ipv6_2(skb, pkt);
+		return messages_ipv4_send_ipv6_2(skb, pkt);
 	}
 
 	return messages_ip_rules(skb, pkt, 0);
@@ -3155,12 +3119,12 @@ static __always_inline int messages_ipv6(struct __sk_buff *skb, struct packet *p
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* message: fields: [{name: "todo", bits: 8, is: <16}, {name: "length", bits: 16, coun... */
 	why = check_message(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &pkt->message_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: p: by_source: ["udp.src"] */
 	struct key_by_source key __attribute__((aligned(8)));
@@ -3174,21 +3138,21 @@ static __always_inline int messages_ipv6(struct __sk_buff *skb, struct packet *p
 
 	/* {match: "?(h).todo": 0 | 16, do: [_send]}, */
 	if (be8(&message->todo) == 0 || be8(&message->todo) == 16)
-		return messages_ip_rule(skb, pkt, 1);
+		return shared_ip_rule(skb, pkt, 1);
 
 	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
 	if (be8(&message->todo) == 1 || be8(&message->todo) == 17) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->message_end - 65;
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      ((pkt->partial >> 16) >= 65 &&
 		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
@@ -3206,21 +3170,21 @@ static __always_inline int messages_ipv6(struct __sk_buff *skb, struct packet *p
 	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
 	if (be8(&message->todo) == 3 || be8(&message->todo) == 19) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, pkt->prog + reason_address_family);
-		pkt->payload_len = pkt->message_end - 65;
+			return fr_punt(skb, pkt->prog + reason_address_family);
+		pkt->payload_len_2 = pkt->message_end - 65;
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      ((pkt->partial >> 16) >= 65 &&
-		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len_2 - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len_2)))
 				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 			return shared_ipv6_send_2(skb, pkt);
 		}
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len_2)))
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 		return shared_ipv6_send_ip_2(skb, pkt);
 	}
@@ -3243,19 +3207,19 @@ SEC("tc") int prog_messages(struct __sk_buff *skb)
 
 	/* "?(h)s": { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, PROG_MESSAGES + reason_inactive);
+		return fr_punt(skb, PROG_MESSAGES + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_MESSAGES + why);
+		return fr_punt(skb, PROG_MESSAGES + why);
 
 	/* stack: ["eth", "ip", "udp", h] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return messages_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return messages_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_MESSAGES + reason_not_ip);
+	return fr_punt(skb, PROG_MESSAGES + reason_not_ip);
 }
 
 /*
@@ -3285,56 +3249,6 @@ static __always_inline __u32 check_record(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline int records_ip_rule(struct __sk_buff *skb, struct packet *pkt, const int v6)
-{
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
-
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
-	if (v6) {
-		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
-			pkt->partial_2 = fr_partial(skb);
-			if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-			      (pkt->partial_2 >> 16) >= 65))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, pkt->prog + reason_udp_checksum);
-			if (!(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-			return shared_ipv6_rule_ipv6_stays_send(skb, pkt);
-		}
-	} else {
-		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      (pkt->partial >> 16) >= 45) ||
-			    !(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-			return shared_ipv4_rule_send(skb, pkt);
-		}
-	}
-	pkt->payload_len = pkt->udp_end - (v6 ? 65 : 45);
-	pkt->partial_5 = fr_partial(skb);
-	if (!(pkt->partial_5 == 0 || pkt->partial_5 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      ((pkt->partial_5 >> 16) >= (v6 ? 65 : 45) &&
-	       (pkt->partial_5 & 0xffff) < (v6 ? 65ULL : 45ULL) + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 31ULL : 51ULL) + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-	if (v6)
-		return shared_ipv6_rule_send_ipv4(skb, pkt, 0);
-	return shared_ipv4_rule_send_ipv6(skb, pkt, 0);
-}
-
 static __always_inline int records_ip_rules(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
@@ -3344,51 +3258,44 @@ static __always_inline int records_ip_rules(struct __sk_buff *skb, struct packet
 	if (be8(&record->todo) == 3 || be8(&record->todo) == 19) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, pkt->prog + reason_address_family);
-		if (pkt->record_end != pkt->udp_end)
-			return fr_up(skb, pkt->prog + reason_more_data);
-		pkt->payload_len = pkt->record_end - (v6 ? 65 : 45);
+			return fr_punt(skb, pkt->prog + reason_address_family);
+		if (pkt->record_end != pkt->message_end)
+			return fr_punt(skb, pkt->prog + reason_more_data);
+		pkt->payload_len_2 = pkt->record_end - (v6 ? 65 : 45);
 		pkt->partial_2 = fr_partial(skb);
 		if (!(pkt->partial_2 == 0 ||
 		      pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 		      ((pkt->partial_2 >> 16) >= (v6 ? 65 : 45) &&
-		       (pkt->partial_2 & 0xffff) < (v6 ? 65ULL : 45ULL) + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
-		if (!v6) {
-			if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-				if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
-					return fr_unfit(skb, &pkt->p->hop_peer,
-							pkt->prog + reason_too_big);
-				return shared_ipv4_send_2(skb, pkt);
-			}
+		       (pkt->partial_2 & 0xffff) < (v6 ? 65ULL : 45ULL) + pkt->payload_len_2 - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (!v6 && fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len_2)))
+				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+			return shared_ipv4_send_2(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
-		if (v6) {
-			if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
-				if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
-					return fr_unfit(skb, &pkt->p->hop_peer,
-							pkt->prog + reason_too_big);
-				return shared_ipv6_send_2(skb, pkt);
-			}
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		if (v6 && !fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len_2)))
+				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+			return shared_ipv6_send_2(skb, pkt);
 		}
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 28ULL : 48ULL) + pkt->payload_len)))
+		if (unlikely(!fr_fits(&pkt->p->hop_peer,
+				      (v6 ? 28ULL : 48ULL) + pkt->payload_len_2)))
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 		if (v6)
 			return shared_ipv6_send_ip_2(skb, pkt);
-		return shared_ip_send_ipv6_2(skb, pkt);
+		return shared_ip_rule_send_ipv6_2(skb, pkt, 0, 1);
 	}
 
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
 	if (be8(&record->todo) == 4 || be8(&record->todo) == 20) {
-		if (v6) {
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, pkt->prog + reason_udp_checksum);
-		}
+		if (v6 && be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 		      (pkt->partial >> 16) >= (v6 ? 65 : 45)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (v6)
 			return shared_ipv6_rule_send(skb, pkt);
 		return shared_ipv4_send_3(skb, pkt);
@@ -3401,12 +3308,12 @@ static __always_inline int records_ip_rules(struct __sk_buff *skb, struct packet
 		      (partial >> 16) >= (v6 ? 65 : 45)) ||
 		    !(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		return shared_fan(skb, pkt, v6);
 	}
 
 	/* "?(h)s": { */
-	return fr_up(skb, pkt->prog + reason_no_rule);
+	return fr_punt(skb, pkt->prog + reason_no_rule);
 }
 
 static __always_inline int records_ipv4(struct __sk_buff *skb, struct packet *pkt)
@@ -3415,15 +3322,15 @@ static __always_inline int records_ipv4(struct __sk_buff *skb, struct packet *pk
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_record *record = pkt->data + 42;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->message_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* record: fields: [{name: "todo", bits: 8, is: >=16}, {name: "length", bits: 16, coun... */
-	why = check_record(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &pkt->record_end);
+	why = check_record(skb, pkt->data, pkt->data_end, pkt->message_end, 42, &pkt->record_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: p: by_source: ["udp.src"] */
 	struct key_by_source key __attribute__((aligned(8))) = {};
@@ -3436,26 +3343,26 @@ static __always_inline int records_ipv4(struct __sk_buff *skb, struct packet *pk
 
 	/* {match: "?(h).todo": 0 | 16, do: [_send]}, */
 	if (be8(&record->todo) == 0 || be8(&record->todo) == 16)
-		return records_ip_rule(skb, pkt, 0);
+		return shared_ip_rule(skb, pkt, 0);
 
 	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
 	if (be8(&record->todo) == 1 || be8(&record->todo) == 17) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, pkt->prog + reason_address_family);
-		pkt->payload_len = pkt->udp_end - 45;
+			return fr_punt(skb, pkt->prog + reason_address_family);
+		pkt->payload_len = pkt->message_end - 45;
 		pkt->partial_2 = fr_partial(skb);
 		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
 		      ((pkt->partial_2 >> 16) >= 45 &&
 		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 			return shared_ipv4_send(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 		return shared_ipv4_send_ipv6(skb, pkt);
@@ -3464,26 +3371,60 @@ static __always_inline int records_ipv4(struct __sk_buff *skb, struct packet *pk
 	/* {match: "?(h).todo": 2 | 18, do: [{push: {tag: {id: 0x010203}, before: h}}, _send]}, */
 	if (be8(&record->todo) == 2 || be8(&record->todo) == 18) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, pkt->prog + reason_address_family);
-		pkt->payload_len = pkt->udp_end - 45;
-		pkt->partial_5 = fr_partial(skb);
-		if (!(pkt->partial_5 == 0 || pkt->partial_5 == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial_5 >> 16) >= 45 &&
-		       (pkt->partial_5 & 0xffff) < 45ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_address_family);
+		pkt->payload_len_2 = pkt->message_end - 45;
+		pkt->partial_3 = fr_partial(skb);
+		if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial_3 >> 16) >= 45 &&
+		       (pkt->partial_3 & 0xffff) < 45ULL + pkt->payload_len_2 - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len_2)))
 				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 			return shared_ipv4_rule_send_3(skb, pkt, 0);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len_2)))
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-		return shared_ipv4_rule_send_ipv6_2(skb, pkt, 0);
+		return shared_ip_rule_send_ipv6_2(skb, pkt, 0, 0);
 	}
 
 	return records_ip_rules(skb, pkt, 0);
+}
+
+static __always_inline int records_ipv6_rule(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+
+	/* _send: {send: {from: "p.local", to: "p.peer"}} */
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_punt(skb, pkt->prog + reason_address_family);
+	if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 65))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv6_rule_ipv6_stays_send(skb, pkt);
+	}
+	pkt->payload_len_2 = pkt->message_end - 65;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= 65 &&
+	       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len_2 - 1)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 31ULL + pkt->payload_len_2)))
+		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+	return shared_ipv6_rule_send_ipv4(skb, pkt, 0);
 }
 
 static __always_inline int records_ipv6(struct __sk_buff *skb, struct packet *pkt)
@@ -3492,15 +3433,15 @@ static __always_inline int records_ipv6(struct __sk_buff *skb, struct packet *pk
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_record *record = pkt->data + 62;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->message_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* record: fields: [{name: "todo", bits: 8, is: >=16}, {name: "length", bits: 16, coun... */
-	why = check_record(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &pkt->record_end);
+	why = check_record(skb, pkt->data, pkt->data_end, pkt->message_end, 62, &pkt->record_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: p: by_source: ["udp.src"] */
 	struct key_by_source key __attribute__((aligned(8)));
@@ -3514,21 +3455,21 @@ static __always_inline int records_ipv6(struct __sk_buff *skb, struct packet *pk
 
 	/* {match: "?(h).todo": 0 | 16, do: [_send]}, */
 	if (be8(&record->todo) == 0 || be8(&record->todo) == 16)
-		return records_ip_rule(skb, pkt, 1);
+		return records_ipv6_rule(skb, pkt);
 
 	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
 	if (be8(&record->todo) == 1 || be8(&record->todo) == 17) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, pkt->prog + reason_address_family);
-		pkt->payload_len = pkt->udp_end - 65;
+			return fr_punt(skb, pkt->prog + reason_address_family);
+		pkt->payload_len = pkt->message_end - 65;
 		pkt->partial_2 = fr_partial(skb);
 		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
 		      ((pkt->partial_2 >> 16) >= 65 &&
 		       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
@@ -3542,21 +3483,21 @@ static __always_inline int records_ipv6(struct __sk_buff *skb, struct packet *pk
 	/* {match: "?(h).todo": 2 | 18, do: [{push: {tag: {id: 0x010203}, before: h}}, _send]}, */
 	if (be8(&record->todo) == 2 || be8(&record->todo) == 18) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, pkt->prog + reason_address_family);
-		pkt->payload_len = pkt->udp_end - 65;
-		pkt->partial_5 = fr_partial(skb);
-		if (!(pkt->partial_5 == 0 || pkt->partial_5 == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial_5 >> 16) >= 65 &&
-		       (pkt->partial_5 & 0xffff) < 65ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_address_family);
+		pkt->payload_len_2 = pkt->message_end - 65;
+		pkt->partial_3 = fr_partial(skb);
+		if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial_3 >> 16) >= 65 &&
+		       (pkt->partial_3 & 0xffff) < 65ULL + pkt->payload_len_2 - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len_2)))
 				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 			return shared_ipv6_rule_ipv6_stays_send_3(skb, pkt, 0);
 		}
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len_2)))
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 		return shared_ipv6_rule_send_ipv4_2(skb, pkt, 0);
 	}
@@ -3579,19 +3520,19 @@ SEC("tc") int prog_records(struct __sk_buff *skb)
 
 	/* "?(h)s": { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, PROG_RECORDS + reason_inactive);
+		return fr_punt(skb, PROG_RECORDS + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_RECORDS + why);
+		return fr_punt(skb, PROG_RECORDS + why);
 
 	/* stack: ["eth", "ip", "udp", h] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return records_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return records_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_RECORDS + reason_not_ip);
+	return fr_punt(skb, PROG_RECORDS + reason_not_ip);
 }
 
 /*
@@ -3746,19 +3687,19 @@ static __always_inline int both_ipv4_ipv4_stays(struct __sk_buff *skb, struct pa
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      ((pkt->partial >> 16) >= 48 &&
 		       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_peer, 37ULL + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 		return both_ipv4_ipv4_stays_send(skb, pkt, 0);
 	}
 	if (pkt->record_end_2 != pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_padding);
+		return fr_punt(skb, pkt->prog + reason_padding);
 	pkt->payload_len = pkt->message_end - 48;
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
 	      ((pkt->partial_2 >> 16) >= 48 &&
 	       (pkt->partial_2 & 0xffff) < 48ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_peer, 37ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 	return both_ipv4_ipv4_stays_send(skb, pkt, 1);
@@ -3999,19 +3940,19 @@ static __always_inline int both_ip(struct __sk_buff *skb, struct packet *pkt, co
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* record: fields: [{name: "todo", bits: 8, is: >=16}, {name: "length", bits: 16, coun... */
 	why = check_record_2(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 :
 			     42, &pkt->record_end_2);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* message: fields: [{name: "todo", bits: 8, is: <16}, {name: "length", bits: 16, coun... */
 	why = check_message(skb, pkt->data, pkt->data_end, pkt->record_end_2, v6 ? 65 :
 			    45, &pkt->message_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: p: by_source: ["udp.src"] */
 	struct key_by_source key __attribute__((aligned(8)));
@@ -4037,13 +3978,12 @@ static __always_inline int both_ip(struct __sk_buff *skb, struct packet *pkt, co
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (v6) {
 		if (!fr_is_v4(pkt->p->peer.addr))
 			return shared_ipv6_rule_ipv6_stays_2(skb, pkt, 1);
-	} else {
-		if (fr_is_v4(pkt->p->peer.addr))
-			return both_ipv4_ipv4_stays(skb, pkt);
+	} else if (fr_is_v4(pkt->p->peer.addr)) {
+		return both_ipv4_ipv4_stays(skb, pkt);
 	}
 	if (pkt->message_end == pkt->record_end_2) { /* no padding */
 		pkt->payload_len = pkt->udp_end - (v6 ? 68 : 48);
@@ -4051,9 +3991,9 @@ static __always_inline int both_ip(struct __sk_buff *skb, struct packet *pkt, co
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 		      ((pkt->partial >> 16) >= (v6 ? 68 : 48) &&
 		       (pkt->partial & 0xffff) < (v6 ? 68ULL : 48ULL) + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 		if (v6)
@@ -4061,15 +4001,15 @@ static __always_inline int both_ip(struct __sk_buff *skb, struct packet *pkt, co
 		return both_ipv4_send_ipv6(skb, pkt, 0);
 	}
 	if (pkt->record_end_2 != pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_padding);
+		return fr_punt(skb, pkt->prog + reason_padding);
 	pkt->payload_len = pkt->message_end - (v6 ? 68 : 48);
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      ((pkt->partial_2 >> 16) >= (v6 ? 68 : 48) &&
 	       (pkt->partial_2 & 0xffff) < (v6 ? 68ULL : 48ULL) + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 	if (v6)
@@ -4092,17 +4032,17 @@ SEC("tc") int prog_both(struct __sk_buff *skb)
 
 	/* both: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, PROG_BOTH + reason_inactive);
+		return fr_punt(skb, PROG_BOTH + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_BOTH + why);
+		return fr_punt(skb, PROG_BOTH + why);
 
 	/* stack: ["eth", "ip", "udp", "record", "message"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return both_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return both_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_BOTH + reason_not_ip);
+	return fr_punt(skb, PROG_BOTH + reason_not_ip);
 }

@@ -379,11 +379,11 @@ static __always_inline int gate_ip(struct __sk_buff *skb, struct packet *pkt, co
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* when: "udp.dst_port < 16384" */
 	if (be16(&udp->dst_port) >= 0x4000)
-		return fr_up(skb, reason_no_match);
+		return fr_punt(skb, reason_no_match);
 
 	/* lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.... */
 	struct val_blocked *b;
@@ -408,29 +408,27 @@ static __always_inline int gate_ip(struct __sk_buff *skb, struct packet *pkt, co
 	struct val_recent *r;
 	{
 		struct key_recent key __attribute__((aligned(8))) = {};
-		if (v6) {
+		if (v6)
 			fr_put_v6(key.addr, ipv6->src, 0);
-		} else {
+		else
 			fr_put_v4(key.addr, ld32(ipv4->src));
-		}
 		key.port = be16(&udp->src_port);
 		enum fr_found found = find_recent(&key, pkt->lease, 8, &r);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_changing);
+			return fr_punt(skb, reason_changing);
 		if (found == FR_MISSING)
 			r = NULL;
 	}
 	struct val_rates *rate;
 	{
 		struct key_rates key __attribute__((aligned(8))) = {};
-		if (v6) {
+		if (v6)
 			fr_put_v6(key.addr, ipv6->src, 0);
-		} else {
+		else
 			fr_put_v4(key.addr, ld32(ipv4->src));
-		}
 		enum fr_found found = find_rates(&key, pkt->lease, 16, &rate);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_changing);
+			return fr_punt(skb, reason_changing);
 		if (found == FR_MISSING)
 			rate = NULL;
 	}
@@ -478,17 +476,17 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 	/* programs: gate: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return gate_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return gate_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

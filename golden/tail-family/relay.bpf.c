@@ -428,7 +428,7 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, struct packe
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
@@ -521,32 +521,32 @@ static __always_inline int forward_ipv4_address_family(struct __sk_buff *skb, st
 
 	/* {do: [{send: {from: "p.local", to: "p.peer"}}]}, */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      (pkt->partial >> 16) >= 42))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_peer, skb->gso_size ? skb->gso_size + 28 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 		return forward_ipv4_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 	pkt->payload_len = pkt->udp_end - 42;
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 	      ((pkt->partial >> 16) >= 42 &&
 	       (pkt->partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+		return fr_punt(skb, reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 	return forward_ipv4_send_ipv6(skb, pkt);
@@ -561,7 +561,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pk
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: p: by_client: ["udp.src", "udp.dst"] */
 	struct key_by_client key __attribute__((aligned(8))) = {};
@@ -575,14 +575,14 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pk
 	/* {match: "udp.dst_port": 7001, do: [{push: short: id: 1}, {send: {from: "p.local", t... */
 	if (be16(&udp->dst_port) == 0x1b59) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, reason_address_family);
+			return fr_punt(skb, reason_address_family);
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		pkt->payload_len = pkt->udp_end - 42;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 		      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		const __u32 headers_len = 42, udp_checksum_at = 40;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
@@ -602,7 +602,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pk
 					       eth_type_to_ecn, ipv4_ttl_protocol, 0, 0, 0, 0);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
+			return fr_punt(skb, reason_udp_checksum);
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
 		return forward_send_ip(skb, pkt, headers_len, FR_TO_IPV6, udp_csum, 0, 0, 0,
@@ -613,14 +613,14 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pk
 	/* {match: "udp.dst_port": 7002, do: [{push: long: {id: 1, a: 2, b: 3, c: 4}}, {send: ... */
 	if (be16(&udp->dst_port) == 0x1b5a) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, reason_address_family);
+			return fr_punt(skb, reason_address_family);
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		pkt->payload_len = pkt->udp_end - 42;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 		      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		const __u32 headers_len = 42, udp_checksum_at = 40;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
@@ -640,7 +640,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pk
 						 eth_type_to_ecn, ipv4_ttl_protocol, 0, 0, 0, 0);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
+			return fr_punt(skb, reason_udp_checksum);
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
 		return forward_send_ip_2(skb, pkt, headers_len, FR_TO_IPV6, udp_csum, 0, 0, 0,
@@ -705,7 +705,7 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, struct packe
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
@@ -803,34 +803,34 @@ static __always_inline int forward_ipv6_address_family(struct __sk_buff *skb, st
 
 	/* {do: [{send: {from: "p.local", to: "p.peer"}}]}, */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      (pkt->partial >> 16) >= 62))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
+			return fr_punt(skb, reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_peer, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 		return forward_ipv6_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 	pkt->payload_len = pkt->udp_end - 62;
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 	      ((pkt->partial >> 16) >= 62 &&
 	       (pkt->partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+		return fr_punt(skb, reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
 	return forward_ipv6_send_ipv4(skb, pkt);
@@ -845,7 +845,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pk
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: p: by_client: ["udp.src", "udp.dst"] */
 	struct key_by_client key __attribute__((aligned(8)));
@@ -859,16 +859,16 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pk
 	/* {match: "udp.dst_port": 7001, do: [{push: short: id: 1}, {send: {from: "p.local", t... */
 	if (be16(&udp->dst_port) == 0x1b59) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, reason_address_family);
+			return fr_punt(skb, reason_address_family);
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		pkt->payload_len = pkt->udp_end - 62;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 		      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
+			return fr_punt(skb, reason_udp_checksum);
 		const __u32 headers_len = 62, udp_checksum_at = 60;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
@@ -899,16 +899,16 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pk
 	/* {match: "udp.dst_port": 7002, do: [{push: long: {id: 1, a: 2, b: 3, c: 4}}, {send: ... */
 	if (be16(&udp->dst_port) == 0x1b5a) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_up(skb, reason_address_family);
+			return fr_punt(skb, reason_address_family);
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		pkt->payload_len = pkt->udp_end - 62;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 		      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
+			return fr_punt(skb, reason_udp_checksum);
 		const __u32 headers_len = 62, udp_checksum_at = 60;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
@@ -953,17 +953,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 	/* programs: forward: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return forward_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return forward_ipv6(skb, &pkt);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

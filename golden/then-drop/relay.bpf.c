@@ -368,10 +368,9 @@ static __always_inline long reflect_turn(__u32 i, struct fan *fan, const int sec
 				return fr_decline(r->receiver, skb->len, reason_address_family);
 			if (be16(&saved_udp->checksum) == 0)
 				return fr_decline(r->receiver, skb->len, reason_udp_checksum);
-		} else {
-			if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
-			    !fr_is_v4(r->remote.addr))
-				return fr_decline(r->receiver, skb->len, reason_address_family);
+		} else if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+			   !fr_is_v4(r->remote.addr)) {
+			return fr_decline(r->receiver, skb->len, reason_address_family);
 		}
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
@@ -405,23 +404,22 @@ static __always_inline int reflect_fan(struct __sk_buff *skb, struct packet *pkt
 	/* do: [{fan_out: { */
 	struct group_listeners key __attribute__((aligned(8))) = {};
 	struct list_listeners *list;
-	if (v6) {
+	if (v6)
 		fr_put_v6(key.from, ipv6->src, 0);
-	} else {
+	else
 		fr_put_v4(key.from, ld32(ipv4->src));
-	}
 	key.port = be16(&udp->dst_port);
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, reason_no_listeners);
+		return fr_punt(skb, reason_no_listeners);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, v6 ? 62 : 42);
 	if (!front)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -444,7 +442,7 @@ static __always_inline int reflect_fan(struct __sk_buff *skb, struct packet *pkt
 					    FR_SUM_ABSENT;
 	}
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	if (v6) {
 		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 			((__u64)fr_add64(ld64(saved_ipv6->src)) +
@@ -508,14 +506,14 @@ static __always_inline int reflect_ip(struct __sk_buff *skb, struct packet *pkt,
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= (v6 ? 62 : 42)) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	return reflect_fan(skb, pkt, v6);
 }
 
@@ -532,17 +530,17 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 
 	/* programs: reflect: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return reflect_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return reflect_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -228,12 +228,12 @@ static __always_inline int open_ipv4(struct __sk_buff *skb, struct packet *pkt)
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* sealed: { */
 	why = check_sealed(skb, pkt->data, pkt->data_end, udp_end, 42, &sealed_payload_end, 0);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* do: [{count: {counter: "bytes", by: "len(sealed.payload)"}}, "pass"] */
 	fr_named_add(0, sealed_payload_end - 48);
@@ -255,12 +255,12 @@ static __always_inline int open_ipv6(struct __sk_buff *skb, struct packet *pkt)
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* sealed: { */
 	why = check_sealed(skb, pkt->data, pkt->data_end, udp_end, 62, &sealed_payload_end, 1);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* do: [{count: {counter: "bytes", by: "len(sealed.payload)"}}, "pass"] */
 	fr_named_add(0, sealed_payload_end - 68);
@@ -282,19 +282,19 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 
 	/* open: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_OPEN + reason_inactive);
+		return fr_punt(skb, PROG_OPEN + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_OPEN + why);
+		return fr_punt(skb, PROG_OPEN + why);
 
 	/* stack: ["eth", "ip", "udp", "sealed"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return open_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return open_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_OPEN + reason_not_ip);
+	return fr_punt(skb, PROG_OPEN + reason_not_ip);
 }
 
 /*
@@ -334,12 +334,12 @@ static __always_inline int echo_ipv4(struct __sk_buff *skb, struct packet *pkt)
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* ping: { */
 	why = check_ping(skb, pkt->data, pkt->data_end, udp_end, 42);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* do: [{count: "pings"}, "pass"] */
 	fr_named_add(1, 1);
@@ -361,12 +361,12 @@ static __always_inline int echo_ipv6(struct __sk_buff *skb, struct packet *pkt)
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* ping: { */
 	why = check_ping(skb, pkt->data, pkt->data_end, udp_end, 62);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* do: [{count: "pings"}, "pass"] */
 	fr_named_add(1, 1);
@@ -388,17 +388,17 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 
 	/* echo: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_ECHO + reason_inactive);
+		return fr_punt(skb, PROG_ECHO + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_ECHO + why);
+		return fr_punt(skb, PROG_ECHO + why);
 
 	/* stack: ["eth", "ip", "udp", "ping"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return echo_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return echo_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_ECHO + reason_not_ip);
+	return fr_punt(skb, PROG_ECHO + reason_not_ip);
 }

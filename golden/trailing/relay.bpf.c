@@ -337,7 +337,7 @@ static __always_inline int echo_ipv6_send(struct __sk_buff *skb, struct packet *
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
@@ -399,7 +399,7 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb, struct packet *
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
@@ -458,23 +458,21 @@ static __always_inline int echo_ip(struct __sk_buff *skb, struct packet *pkt, co
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* {match: "udp.dst_port": 7, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
 	if (be16(&udp->dst_port) == 7) {
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 		      (pkt->partial >> 16) >= (v6 ? 62 : 42)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
-		if (v6) {
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, pkt->prog + reason_udp_checksum);
-		}
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (v6 && be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		__builtin_memset(fib, 0, sizeof(*fib));
 		fib->family = v6 ? AF_INET6 : AF_INET;
 		if (v6) {
@@ -493,25 +491,22 @@ static __always_inline int echo_ip(struct __sk_buff *skb, struct packet *pkt, co
 		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
 		if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
 			     pkt->ip_end - 14, hop))
-			return fr_up(skb, pkt->prog + reason_too_big);
+			return fr_punt(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_usable(hop)))
-			return fr_up(skb,
-				     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-						 pkt->prog + reason_unreachable));
+			return fr_punt(skb,
+				       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+						   pkt->prog + reason_unreachable));
 		if (v6)
 			return echo_ipv6_send(skb, pkt, hop, fib);
 		return echo_ipv4_send(skb, pkt, hop, fib);
 	}
 
 	/* {match: "udp.dst_port": 8, do: [{mark: priority: 6}, "pass"]}, */
-	if (be16(&udp->dst_port) == 8) {
-		if (v6)
-			return echo_ip_send_2(skb, pkt);
+	if (be16(&udp->dst_port) == 8)
 		return echo_ip_send_2(skb, pkt);
-	}
 
 	/* echo: { */
-	return fr_up(skb, pkt->prog + reason_no_rule);
+	return fr_punt(skb, pkt->prog + reason_no_rule);
 }
 
 SEC("tc") int prog_echo(struct __sk_buff *skb)
@@ -529,19 +524,19 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 
 	/* echo: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_ECHO + reason_inactive);
+		return fr_punt(skb, PROG_ECHO + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_ECHO + why);
+		return fr_punt(skb, PROG_ECHO + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return echo_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return echo_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_ECHO + reason_not_ip);
+	return fr_punt(skb, PROG_ECHO + reason_not_ip);
 }
 
 /*
@@ -632,7 +627,7 @@ static __always_inline int route_ip_send(struct __sk_buff *skb, struct packet *p
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + (v6 ? 22 : 26) > (void *)(long)skb->data_end))
@@ -671,15 +666,14 @@ static __always_inline int route_ip(struct __sk_buff *skb, struct packet *pkt, c
 	else
 		why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: r: routes: ["ip.dst"] */
 	struct key_routes key __attribute__((aligned(8))) = {};
-	if (v6) {
+	if (v6)
 		fr_put_v6(key.dst, ipv6->dst, 0);
-	} else {
+	else
 		fr_put_v4(key.dst, ld32(ipv4->dst));
-	}
 	enum fr_found found = find_routes(&key, pkt->lease, 0, &pkt->r);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, pkt->prog + reason_no_routes,
@@ -687,16 +681,16 @@ static __always_inline int route_ip(struct __sk_buff *skb, struct packet *pkt, c
 	if (v6) {
 		/* do: [{send: via: "r.hop"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, pkt->prog + reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 	} else {
 		/* do: [{send: via: "r.hop"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, pkt->prog + reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 	}
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r->hop.hop, skb->gso_size ? skb->gso_size + (v6 ? 40 : 20) :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->r->hop.hop, pkt->prog + reason_too_big);
@@ -718,19 +712,19 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 	/* route: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_ROUTE + reason_inactive);
+		return fr_punt(skb, PROG_ROUTE + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_ROUTE + why);
+		return fr_punt(skb, PROG_ROUTE + why);
 
 	/* stack: ["eth", "ip"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return route_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return route_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_ROUTE + reason_not_ip);
+	return fr_punt(skb, PROG_ROUTE + reason_not_ip);
 }
 
 /*
@@ -885,22 +879,21 @@ static __always_inline int spread_fan(struct __sk_buff *skb, struct packet *pkt,
 	/* do: [{fan_out: { */
 	struct group_listeners key __attribute__((aligned(8))) = {};
 	struct list_listeners *list;
-	if (v6) {
+	if (v6)
 		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 0);
-	} else {
+	else
 		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
-	}
 	list = list_of_listeners(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_listeners);
+		return fr_punt(skb, pkt->prog + reason_no_listeners);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, v6 ? 62 : 42);
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -923,7 +916,7 @@ static __always_inline int spread_fan(struct __sk_buff *skb, struct packet *pkt,
 					    FR_SUM_ABSENT;
 	}
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	if (v6) {
 		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 			((__u64)fr_add64(ld64(saved_ipv6->src)) +
@@ -989,14 +982,14 @@ static __always_inline int spread_ip(struct __sk_buff *skb, struct packet *pkt, 
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= (v6 ? 62 : 42)) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	return spread_fan(skb, pkt, v6);
 }
 
@@ -1015,17 +1008,17 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 	/* spread: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_SPREAD + reason_inactive);
+		return fr_punt(skb, PROG_SPREAD + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_SPREAD + why);
+		return fr_punt(skb, PROG_SPREAD + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return spread_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return spread_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_SPREAD + reason_not_ip);
+	return fr_punt(skb, PROG_SPREAD + reason_not_ip);
 }

@@ -384,9 +384,8 @@ static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, voi
 	if (second) {
 		if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > outer_end)
 			return reason_truncated;
-	} else {
-		if ((void *)(ipv6 + 1) > data_end)
-			return reason_truncated;
+	} else if ((void *)(ipv6 + 1) > data_end) {
+		return reason_truncated;
 	}
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return reason_ipv6_version;
@@ -499,13 +498,14 @@ static __always_inline __u32 check_ipv6_3(struct __sk_buff *skb, void *data, voi
 static __always_inline int leave_ip_ipv4_send(struct __sk_buff *skb, struct packet *pkt,
 					      const int to_v6)
 {
+	const int is_leave_fou = pkt->prog == PROG_LEAVE_FOU;
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_ipv4_any *ipv4_any = pkt->data +
-		(pkt->prog == PROG_LEAVE_FOU ? (to_v6 ? 62 : 42) : to_v6 ? 54 : 34);
+		(is_leave_fou ? (to_v6 ? 62 : 42) : to_v6 ? 54 : 34);
 	__u32 len = skb->len;
-	const __u32 headers_len = pkt->prog == PROG_LEAVE_FOU ? (to_v6 ? 62 : 42) : to_v6 ? 54 :
+	const __u32 headers_len = is_leave_fou ? (to_v6 ? 62 : 42) : to_v6 ? 54 :
 		34, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
@@ -539,7 +539,7 @@ static __always_inline int leave_ip_ipv4_send(struct __sk_buff *skb, struct pack
 	int err = fr_resize(skb, headers_len, new_headers_len,
 			    pkt->payload_len +
 			    (pkt->inner_options_end -
-			     (pkt->prog == PROG_LEAVE_FOU ? (to_v6 ? 62 : 42) : to_v6 ? 54 : 34)),
+			     (is_leave_fou ? (to_v6 ? 62 : 42) : to_v6 ? 54 : 34)),
 			    to_v6 ? FR_TO_IPV4 : 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
@@ -558,7 +558,7 @@ static __always_inline int leave_ip_ipv4_send(struct __sk_buff *skb, struct pack
 	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
-	if (pkt->prog == PROG_LEAVE_FOU) {
+	if (is_leave_fou) {
 		/*
 		 * What a device has verified may have been the checksum of a header that has gone.
 		 */
@@ -572,40 +572,39 @@ static __always_inline int leave_ip_ipv4_send(struct __sk_buff *skb, struct pack
 static __always_inline int leave_ip_ipv4_any(struct __sk_buff *skb, struct packet *pkt,
 					     const int v6)
 {
+	const int is_leave_fou = pkt->prog == PROG_LEAVE_FOU;
 	void *at_inner_options_end;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
-	struct hdr_ipv4_any *ipv4_any = pkt->data +
-		(pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 : 34);
+	struct hdr_ipv4_any *ipv4_any = pkt->data + (is_leave_fou ? (v6 ? 62 : 42) : v6 ? 54 : 34);
 	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, pkt->outer_end,
-				   pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 :
+				   is_leave_fou ? (v6 ? 62 : 42) : v6 ? 54 :
 				   34, &pkt->inner_options_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
 	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->inner_options_end > pkt->outer_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end -
-	    (pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 : 34))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
-	__u64 inner_end = (pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62ULL : 42ULL) : v6 ? 54ULL :
-			   34ULL) + be16(&ipv4_any->total_length);
+	    (is_leave_fou ? (v6 ? 62 : 42) : v6 ? 54 : 34))
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_ihl);
+	__u64 inner_end = (is_leave_fou ? (v6 ? 62ULL : 42ULL) : v6 ? 54ULL : 34ULL) +
+		be16(&ipv4_any->total_length);
 	if (be16(&ipv4_any->total_length) < pkt->inner_options_end -
-	    (pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 : 34) ||
-	    inner_end > pkt->outer_end)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 :
+	    (is_leave_fou ? (v6 ? 62 : 42) : v6 ? 54 : 34) || inner_end > pkt->outer_end)
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, is_leave_fou ? (v6 ? 62 : 42) : v6 ? 54 :
 				34, pkt->inner_options_end -
-				(pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 : 34))))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
-	if (pkt->prog == PROG_LEAVE_FOU) {
+				(is_leave_fou ? (v6 ? 62 : 42) : v6 ? 54 : 34))))
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_checksum);
+	if (is_leave_fou) {
 		/* when: "udp.dst_port == 5555" */
 		if (be16(&udp->dst_port) != 0x15b3)
-			return fr_up(skb, pkt->prog + reason_no_match);
+			return fr_punt(skb, pkt->prog + reason_no_match);
 	}
 	if (v6) {
 		/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
@@ -621,8 +620,8 @@ static __always_inline int leave_ip_ipv4_any(struct __sk_buff *skb, struct packe
 	/* {do: [{set: "inner.ecn": combined}, {pop: "outer"}, "pass"]}, */
 	/* {do: [{set: "inner.ecn": combined}, {pop: "udp"}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
-	if (pkt->prog == PROG_LEAVE_FOU) {
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
+	if (is_leave_fou) {
 		if (v6) {
 			if (be16(&udp->checksum) == 0 ||
 			    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -631,14 +630,13 @@ static __always_inline int leave_ip_ipv4_any(struct __sk_buff *skb, struct packe
 				       ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 				       bpf_htons(be16(&udp->length)) +
 				       fr_sum_whole(skb, 54, pkt->outer_end - 54, fr_partial(skb))))
-				return fr_up(skb, pkt->prog + reason_udp_checksum);
-		} else {
-			if (!(be16(&udp->checksum) == 0 ||
-			      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
-					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
-					fr_sum_whole(skb, 34, pkt->outer_end - 34,
-						     fr_partial(skb)))))
-				return fr_up(skb, pkt->prog + reason_udp_checksum);
+				return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		} else if (!(be16(&udp->checksum) == 0 ||
+			     fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+				       bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
+				       fr_sum_whole(skb, 34, pkt->outer_end - 34,
+						    fr_partial(skb))))) {
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		}
 	}
 	pkt->payload_len = inner_end - pkt->inner_options_end;
@@ -646,27 +644,29 @@ static __always_inline int leave_ip_ipv4_any(struct __sk_buff *skb, struct packe
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->inner_options_end &&
 	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	return leave_ip_ipv4_send(skb, pkt, v6);
 }
 
 static __always_inline int leave_ip_ipv6_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
 						   const int v6)
 {
+	const int is_leave_fou = pkt->prog == PROG_LEAVE_FOU;
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6_2 = pkt->data +
-		(pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 : 34);
+	struct hdr_ipv6 *ipv6 = pkt->data + (v6 ? 14 : is_leave_fou ? 42 : 34);
+	struct hdr_ipv6 *ipv6_2 = 0;
+
+	if (v6)
+		ipv6_2 = pkt->data + (is_leave_fou ? 62 : 54);
 	__u32 len = skb->len;
-	const __u32 headers_len = pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 :
+	const __u32 headers_len = is_leave_fou ? (v6 ? 62 : 42) : v6 ? 54 :
 		34, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label;
-
 	if (v6)
 		ipv6_version_to_flow_label =
 			bpf_htonl(0x60000000ULL |
@@ -682,14 +682,14 @@ static __always_inline int leave_ip_ipv6_send_ipv6(struct __sk_buff *skb, struct
 	else
 		ipv6_version_to_flow_label =
 			bpf_htonl(0x60000000ULL |
-				  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
-				  ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ?
-				    0ULL : (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
+				    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
 				    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
-				     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-				    1ULL : (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) <<
-				   20) | (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
-					   be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
+				     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
+				    1ULL : (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+				  (((be16(ipv6->version_to_flow_label + 1) << 8) |
+				    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, v6 ? 0 :
 			    FR_TO_IPV6, &pkt->data);
@@ -709,7 +709,7 @@ static __always_inline int leave_ip_ipv6_send_ipv6(struct __sk_buff *skb, struct
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
-	if (pkt->prog == PROG_LEAVE_FOU) {
+	if (is_leave_fou) {
 		/*
 		 * What a device has verified may have been the checksum of a header that has gone.
 		 */
@@ -722,22 +722,21 @@ static __always_inline int leave_ip_ipv6_send_ipv6(struct __sk_buff *skb, struct
 
 static __always_inline int leave_ip_ipv6_2(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
+	const int is_leave_fou = pkt->prog == PROG_LEAVE_FOU;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
-	struct hdr_ipv6 *ipv6_2 = pkt->data +
-		(pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 : 34);
+	struct hdr_ipv6 *ipv6_2 = pkt->data + (is_leave_fou ? (v6 ? 62 : 42) : v6 ? 54 : 34);
 	__u64 inner_end;
-	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end,
-				 pkt->prog == PROG_LEAVE_FOU ? (v6 ? 62 : 42) : v6 ? 54 :
-				 34, &inner_end, pkt->outer_end, 1);
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, is_leave_fou ? (v6 ? 62 : 42) :
+				 v6 ? 54 : 34, &inner_end, pkt->outer_end, 1);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
-	if (pkt->prog == PROG_LEAVE_FOU) {
+		return fr_punt(skb, pkt->prog + why);
+	if (is_leave_fou) {
 		/* when: "udp.dst_port == 5555" */
 		if (be16(&udp->dst_port) != 0x15b3)
-			return fr_up(skb, pkt->prog + reason_no_match);
+			return fr_punt(skb, pkt->prog + reason_no_match);
 	}
 	if (v6) {
 		/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
@@ -754,8 +753,8 @@ static __always_inline int leave_ip_ipv6_2(struct __sk_buff *skb, struct packet 
 	/* {do: [{set: "inner.ecn": combined}, {pop: "outer"}, "pass"]}, */
 	/* {do: [{set: "inner.ecn": combined}, {pop: "udp"}, {pop: "outer"}, "pass"]}, */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
-	if (pkt->prog == PROG_LEAVE_FOU) {
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
+	if (is_leave_fou) {
 		if (v6) {
 			if (be16(&udp->checksum) == 0 ||
 			    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -764,24 +763,22 @@ static __always_inline int leave_ip_ipv6_2(struct __sk_buff *skb, struct packet 
 				       ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 				       bpf_htons(be16(&udp->length)) +
 				       fr_sum_whole(skb, 54, pkt->outer_end - 54, fr_partial(skb))))
-				return fr_up(skb, pkt->prog + reason_udp_checksum);
-		} else {
-			if (!(be16(&udp->checksum) == 0 ||
-			      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
-					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
-					fr_sum_whole(skb, 34, pkt->outer_end - 34,
-						     fr_partial(skb)))))
-				return fr_up(skb, pkt->prog + reason_udp_checksum);
+				return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		} else if (!(be16(&udp->checksum) == 0 ||
+			     fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+				       bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
+				       fr_sum_whole(skb, 34, pkt->outer_end - 34,
+						    fr_partial(skb))))) {
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		}
 	}
-	pkt->payload_len = inner_end -
-		(pkt->prog == PROG_LEAVE_FOU ? (v6 ? 102 : 82) : v6 ? 94 : 74);
+	pkt->payload_len = inner_end - (is_leave_fou ? (v6 ? 102 : 82) : v6 ? 94 : 74);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= (pkt->prog == PROG_LEAVE_FOU ? (v6 ? 102 : 82) : v6 ? 94 : 74) &&
-	       (partial & 0xffff) < (pkt->prog == PROG_LEAVE_FOU ? (v6 ? 102ULL : 82ULL) :
-				     v6 ? 94ULL : 74ULL) + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	      ((partial >> 16) >= (is_leave_fou ? (v6 ? 102 : 82) : v6 ? 94 : 74) &&
+	       (partial & 0xffff) < (is_leave_fou ? (v6 ? 102ULL : 82ULL) : v6 ? 94ULL : 74ULL) +
+	       pkt->payload_len - 1)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	return leave_ip_ipv6_send_ipv6(skb, pkt, v6);
 }
 
@@ -913,25 +910,25 @@ static __always_inline int leave_vxlan_ip_ipv4_any(struct __sk_buff *skb, struct
 				   64, &pkt->inner_options_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	at_inner_options_end = fr_pin(pkt->data +
 				      fr_bound(pkt->inner_options_end, v6 ? 0xff : 0x7f));
 	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->inner_options_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - (v6 ? 84 : 64))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_ihl);
 	__u64 inner_end = (v6 ? 84ULL : 64ULL) + be16(&ipv4_any->total_length);
 	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - (v6 ? 84 : 64) ||
 	    inner_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, v6 ? 84 : 64, pkt->inner_options_end - (v6 ? 84 : 64))))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_checksum);
 
 	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
@@ -955,7 +952,7 @@ static __always_inline int leave_vxlan_ip_ipv4_any(struct __sk_buff *skb, struct
 			       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			       bpf_htons(be16(&udp->length)) +
 			       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	} else {
 		/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 		if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
@@ -966,40 +963,38 @@ static __always_inline int leave_vxlan_ip_ipv4_any(struct __sk_buff *skb, struct
 		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	}
 
 	/* {send: via: "route"}, */
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, pkt->prog + reason_hop_limit);
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	pkt->payload_len = inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->inner_options_end &&
 	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET;
 	fib->src[0] = ld32(ipv4_any->src);
 	fib->dst[0] = ld32(ipv4_any->dst);
 	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len - (v6 ? 84 : 64)), hop))
-		return fr_up(skb, pkt->prog + reason_too_big);
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-					 pkt->prog + reason_unreachable));
+		return fr_punt(skb,
+			       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					   pkt->prog + reason_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
-	if (v6)
-		return leave_vxlan_ip_ipv4_send(skb, pkt, hop, fib, 1);
-	return leave_vxlan_ip_ipv4_send(skb, pkt, hop, fib, 0);
+	return leave_vxlan_ip_ipv4_send(skb, pkt, hop, fib, v6);
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1107,7 +1102,7 @@ static __always_inline int leave_vxlan_ip_ipv6(struct __sk_buff *skb, struct pac
 			       64, &inner_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
@@ -1131,7 +1126,7 @@ static __always_inline int leave_vxlan_ip_ipv6(struct __sk_buff *skb, struct pac
 			       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			       bpf_htons(be16(&udp->length)) +
 			       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	} else {
 		/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 		if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
@@ -1143,24 +1138,24 @@ static __always_inline int leave_vxlan_ip_ipv6(struct __sk_buff *skb, struct pac
 		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	}
 
 	/* {send: via: "route"}, */
 	if (be8(&ipv6_2->hop_limit) <= 1)
-		return fr_up(skb, pkt->prog + reason_hop_limit);
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	if (!fr_unicast(ipv6_2->src))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast(ipv6_2->dst))
-		return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast(ipv6_2->dst))
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	pkt->payload_len = inner_end - (v6 ? 124 : 104);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= (v6 ? 124 : 104) &&
 	       (partial & 0xffff) < (v6 ? 124ULL : 104ULL) + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET6;
 	fib->src[0] = ld32(ipv6_2->src);
@@ -1172,17 +1167,15 @@ static __always_inline int leave_vxlan_ip_ipv6(struct __sk_buff *skb, struct pac
 	fib->dst[2] = ld32(ipv6_2->dst + 8);
 	fib->dst[3] = ld32(ipv6_2->dst + 12);
 	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
-		return fr_up(skb, pkt->prog + reason_too_big);
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-					 pkt->prog + reason_unreachable));
+		return fr_punt(skb,
+			       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					   pkt->prog + reason_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
-	if (v6)
-		return leave_vxlan_ip_ipv6_send_ipv6(skb, pkt, hop, fib, 1);
-	return leave_vxlan_ip_ipv6_send_ipv6(skb, pkt, hop, fib, 0);
+	return leave_vxlan_ip_ipv6_send_ipv6(skb, pkt, hop, fib, v6);
 }
 
 static __always_inline int leave_vxlan_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
@@ -1198,21 +1191,21 @@ static __always_inline int leave_vxlan_ip(struct __sk_buff *skb, struct packet *
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* vxlan: { */
 	why = check_vxlan(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 : 42);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	if ((void *)(eth + 1) > pkt->data_end || (v6 ? 84ULL : 64ULL) > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return leave_vxlan_ip_ipv4_any(skb, pkt, v6);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return leave_vxlan_ip_ipv6(skb, pkt, v6);
-	return fr_up(skb, pkt->prog + reason_not_inner);
+	return fr_punt(skb, pkt->prog + reason_not_inner);
 }
 
 SEC("tc") int prog_leave_vxlan(struct __sk_buff *skb)
@@ -1230,19 +1223,19 @@ SEC("tc") int prog_leave_vxlan(struct __sk_buff *skb)
 
 	/* (name): { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_LEAVE_VXLAN + reason_inactive);
+		return fr_punt(skb, PROG_LEAVE_VXLAN + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_LEAVE_VXLAN + why);
+		return fr_punt(skb, PROG_LEAVE_VXLAN + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return leave_vxlan_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return leave_vxlan_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_LEAVE_VXLAN + reason_not_outer);
+	return fr_punt(skb, PROG_LEAVE_VXLAN + reason_not_outer);
 }
 
 /*
@@ -1304,7 +1297,7 @@ static __always_inline __u32 check_geneve(struct __sk_buff *skb, void *data, voi
 
 static __always_inline int leave_geneve_ip_ip_send(struct __sk_buff *skb, struct packet *pkt,
 						   struct fr_hop *hop, struct bpf_fib_lookup *fib,
-						   const int to_v6, const int to_v6_2)
+						   const int to_v6, const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -1317,17 +1310,18 @@ static __always_inline int leave_geneve_ip_ip_send(struct __sk_buff *skb, struct
 	__be32 ipv6_version_to_flow_label = 0;
 	__be16 ipv6_next_header_hop_limit = 0;
 
-	if (to_v6_2) {
+	if (v6) {
 		ipv6_version_to_flow_label =
 			bpf_htonl(0x60000000ULL |
 				  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
 				  ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ?
-				    0ULL : (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
-				    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
-				     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-				    1ULL : (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) <<
-				   20) | (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
-					   be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
+				    0ULL : ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ?
+				    3ULL : (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) ==
+					    1 && ((be8(ipv6_2->version_to_flow_label + 1) >> 4) &
+						  3) == 2) ? 1ULL :
+				    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
+				  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
+				    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
 		ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6_2->next_header) << 8) |
 						       (be8(&ipv6_2->hop_limit) - 1));
 	} else {
@@ -1362,25 +1356,20 @@ static __always_inline int leave_geneve_ip_ip_send(struct __sk_buff *skb, struct
 
 	int err = fr_move(skb, pkt->geneve_options_end + 14, 14,
 			  pkt->payload_len +
-			  (to_v6_2 ? 40 : pkt->inner_options_end - (pkt->geneve_options_end + 14)),
-			  to_v6_2 ? FR_TO_IPV6 : to_v6 ? FR_TO_IPV4 : 0);
+			  (v6 ? 40 : pkt->inner_options_end - (pkt->geneve_options_end + 14)),
+			  v6 ? 0 : to_v6 ? FR_TO_IPV4 : 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + (to_v6_2 ? 22 : 26) > (void *)(long)skb->data_end))
+	if (unlikely(pkt->data + (v6 ? 22 : 26) > (void *)(long)skb->data_end))
 		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (to_v6_2) {
-			if ((-20 - (__s32)pkt->geneve_options_end) & 1)
-				csum = fr_complete_shifted(csum);
-		} else {
-			if (((to_v6 ? 20 : 0) - (__s32)pkt->geneve_options_end) & 1)
-				csum = fr_complete_shifted(csum);
-		}
-		csum = fr_complete_without(skb, csum, ETH_HLEN, to_v6_2 ? 8 : 12);
+		if (((v6 ? 0 : to_v6 ? 20 : 0) - (__s32)pkt->geneve_options_end) & 1)
+			csum = fr_complete_shifted(csum);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, v6 ? 8 : 12);
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
@@ -1389,8 +1378,8 @@ static __always_inline int leave_geneve_ip_ip_send(struct __sk_buff *skb, struct
 	if (direct)
 		fr_link(pkt->data, hop);
 
-	st16(&new_eth->type, bpf_htons(to_v6_2 ? 0x86dd : 0x800));
-	if (to_v6_2) {
+	st16(&new_eth->type, bpf_htons(v6 ? 0x86dd : 0x800));
+	if (v6) {
 		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 		st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	} else {
@@ -1398,7 +1387,7 @@ static __always_inline int leave_geneve_ip_ip_send(struct __sk_buff *skb, struct
 		st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 		st16(&new_ipv4_any->checksum, inner_checksum);
 	}
-	fr_complete_end(skb, csum, ETH_HLEN, to_v6_2 ? 8 : 12);
+	fr_complete_end(skb, csum, ETH_HLEN, v6 ? 8 : 12);
 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
@@ -1418,11 +1407,11 @@ static __always_inline int leave_geneve_ip_ipv4_any_martian_source(struct __sk_b
 
 	/* {send: via: "route"}, */
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 
 	/* {do: [ */
 	__u64 inner_new_end = 14ULL + (pkt->inner_options_end - (pkt->geneve_options_end + 14));
@@ -1431,17 +1420,17 @@ static __always_inline int leave_geneve_ip_ipv4_any_martian_source(struct __sk_b
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->inner_options_end &&
 	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET;
 	fib->src[0] = ld32(ipv4_any->src);
 	fib->dst[0] = ld32(ipv4_any->dst);
 	if (fr_route(skb, fib, inner_new_end + (pkt->payload_len - 14), hop))
-		return fr_up(skb, pkt->prog + reason_too_big);
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-					 pkt->prog + reason_unreachable));
+		return fr_punt(skb,
+			       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					   pkt->prog + reason_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(pkt->n->packets, 1);
@@ -1460,37 +1449,37 @@ static __always_inline int leave_geneve_ip_ipv4_any(struct __sk_buff *skb, struc
 
 	ipv4_any = pkt->at_geneve_options_end + 14;
 	if ((void *)(ipv4_any + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->geneve_options_end + 34 > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_version);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_version);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_ihl);
 	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_options);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_options);
 	pkt->inner_options_end = fr_forget(skb, pkt->geneve_options_end + 34 + inner_options_size);
 	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x1ff));
 	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->inner_options_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end -
 	    (pkt->geneve_options_end + 14))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_ihl);
 	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - (pkt->geneve_options_end + 14))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_total_length);
 	pkt->inner_end = pkt->geneve_options_end + 14 + be16(&ipv4_any->total_length);
 	if (pkt->inner_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, pkt->geneve_options_end + 14,
 				pkt->inner_options_end - (pkt->geneve_options_end + 14))))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_checksum);
 
 	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct key_networks key __attribute__((aligned(8))) = {};
@@ -1513,7 +1502,7 @@ static __always_inline int leave_geneve_ip_ipv4_any(struct __sk_buff *skb, struc
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	} else {
 		/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 		if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
@@ -1524,41 +1513,36 @@ static __always_inline int leave_geneve_ip_ipv4_any(struct __sk_buff *skb, struc
 		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	}
 
 	/* {send: via: "route"}, */
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, pkt->prog + reason_hop_limit);
-	if (v6) {
-		return leave_geneve_ip_ipv4_any_martian_source(skb, pkt, 1);
-	}
-
-	return leave_geneve_ip_ipv4_any_martian_source(skb, pkt, 0);
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
+	return leave_geneve_ip_ipv4_any_martian_source(skb, pkt, v6);
 }
 
-static __always_inline int leave_geneve_ipv6_ipv6_send(struct __sk_buff *skb, struct packet *pkt,
-						       struct fr_hop *hop,
-						       struct bpf_fib_lookup *fib)
+static __always_inline int leave_geneve_ipv4_ipv6_send_ipv6(struct __sk_buff *skb,
+							    struct packet *pkt, struct fr_hop *hop,
+							    struct bpf_fib_lookup *fib)
 {
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6_2 = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL |
-			  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
-			  ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ? 3ULL :
-			    (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
-			    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6_2->next_header) << 8) |
-						      (be8(&ipv6_2->hop_limit) - 1));
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ? 0ULL :
+			    (be8(&ipv4->dscp_ecn) & 3) == 3 ? 3ULL :
+			    ((be8(&ipv4->dscp_ecn) & 3) == 1 &&
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, 0);
+	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, FR_TO_IPV6);
 
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
@@ -1569,7 +1553,7 @@ static __always_inline int leave_geneve_ipv6_ipv6_send(struct __sk_buff *skb, st
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((0 - (__s32)pkt->geneve_options_end) & 1)
+		if ((-20 - (__s32)pkt->geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 8);
 	}
@@ -1606,20 +1590,20 @@ static __always_inline int leave_geneve_ip_ipv6(struct __sk_buff *skb, struct pa
 
 	ipv6_2 = pkt->at_geneve_options_end + 14;
 	if ((void *)(ipv6_2 + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->geneve_options_end + 54 > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(ipv6_2->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, pkt->prog + reason_ipv6_version);
+		return fr_punt(skb, pkt->prog + reason_ipv6_version);
 	if (fr_is_v4(ipv6_2->src) || fr_is_v4(ipv6_2->dst))
-		return fr_up(skb, pkt->prog + reason_mapped_address);
+		return fr_punt(skb, pkt->prog + reason_mapped_address);
 	__u64 inner_end = pkt->geneve_options_end + 54 + be16(&ipv6_2->payload_length);
 	if (inner_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_ipv6_payload_length);
+		return fr_punt(skb, pkt->prog + reason_ipv6_payload_length);
 
 	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
@@ -1643,7 +1627,7 @@ static __always_inline int leave_geneve_ip_ipv6(struct __sk_buff *skb, struct pa
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	} else {
 		/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 		if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
@@ -1655,24 +1639,24 @@ static __always_inline int leave_geneve_ip_ipv6(struct __sk_buff *skb, struct pa
 		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	}
 
 	/* {send: via: "route"}, */
 	if (be8(&ipv6_2->hop_limit) <= 1)
-		return fr_up(skb, pkt->prog + reason_hop_limit);
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	if (!fr_unicast(ipv6_2->src))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast(ipv6_2->dst))
-		return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast(ipv6_2->dst))
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	pkt->payload_len = inner_end - (pkt->geneve_options_end + 54);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->geneve_options_end + 54 &&
 	       (partial & 0xffff) < pkt->geneve_options_end + 54 + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET6;
 	fib->src[0] = ld32(ipv6_2->src);
@@ -1684,17 +1668,17 @@ static __always_inline int leave_geneve_ip_ipv6(struct __sk_buff *skb, struct pa
 	fib->dst[2] = ld32(ipv6_2->dst + 8);
 	fib->dst[3] = ld32(ipv6_2->dst + 12);
 	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
-		return fr_up(skb, pkt->prog + reason_too_big);
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-					 pkt->prog + reason_unreachable));
+		return fr_punt(skb,
+			       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					   pkt->prog + reason_unreachable));
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
 	if (v6)
-		return leave_geneve_ipv6_ipv6_send(skb, pkt, hop, fib);
-	return leave_geneve_ip_ip_send(skb, pkt, hop, fib, 0, 1);
+		return leave_geneve_ip_ip_send(skb, pkt, hop, fib, 0, 1);
+	return leave_geneve_ipv4_ipv6_send_ipv6(skb, pkt, hop, fib);
 }
 
 static __always_inline int leave_geneve_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
@@ -1710,30 +1694,30 @@ static __always_inline int leave_geneve_ip(struct __sk_buff *skb, struct packet 
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
 			check_udp_2(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* {name: "options", bytes: "words * 4", max: 252}, */
 	why = check_geneve(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 :
 			   42, &pkt->geneve_options_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	pkt->at_geneve_options_end = fr_pin(pkt->data + fr_bound(pkt->geneve_options_end, 0x1ff));
 	if (pkt->at_geneve_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->geneve_options_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	eth = pkt->at_geneve_options_end;
 	if ((void *)(eth + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->geneve_options_end + 14 > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return leave_geneve_ip_ipv4_any(skb, pkt, v6);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return leave_geneve_ip_ipv6(skb, pkt, v6);
-	return fr_up(skb, pkt->prog + reason_not_inner);
+	return fr_punt(skb, pkt->prog + reason_not_inner);
 }
 
 SEC("tc") int prog_leave_geneve(struct __sk_buff *skb)
@@ -1751,19 +1735,19 @@ SEC("tc") int prog_leave_geneve(struct __sk_buff *skb)
 
 	/* (name): { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_LEAVE_GENEVE + reason_inactive);
+		return fr_punt(skb, PROG_LEAVE_GENEVE + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_LEAVE_GENEVE + why);
+		return fr_punt(skb, PROG_LEAVE_GENEVE + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return leave_geneve_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return leave_geneve_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_LEAVE_GENEVE + reason_not_outer);
+	return fr_punt(skb, PROG_LEAVE_GENEVE + reason_not_outer);
 }
 
 /*
@@ -2087,7 +2071,7 @@ static __always_inline int enter_ipv4_any_send_ipv6_2(struct __sk_buff *skb, str
 	if (second) {
 		/* udp.checksum, without what the kernel may have left to a device */
 		if (!fr_facts)
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 		udp_pseudo = (__u64)fr_add64(ldv64(set_local6)) + fr_add64(ldv64(set_local6 + 8)) +
 			fr_add128(ld128(pkt->r_5->remote)) + ipv6_payload_length +
 			bpf_htons(IPPROTO_UDP);
@@ -2175,7 +2159,7 @@ static __always_inline int enter_ipv4_any_send_4(struct __sk_buff *skb, struct p
 	if (!second) {
 		/* udp.checksum, without what the kernel may have left to a device */
 		if (!fr_facts)
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 		udp_pseudo = (__u64)fr_setting_v4(set_local4) + fr_v4(pkt->r_6->remote.addr) +
 			udp_length + bpf_htons(IPPROTO_UDP);
 	}
@@ -2242,28 +2226,28 @@ static __always_inline int enter_ipv4_any_fou4(struct __sk_buff *skb, struct pac
 		pkt->r_6 = find_fou4(&key);
 	}
 	if (!pkt->r_6)
-		return fr_up(skb, pkt->prog + reason_no_fou4);
+		return fr_punt(skb, pkt->prog + reason_no_fou4);
 
 	/* {send: {from: "setting.local4", to: "r.remote"}}, */
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
 	      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= pkt->inner_end)))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if ((ldv64(set_local4) == 0 &&
 	     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_6->remote.addr) ||
 	    !fr_is_v4(pkt->r_6->remote.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	__u64 local4[2];
 	st64((void *)local4, ldv64(set_local4));
 	st64((void *)local4 + 8, ldv64(set_local4 + 8));
 	if (!fr_unicast((void *)local4))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->inner_options_end &&
 	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r_6->hop_remote,
 			      skb->gso_size ? skb->gso_size + segment_front + 14 :
 			      pkt->inner_options_end + (14ULL + pkt->payload_len))))
@@ -2286,26 +2270,26 @@ static __always_inline int enter_ipv4_any_vxlan6(struct __sk_buff *skb, struct p
 	if (fr_has(pkt->r_5)) {
 		/* {send: {from: "setting.local6", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local6) == 0 &&
 		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_5->remote) ||
 		    fr_is_v4(pkt->r_5->remote))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		__u64 local6[2];
 		st64((void *)local6, ldv64(set_local6));
 		st64((void *)local6 + 8, ldv64(set_local6 + 8));
 		if (!fr_unicast((void *)local6))
-			return fr_up(skb, pkt->prog + reason_martian_source);
+			return fr_punt(skb, pkt->prog + reason_martian_source);
 		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->inner_options_end &&
 		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 
 		/* {push: {udp: {src_port: spread}, before: "inner"}}, */
 		if (pkt->payload_len + (pkt->inner_options_end + 70 - 54) > 0x4000)
-			return fr_up(skb, pkt->prog + reason_too_big);
+			return fr_punt(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_fits(&pkt->r_5->hop_remote,
 				      pkt->inner_options_end + (56ULL + pkt->payload_len))))
 			return fr_unfit(skb, &pkt->r_5->hop_remote, pkt->prog + reason_too_big);
@@ -2324,26 +2308,26 @@ static __always_inline int enter_ipv4_any_vxlan6(struct __sk_buff *skb, struct p
 		if (fr_has(pkt->r_6)) {
 			/* {send: {from: "setting.local4", to: "r.remote"}}, */
 			if (skb->gso_size != 0)
-				return fr_up(skb, pkt->prog + reason_gso_packet);
+				return fr_punt(skb, pkt->prog + reason_gso_packet);
 			if ((ldv64(set_local4) == 0 &&
 			     ldv32(set_local4 + 8) == 0xffff0000ULL) !=
 			    fr_is_v4(pkt->r_6->remote.addr) || !fr_is_v4(pkt->r_6->remote.addr))
-				return fr_up(skb, pkt->prog + reason_address_family);
+				return fr_punt(skb, pkt->prog + reason_address_family);
 			__u64 local4[2];
 			st64((void *)local4, ldv64(set_local4));
 			st64((void *)local4 + 8, ldv64(set_local4 + 8));
 			if (!fr_unicast((void *)local4))
-				return fr_up(skb, pkt->prog + reason_martian_source);
+				return fr_punt(skb, pkt->prog + reason_martian_source);
 			pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 ||
 			      ((partial >> 16) >= pkt->inner_options_end &&
 			       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 
 			/* {push: {udp: {src_port: spread, checksum: "computed"}, before: "inn... */
 			if (pkt->payload_len + (pkt->inner_options_end + 28 - 34) > 0x4000)
-				return fr_up(skb, pkt->prog + reason_too_big);
+				return fr_punt(skb, pkt->prog + reason_too_big);
 			if (unlikely(!fr_fits(&pkt->r_6->hop_remote,
 					      pkt->inner_options_end + (14ULL + pkt->payload_len))))
 				return fr_unfit(skb, &pkt->r_6->hop_remote,
@@ -2372,22 +2356,22 @@ static __always_inline int enter_ipv4_any_ipip6(struct __sk_buff *skb, struct pa
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= pkt->inner_end)))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local6) == 0 &&
 		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_4->remote) ||
 		    fr_is_v4(pkt->r_4->remote))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		__u64 local6[2];
 		st64((void *)local6, ldv64(set_local6));
 		st64((void *)local6 + 8, ldv64(set_local6 + 8));
 		if (!fr_unicast((void *)local6))
-			return fr_up(skb, pkt->prog + reason_martian_source);
+			return fr_punt(skb, pkt->prog + reason_martian_source);
 		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->inner_options_end &&
 		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r_4->hop_remote,
 				      skb->gso_size ? skb->gso_size + segment_front + 26 :
 				      pkt->inner_options_end + (26ULL + pkt->payload_len))))
@@ -2407,22 +2391,22 @@ static __always_inline int enter_ipv4_any_ipip6(struct __sk_buff *skb, struct pa
 		if (fr_has(pkt->r_5)) {
 			/* {send: {from: "setting.local6", to: "r.remote"}}, */
 			if (skb->gso_size != 0)
-				return fr_up(skb, pkt->prog + reason_gso_packet);
+				return fr_punt(skb, pkt->prog + reason_gso_packet);
 			if ((ldv64(set_local6) == 0 &&
 			     ldv32(set_local6 + 8) == 0xffff0000ULL) !=
 			    fr_is_v4(pkt->r_5->remote) || fr_is_v4(pkt->r_5->remote))
-				return fr_up(skb, pkt->prog + reason_address_family);
+				return fr_punt(skb, pkt->prog + reason_address_family);
 			__u64 local6[2];
 			st64((void *)local6, ldv64(set_local6));
 			st64((void *)local6 + 8, ldv64(set_local6 + 8));
 			if (!fr_unicast((void *)local6))
-				return fr_up(skb, pkt->prog + reason_martian_source);
+				return fr_punt(skb, pkt->prog + reason_martian_source);
 			pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 ||
 			      ((partial >> 16) >= pkt->inner_options_end &&
 			       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 			if (unlikely(!fr_fits(&pkt->r_5->hop_remote,
 					      pkt->inner_options_end + (56ULL + pkt->payload_len))))
 				return fr_unfit(skb, &pkt->r_5->hop_remote,
@@ -2451,22 +2435,22 @@ static __always_inline int enter_ipv4_any_geneve4(struct __sk_buff *skb, struct 
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= pkt->inner_end)))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local4) == 0 &&
 		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_2->remote) ||
 		    !fr_is_v4(pkt->r_2->remote))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
 		st64((void *)local4 + 8, ldv64(set_local4 + 8));
 		if (!fr_unicast((void *)local4))
-			return fr_up(skb, pkt->prog + reason_martian_source);
+			return fr_punt(skb, pkt->prog + reason_martian_source);
 		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->inner_options_end &&
 		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r_2->hop_remote,
 				      skb->gso_size ? skb->gso_size + segment_front + 44 :
 				      pkt->inner_options_end + (44ULL + pkt->payload_len))))
@@ -2487,22 +2471,22 @@ static __always_inline int enter_ipv4_any_geneve4(struct __sk_buff *skb, struct 
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= pkt->inner_end)))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local4) == 0 &&
 		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_3->remote) ||
 		    !fr_is_v4(pkt->r_3->remote))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
 		st64((void *)local4 + 8, ldv64(set_local4 + 8));
 		if (!fr_unicast((void *)local4))
-			return fr_up(skb, pkt->prog + reason_martian_source);
+			return fr_punt(skb, pkt->prog + reason_martian_source);
 		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->inner_options_end &&
 		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r_3->hop_remote,
 				      skb->gso_size ? skb->gso_size + segment_front + 6 :
 				      pkt->inner_options_end + (6ULL + pkt->payload_len))))
@@ -2520,29 +2504,29 @@ static __always_inline int enter_ipv4_any(struct __sk_buff *skb, struct packet *
 	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, 14, &pkt->inner_options_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
 	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 14)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_ihl);
 	pkt->inner_end = 14ULL + be16(&ipv4_any->total_length);
 	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 14 ||
 	    pkt->inner_end > skb->len)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 14, pkt->inner_options_end - 14)))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_checksum);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, pkt->prog + reason_multicast);
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+			return fr_punt(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	}
 
 	/* when: "inner.hop_limit > 1" */
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* {lookup: r: vxlan4: ["inner.dst"], do: [ */
 	{
@@ -2555,22 +2539,22 @@ static __always_inline int enter_ipv4_any(struct __sk_buff *skb, struct packet *
 	if (fr_has(pkt->r)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local4) == 0 &&
 		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r->remote) ||
 		    !fr_is_v4(pkt->r->remote))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
 		st64((void *)local4 + 8, ldv64(set_local4 + 8));
 		if (!fr_unicast((void *)local4))
-			return fr_up(skb, pkt->prog + reason_martian_source);
+			return fr_punt(skb, pkt->prog + reason_martian_source);
 		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->inner_options_end &&
 		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->hop_remote,
 				      pkt->inner_options_end + (36ULL + pkt->payload_len))))
 			return fr_unfit(skb, &pkt->r->hop_remote, pkt->prog + reason_too_big);
@@ -2782,7 +2766,7 @@ static __always_inline int enter_ipv6_send_2(struct __sk_buff *skb, struct packe
 	if (second) {
 		/* udp.checksum, without what the kernel may have left to a device */
 		if (!fr_facts)
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 		udp_pseudo = (__u64)fr_add64(ldv64(set_local6)) + fr_add64(ldv64(set_local6 + 8)) +
 			fr_add128(ld128(pkt->r_7->remote)) + bpf_htons(pkt->payload_len_2 + 70) +
 			bpf_htons(IPPROTO_UDP);
@@ -2883,7 +2867,7 @@ static __always_inline int enter_ipv6_send_ipv4_4(struct __sk_buff *skb, struct 
 	} else {
 		/* udp.checksum, without what the kernel may have left to a device */
 		if (!fr_facts)
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 		udp_pseudo = (__u64)fr_setting_v4(set_local4) + fr_v4(pkt->r_6->remote.addr) +
 			bpf_htons(pkt->payload_len + 48) + bpf_htons(IPPROTO_UDP);
 		/* ipv4.checksum */
@@ -2964,26 +2948,26 @@ static __always_inline int enter_ipv6_rules_2(struct __sk_buff *skb, struct pack
 		if (fr_has(pkt->r_6)) {
 			/* {send: {from: "setting.local4", to: "r.remote"}}, */
 			if (skb->gso_size != 0)
-				return fr_up(skb, pkt->prog + reason_gso_packet);
+				return fr_punt(skb, pkt->prog + reason_gso_packet);
 			if ((ldv64(set_local4) == 0 &&
 			     ldv32(set_local4 + 8) == 0xffff0000ULL) !=
 			    fr_is_v4(pkt->r_6->remote.addr) || !fr_is_v4(pkt->r_6->remote.addr))
-				return fr_up(skb, pkt->prog + reason_address_family);
+				return fr_punt(skb, pkt->prog + reason_address_family);
 			__u64 local4[2];
 			st64((void *)local4, ldv64(set_local4));
 			st64((void *)local4 + 8, ldv64(set_local4 + 8));
 			if (!fr_unicast((void *)local4))
-				return fr_up(skb, pkt->prog + reason_martian_source);
+				return fr_punt(skb, pkt->prog + reason_martian_source);
 			pkt->payload_len = pkt->inner_end - 54;
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 ||
 			      ((partial >> 16) >= 54 &&
 			       (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 
 			/* {push: {udp: {src_port: spread, checksum: "computed"}, before: "inn... */
 			if (pkt->payload_len + 48 > 0x4000)
-				return fr_up(skb, pkt->prog + reason_too_big);
+				return fr_punt(skb, pkt->prog + reason_too_big);
 			if (unlikely(!fr_fits(&pkt->r_6->hop_remote, 68ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->r_6->hop_remote,
 						pkt->prog + reason_too_big);
@@ -3000,27 +2984,27 @@ static __always_inline int enter_ipv6_rules_2(struct __sk_buff *skb, struct pack
 		pkt->r_8 = find_fou4(&key);
 	}
 	if (!pkt->r_8)
-		return fr_up(skb, pkt->prog + reason_no_fou4);
+		return fr_punt(skb, pkt->prog + reason_no_fou4);
 
 	/* {send: {from: "setting.local4", to: "r.remote"}}, */
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
 	      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= pkt->inner_end)))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if ((ldv64(set_local4) == 0 &&
 	     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_8->remote.addr) ||
 	    !fr_is_v4(pkt->r_8->remote.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	__u64 local4[2];
 	st64((void *)local4, ldv64(set_local4));
 	st64((void *)local4 + 8, ldv64(set_local4 + 8));
 	if (!fr_unicast((void *)local4))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	pkt->payload_len_2 = pkt->inner_end - 54;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r_8->hop_remote,
 			      skb->gso_size ? skb->gso_size + segment_front + 14 :
 			      68ULL + pkt->payload_len_2)))
@@ -3044,22 +3028,22 @@ static __always_inline int enter_ipv6_rules(struct __sk_buff *skb, struct packet
 		if (fr_has(pkt->r_5)) {
 			/* {send: {from: "setting.local6", to: "r.remote"}}, */
 			if (skb->gso_size != 0)
-				return fr_up(skb, pkt->prog + reason_gso_packet);
+				return fr_punt(skb, pkt->prog + reason_gso_packet);
 			if ((ldv64(set_local6) == 0 &&
 			     ldv32(set_local6 + 8) == 0xffff0000ULL) !=
 			    fr_is_v4(pkt->r_5->remote) || fr_is_v4(pkt->r_5->remote))
-				return fr_up(skb, pkt->prog + reason_address_family);
+				return fr_punt(skb, pkt->prog + reason_address_family);
 			__u64 local6[2];
 			st64((void *)local6, ldv64(set_local6));
 			st64((void *)local6 + 8, ldv64(set_local6 + 8));
 			if (!fr_unicast((void *)local6))
-				return fr_up(skb, pkt->prog + reason_martian_source);
+				return fr_punt(skb, pkt->prog + reason_martian_source);
 			pkt->payload_len = pkt->inner_end - 54;
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 ||
 			      ((partial >> 16) >= 54 &&
 			       (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 			if (unlikely(!fr_fits(&pkt->r_5->hop_remote, 110ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->r_5->hop_remote,
 						pkt->prog + reason_too_big);
@@ -3078,26 +3062,26 @@ static __always_inline int enter_ipv6_rules(struct __sk_buff *skb, struct packet
 	if (fr_has(pkt->r_7)) {
 		/* {send: {from: "setting.local6", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local6) == 0 &&
 		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_7->remote) ||
 		    fr_is_v4(pkt->r_7->remote))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		__u64 local6[2];
 		st64((void *)local6, ldv64(set_local6));
 		st64((void *)local6 + 8, ldv64(set_local6 + 8));
 		if (!fr_unicast((void *)local6))
-			return fr_up(skb, pkt->prog + reason_martian_source);
+			return fr_punt(skb, pkt->prog + reason_martian_source);
 		pkt->payload_len_2 = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 &&
 		       (partial & 0xffff) < 54ULL + pkt->payload_len_2 - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 
 		/* {push: {udp: {src_port: spread}, before: "inner"}}, */
 		if (pkt->payload_len_2 + 70 > 0x4000)
-			return fr_up(skb, pkt->prog + reason_too_big);
+			return fr_punt(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_fits(&pkt->r_7->hop_remote, 110ULL + pkt->payload_len_2)))
 			return fr_unfit(skb, &pkt->r_7->hop_remote, pkt->prog + reason_too_big);
 		return enter_ipv6_send_2(skb, pkt, 1);
@@ -3123,21 +3107,21 @@ static __always_inline int enter_ipv6_ipip4(struct __sk_buff *skb, struct packet
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= pkt->inner_end)))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local4) == 0 &&
 		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_3->remote) ||
 		    !fr_is_v4(pkt->r_3->remote))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
 		st64((void *)local4 + 8, ldv64(set_local4 + 8));
 		if (!fr_unicast((void *)local4))
-			return fr_up(skb, pkt->prog + reason_martian_source);
+			return fr_punt(skb, pkt->prog + reason_martian_source);
 		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r_3->hop_remote,
 				      skb->gso_size ? skb->gso_size + segment_front + 6 :
 				      60ULL + pkt->payload_len)))
@@ -3158,21 +3142,21 @@ static __always_inline int enter_ipv6_ipip4(struct __sk_buff *skb, struct packet
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= pkt->inner_end)))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local6) == 0 &&
 		     ldv32(set_local6 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_4->remote) ||
 		    fr_is_v4(pkt->r_4->remote))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		__u64 local6[2];
 		st64((void *)local6, ldv64(set_local6));
 		st64((void *)local6 + 8, ldv64(set_local6 + 8));
 		if (!fr_unicast((void *)local6))
-			return fr_up(skb, pkt->prog + reason_martian_source);
+			return fr_punt(skb, pkt->prog + reason_martian_source);
 		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r_4->hop_remote,
 				      skb->gso_size ? skb->gso_size + segment_front + 26 :
 				      80ULL + pkt->payload_len)))
@@ -3189,11 +3173,11 @@ static __always_inline int enter_ipv6(struct __sk_buff *skb, struct packet *pkt)
 	__u32 why = check_ipv6_3(skb, pkt->data, pkt->data_end, 14, &pkt->inner_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* when: "inner.hop_limit > 1" */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* {lookup: r: vxlan4: ["inner.dst"], do: [ */
 	{
@@ -3206,21 +3190,21 @@ static __always_inline int enter_ipv6(struct __sk_buff *skb, struct packet *pkt)
 	if (fr_has(pkt->r)) {
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local4) == 0 &&
 		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r->remote) ||
 		    !fr_is_v4(pkt->r->remote))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
 		st64((void *)local4 + 8, ldv64(set_local4 + 8));
 		if (!fr_unicast((void *)local4))
-			return fr_up(skb, pkt->prog + reason_martian_source);
+			return fr_punt(skb, pkt->prog + reason_martian_source);
 		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->hop_remote, 90ULL + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r->hop_remote, pkt->prog + reason_too_big);
 		return enter_ipv6_send_ipv4(skb, pkt);
@@ -3239,21 +3223,21 @@ static __always_inline int enter_ipv6(struct __sk_buff *skb, struct packet *pkt)
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= pkt->inner_end)))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if ((ldv64(set_local4) == 0 &&
 		     ldv32(set_local4 + 8) == 0xffff0000ULL) != fr_is_v4(pkt->r_2->remote) ||
 		    !fr_is_v4(pkt->r_2->remote))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
 		st64((void *)local4 + 8, ldv64(set_local4 + 8));
 		if (!fr_unicast((void *)local4))
-			return fr_up(skb, pkt->prog + reason_martian_source);
+			return fr_punt(skb, pkt->prog + reason_martian_source);
 		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r_2->hop_remote,
 				      skb->gso_size ? skb->gso_size + segment_front + 44 :
 				      98ULL + pkt->payload_len)))
@@ -3279,19 +3263,19 @@ SEC("tc") int prog_enter(struct __sk_buff *skb)
 
 	/* enter: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_ENTER + reason_inactive);
+		return fr_punt(skb, PROG_ENTER + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_ENTER + why);
+		return fr_punt(skb, PROG_ENTER + why);
 
 	/* stack: ["eth", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return enter_ipv4_any(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return enter_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_ENTER + reason_not_inner);
+	return fr_punt(skb, PROG_ENTER + reason_not_inner);
 }
 
 /*
@@ -3342,14 +3326,14 @@ static __always_inline int leave_ip_ipv4(struct __sk_buff *skb, struct packet *p
 	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &pkt->outer_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be8(&ipv4->protocol) == IPPROTO_IPIP)
 		return leave_ip_ipv4_any(skb, pkt, 0);
 	if (be8(&ipv4->protocol) == IPPROTO_IPV6)
 		return leave_ip_ipv6_2(skb, pkt, 0);
-	return fr_up(skb, pkt->prog + reason_not_inner);
+	return fr_punt(skb, pkt->prog + reason_not_inner);
 }
 
 static __always_inline int leave_ip_ipv6(struct __sk_buff *skb, struct packet *pkt)
@@ -3358,14 +3342,14 @@ static __always_inline int leave_ip_ipv6(struct __sk_buff *skb, struct packet *p
 	__u32 why = check_ipv6_3(skb, pkt->data, pkt->data_end, 14, &pkt->outer_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be8(&ipv6->next_header) == IPPROTO_IPIP)
 		return leave_ip_ipv4_any(skb, pkt, 1);
 	if (be8(&ipv6->next_header) == IPPROTO_IPV6)
 		return leave_ip_ipv6_2(skb, pkt, 1);
-	return fr_up(skb, pkt->prog + reason_not_inner);
+	return fr_punt(skb, pkt->prog + reason_not_inner);
 }
 
 SEC("tc") int prog_leave_ip(struct __sk_buff *skb)
@@ -3383,19 +3367,19 @@ SEC("tc") int prog_leave_ip(struct __sk_buff *skb)
 
 	/* leave_ip: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_LEAVE_IP + reason_inactive);
+		return fr_punt(skb, PROG_LEAVE_IP + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_LEAVE_IP + why);
+		return fr_punt(skb, PROG_LEAVE_IP + why);
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return leave_ip_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return leave_ip_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_LEAVE_IP + reason_not_outer);
+	return fr_punt(skb, PROG_LEAVE_IP + reason_not_outer);
 }
 
 /*
@@ -3437,17 +3421,17 @@ static __always_inline int leave_fou_ip(struct __sk_buff *skb, struct packet *pk
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
 			check_udp_3(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->outer_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
 	if (pkt->data + (v6 ? 63 : 43) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(pkt->data + (v6 ? 62 : 42)) >> 4) == 4 &&
 	    (be8(pkt->data + (v6 ? 62 : 42)) & 15) >= 5)
 		return leave_ip_ipv4_any(skb, pkt, v6);
 	if ((be8(pkt->data + (v6 ? 62 : 42)) >> 4) == 6)
 		return leave_ip_ipv6_2(skb, pkt, v6);
-	return fr_up(skb, pkt->prog + reason_not_inner);
+	return fr_punt(skb, pkt->prog + reason_not_inner);
 }
 
 SEC("tc") int prog_leave_fou(struct __sk_buff *skb)
@@ -3465,17 +3449,17 @@ SEC("tc") int prog_leave_fou(struct __sk_buff *skb)
 
 	/* leave_fou: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_LEAVE_FOU + reason_inactive);
+		return fr_punt(skb, PROG_LEAVE_FOU + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_LEAVE_FOU + why);
+		return fr_punt(skb, PROG_LEAVE_FOU + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return leave_fou_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return leave_fou_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_LEAVE_FOU + reason_not_outer);
+	return fr_punt(skb, PROG_LEAVE_FOU + reason_not_outer);
 }

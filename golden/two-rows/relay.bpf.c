@@ -312,13 +312,14 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 
 static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_tunnels = pkt->prog == PROG_TUNNELS;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_version_to_ecn = 0;
 
-	if (!(pkt->prog == PROG_TUNNELS))
+	if (!is_tunnels)
 		ipv4_version_to_ecn = bpf_htons(0x4500ULL | (((__u64)pkt->f->out & 63) << 2) |
 						(be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -331,25 +332,25 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	if (!(pkt->prog == PROG_TUNNELS))
+	if (!is_tunnels)
 		udp_csum.partial = udp_csum.partial ||
 			(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo;
-	if (pkt->prog == PROG_TUNNELS)
+	if (is_tunnels)
 		udp_new_pseudo = (__u64)fr_v4(pkt->t->local.addr) + fr_v4(pkt->t->remote.addr) +
 			old_udp_length + bpf_htons(IPPROTO_UDP);
 	else
 		udp_new_pseudo = (__u64)fr_v4(pkt->f->outside.addr) + fr_v4(pkt->f->peer.addr) +
 			old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)(pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->local.port) :
+			  (__u64)(is_tunnels ? bpf_htons(pkt->t->local.port) :
 				  bpf_htons(pkt->f->outside.port)) +
-			  (pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->remote.port) :
+			  (is_tunnels ? bpf_htons(pkt->t->remote.port) :
 			   bpf_htons(pkt->f->peer.port)));
 	__be16 ip_checksum;
 	int direct;
-	if (pkt->prog == PROG_TUNNELS) {
+	if (is_tunnels) {
 		/* ip.checksum */
 		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					  ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
@@ -370,48 +371,45 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
 			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, pkt->prog == PROG_TUNNELS ? 18 :
-				       ETH_HLEN, pkt->prog == PROG_TUNNELS ? 24 : 28);
+	__s64 csum = fr_complete_begin(skb, is_tunnels ? 18 : ETH_HLEN, is_tunnels ? 24 : 28);
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct) {
-		if (pkt->prog == PROG_TUNNELS)
+		if (is_tunnels)
 			fr_link(pkt->data, &pkt->t->hop_remote);
 		else
 			fr_link(pkt->data, &pkt->f->hop_peer);
 	}
-	if (!(pkt->prog == PROG_TUNNELS)) {
+	if (!is_tunnels)
 		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	}
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	if (pkt->prog == PROG_TUNNELS) {
+	if (is_tunnels) {
 		st32(new_ipv4->src, fr_v4(pkt->t->local.addr));
 		st32(new_ipv4->dst, fr_v4(pkt->t->remote.addr));
 	} else {
 		st32(new_ipv4->src, fr_v4(pkt->f->outside.addr));
 		st32(new_ipv4->dst, fr_v4(pkt->f->peer.addr));
 	}
-	st16(&new_udp->src_port, pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->local.port) :
+	st16(&new_udp->src_port, is_tunnels ? bpf_htons(pkt->t->local.port) :
 	     bpf_htons(pkt->f->outside.port));
-	st16(&new_udp->dst_port, pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->remote.port) :
+	st16(&new_udp->dst_port, is_tunnels ? bpf_htons(pkt->t->remote.port) :
 	     bpf_htons(pkt->f->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, pkt->prog == PROG_TUNNELS ? 18 :
-			ETH_HLEN, pkt->prog == PROG_TUNNELS ? 24 : 28);
+	fr_complete_end(skb, csum, is_tunnels ? 18 : ETH_HLEN, is_tunnels ? 24 : 28);
 
 	fr_count(pkt->prog + reason_sent, len);
-	if (pkt->prog == PROG_TUNNELS) {
+	if (is_tunnels) {
 		fr_use(pkt->t->slot, pkt->t->row, len, pkt->now);
 		return fr_send(&pkt->t->hop_remote, direct);
 	}
@@ -421,20 +419,20 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 
 static __always_inline int shared_ipv4_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_tunnels = pkt->prog == PROG_TUNNELS;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_msg *msg = pkt->data + 42;
 	__u32 len = skb->len;
-	const __u32 headers_len = pkt->prog == PROG_TUNNELS ? 44 :
-		42, new_headers_len = pkt->prog == PROG_TUNNELS ? 64 :
+	const __u32 headers_len = is_tunnels ? 44 : 42, new_headers_len = is_tunnels ? 64 :
 		62, udp_checksum_at = 40, udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL |
-			  ((pkt->prog == PROG_TUNNELS ? be8(&ipv4->dscp_ecn) >> 2 :
-			    (__u64)pkt->f->out & 63) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((is_tunnels ? be8(&ipv4->dscp_ecn) >> 2 :
+							(__u64)pkt->f->out & 63) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__be16 msg_flow = 0;
 
-	if (pkt->prog == PROG_TUNNELS)
+	if (is_tunnels)
 		msg_flow = ld16(&msg->flow);
 
 	/* udp.checksum */
@@ -444,22 +442,21 @@ static __always_inline int shared_ipv4_send_ipv6(struct __sk_buff *skb, struct p
 	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
-	__u64 udp_new_pseudo =
-		(__u64)fr_add128(pkt->prog == PROG_TUNNELS ? ld128(pkt->t->local.addr) :
-				 ld128(pkt->f->outside.addr)) +
-				 fr_add128(pkt->prog == PROG_TUNNELS ? ld128(pkt->t->remote.addr) :
-					   ld128(pkt->f->peer.addr)) +
-					   bpf_htons(pkt->payload_len +
-						     (pkt->prog == PROG_TUNNELS ? 10 : 8)) +
-						     bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo = (__u64)fr_add128(is_tunnels ? ld128(pkt->t->local.addr) :
+						ld128(pkt->f->outside.addr)) +
+						fr_add128(is_tunnels ? ld128(pkt->t->remote.addr) :
+							  ld128(pkt->f->peer.addr)) +
+							  bpf_htons(pkt->payload_len +
+							  (is_tunnels ? 10 : 8)) +
+							  bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)(pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->local.port) :
+			  (__u64)(is_tunnels ? bpf_htons(pkt->t->local.port) :
 				  bpf_htons(pkt->f->outside.port)) +
-			  (pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->remote.port) :
+			  (is_tunnels ? bpf_htons(pkt->t->remote.port) :
 			   bpf_htons(pkt->f->peer.port)) +
-			  bpf_htons(pkt->payload_len + (pkt->prog == PROG_TUNNELS ? 10 : 8)));
+			  bpf_htons(pkt->payload_len + (is_tunnels ? 10 : 8)));
 	int direct;
-	if (pkt->prog == PROG_TUNNELS)
+	if (is_tunnels)
 		direct = pkt->t->hop_remote.state == FR_HOP_DIRECT;
 	else
 		direct = pkt->f->hop_peer.state == FR_HOP_DIRECT;
@@ -475,7 +472,7 @@ static __always_inline int shared_ipv4_send_ipv6(struct __sk_buff *skb, struct p
 	struct hdr_udp *new_udp = pkt->data + 54;
 	struct hdr_msg *new_msg = pkt->data + 62;
 	if (direct) {
-		if (pkt->prog == PROG_TUNNELS)
+		if (is_tunnels)
 			fr_link(pkt->data, &pkt->t->hop_remote);
 		else
 			fr_link(pkt->data, &pkt->f->hop_peer);
@@ -483,19 +480,16 @@ static __always_inline int shared_ipv4_send_ipv6(struct __sk_buff *skb, struct p
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length,
-	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_TUNNELS ? 10 : 8)));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + (is_tunnels ? 10 : 8)));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, pkt->prog == PROG_TUNNELS ? ld128(pkt->t->local.addr) :
-	      ld128(pkt->f->outside.addr));
-	st128(new_ipv6->dst, pkt->prog == PROG_TUNNELS ? ld128(pkt->t->remote.addr) :
-	      ld128(pkt->f->peer.addr));
-	st16(&new_udp->src_port, pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->local.port) :
+	st128(new_ipv6->src, is_tunnels ? ld128(pkt->t->local.addr) : ld128(pkt->f->outside.addr));
+	st128(new_ipv6->dst, is_tunnels ? ld128(pkt->t->remote.addr) : ld128(pkt->f->peer.addr));
+	st16(&new_udp->src_port, is_tunnels ? bpf_htons(pkt->t->local.port) :
 	     bpf_htons(pkt->f->outside.port));
-	st16(&new_udp->dst_port, pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->remote.port) :
+	st16(&new_udp->dst_port, is_tunnels ? bpf_htons(pkt->t->remote.port) :
 	     bpf_htons(pkt->f->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + (pkt->prog == PROG_TUNNELS ? 10 : 8)));
-	if (pkt->prog == PROG_TUNNELS)
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (is_tunnels ? 10 : 8)));
+	if (is_tunnels)
 		st16(&new_msg->flow, msg_flow);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -503,7 +497,7 @@ static __always_inline int shared_ipv4_send_ipv6(struct __sk_buff *skb, struct p
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(pkt->prog + reason_sent, len);
-	if (pkt->prog == PROG_TUNNELS) {
+	if (is_tunnels) {
 		fr_use(pkt->t->slot, pkt->t->row, len, pkt->now);
 		return fr_send(&pkt->t->hop_remote, direct);
 	}
@@ -541,13 +535,14 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 
 static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_tunnels = pkt->prog == PROG_TUNNELS;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL |
-			  (((pkt->prog == PROG_TUNNELS ? be16(ipv6->version_to_flow_label) >> 6 :
+			  (((is_tunnels ? be16(ipv6->version_to_flow_label) >> 6 :
 			     (__u64)pkt->f->out) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
@@ -558,29 +553,28 @@ static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	if (!(pkt->prog == PROG_TUNNELS))
+	if (!is_tunnels)
 		udp_csum.partial = udp_csum.partial ||
 			fr_is_segmented(skb, pkt->partial_3, udp_checksum_at);
-	__u64 udp_new_pseudo =
-		(__u64)fr_add128(pkt->prog == PROG_TUNNELS ? ld128(pkt->t->local.addr) :
-				 ld128(pkt->f->outside.addr)) +
-				 fr_add128(pkt->prog == PROG_TUNNELS ? ld128(pkt->t->remote.addr) :
-					   ld128(pkt->f->peer.addr)) + old_udp_length +
-					   bpf_htons(IPPROTO_UDP);
+	__u64 udp_new_pseudo = (__u64)fr_add128(is_tunnels ? ld128(pkt->t->local.addr) :
+						ld128(pkt->f->outside.addr)) +
+						fr_add128(is_tunnels ? ld128(pkt->t->remote.addr) :
+							  ld128(pkt->f->peer.addr)) +
+							  old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)(pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->local.port) :
+			  (__u64)(is_tunnels ? bpf_htons(pkt->t->local.port) :
 				  bpf_htons(pkt->f->outside.port)) +
-			  (pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->remote.port) :
+			  (is_tunnels ? bpf_htons(pkt->t->remote.port) :
 			   bpf_htons(pkt->f->peer.port)));
 	int direct;
-	if (pkt->prog == PROG_TUNNELS)
+	if (is_tunnels)
 		direct = pkt->t->hop_remote.state == FR_HOP_DIRECT;
 	else
 		direct = pkt->f->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
@@ -591,7 +585,7 @@ static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 54;
 	if (direct) {
-		if (pkt->prog == PROG_TUNNELS)
+		if (is_tunnels)
 			fr_link(pkt->data, &pkt->t->hop_remote);
 		else
 			fr_link(pkt->data, &pkt->f->hop_peer);
@@ -599,13 +593,11 @@ static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, pkt->prog == PROG_TUNNELS ? ld128(pkt->t->local.addr) :
-	      ld128(pkt->f->outside.addr));
-	st128(new_ipv6->dst, pkt->prog == PROG_TUNNELS ? ld128(pkt->t->remote.addr) :
-	      ld128(pkt->f->peer.addr));
-	st16(&new_udp->src_port, pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->local.port) :
+	st128(new_ipv6->src, is_tunnels ? ld128(pkt->t->local.addr) : ld128(pkt->f->outside.addr));
+	st128(new_ipv6->dst, is_tunnels ? ld128(pkt->t->remote.addr) : ld128(pkt->f->peer.addr));
+	st16(&new_udp->src_port, is_tunnels ? bpf_htons(pkt->t->local.port) :
 	     bpf_htons(pkt->f->outside.port));
-	st16(&new_udp->dst_port, pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->remote.port) :
+	st16(&new_udp->dst_port, is_tunnels ? bpf_htons(pkt->t->remote.port) :
 	     bpf_htons(pkt->f->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -613,7 +605,7 @@ static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
 	fr_count(pkt->prog + reason_sent, len);
-	if (pkt->prog == PROG_TUNNELS) {
+	if (is_tunnels) {
 		fr_use(pkt->t->slot, pkt->t->row, len, pkt->now);
 		return fr_send(&pkt->t->hop_remote, direct);
 	}
@@ -623,21 +615,21 @@ static __always_inline int shared_ipv6_send(struct __sk_buff *skb, struct packet
 
 static __always_inline int shared_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_tunnels = pkt->prog == PROG_TUNNELS;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_msg *msg = pkt->data + 62;
 	__u32 len = skb->len;
-	const __u32 headers_len = pkt->prog == PROG_TUNNELS ? 64 :
-		62, new_headers_len = pkt->prog == PROG_TUNNELS ? 44 :
+	const __u32 headers_len = is_tunnels ? 64 : 62, new_headers_len = is_tunnels ? 44 :
 		42, udp_checksum_at = 60, udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
-					       (((pkt->prog == PROG_TUNNELS ?
+					       (((is_tunnels ?
 						  be16(ipv6->version_to_flow_label) >> 6 :
 						  (__u64)pkt->f->out) & 63) << 2) |
 					       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 msg_flow = 0;
 
-	if (pkt->prog == PROG_TUNNELS)
+	if (is_tunnels)
 		msg_flow = ld16(&msg->flow);
 
 	/* udp.checksum */
@@ -648,21 +640,21 @@ static __always_inline int shared_ipv6_send_ipv4(struct __sk_buff *skb, struct p
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
 	__u64 udp_new_pseudo;
-	if (pkt->prog == PROG_TUNNELS)
+	if (is_tunnels)
 		udp_new_pseudo = (__u64)fr_v4(pkt->t->local.addr) + fr_v4(pkt->t->remote.addr) +
 			bpf_htons(pkt->payload_len + 10) + bpf_htons(IPPROTO_UDP);
 	else
 		udp_new_pseudo = (__u64)fr_v4(pkt->f->outside.addr) + fr_v4(pkt->f->peer.addr) +
 			bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)(pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->local.port) :
+			  (__u64)(is_tunnels ? bpf_htons(pkt->t->local.port) :
 				  bpf_htons(pkt->f->outside.port)) +
-			  (pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->remote.port) :
+			  (is_tunnels ? bpf_htons(pkt->t->remote.port) :
 			   bpf_htons(pkt->f->peer.port)) +
-			  bpf_htons(pkt->payload_len + (pkt->prog == PROG_TUNNELS ? 10 : 8)));
+			  bpf_htons(pkt->payload_len + (is_tunnels ? 10 : 8)));
 	__be16 ipv4_checksum;
 	int direct;
-	if (pkt->prog == PROG_TUNNELS) {
+	if (is_tunnels) {
 		/* ipv4.checksum */
 		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
 					    bpf_htons(pkt->payload_len + 30) +
@@ -689,7 +681,7 @@ static __always_inline int shared_ipv6_send_ipv4(struct __sk_buff *skb, struct p
 	struct hdr_udp *new_udp = pkt->data + 34;
 	struct hdr_msg *new_msg = pkt->data + 42;
 	if (direct) {
-		if (pkt->prog == PROG_TUNNELS)
+		if (is_tunnels)
 			fr_link(pkt->data, &pkt->t->hop_remote);
 		else
 			fr_link(pkt->data, &pkt->f->hop_peer);
@@ -697,23 +689,22 @@ static __always_inline int shared_ipv6_send_ipv4(struct __sk_buff *skb, struct p
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length,
-	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_TUNNELS ? 30 : 28)));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + (is_tunnels ? 30 : 28)));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	if (pkt->prog == PROG_TUNNELS) {
+	if (is_tunnels) {
 		st32(new_ipv4->src, fr_v4(pkt->t->local.addr));
 		st32(new_ipv4->dst, fr_v4(pkt->t->remote.addr));
 	} else {
 		st32(new_ipv4->src, fr_v4(pkt->f->outside.addr));
 		st32(new_ipv4->dst, fr_v4(pkt->f->peer.addr));
 	}
-	st16(&new_udp->src_port, pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->local.port) :
+	st16(&new_udp->src_port, is_tunnels ? bpf_htons(pkt->t->local.port) :
 	     bpf_htons(pkt->f->outside.port));
-	st16(&new_udp->dst_port, pkt->prog == PROG_TUNNELS ? bpf_htons(pkt->t->remote.port) :
+	st16(&new_udp->dst_port, is_tunnels ? bpf_htons(pkt->t->remote.port) :
 	     bpf_htons(pkt->f->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + (pkt->prog == PROG_TUNNELS ? 10 : 8)));
-	if (pkt->prog == PROG_TUNNELS)
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (is_tunnels ? 10 : 8)));
+	if (is_tunnels)
 		st16(&new_msg->flow, msg_flow);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
@@ -722,7 +713,7 @@ static __always_inline int shared_ipv6_send_ipv4(struct __sk_buff *skb, struct p
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(pkt->prog + reason_sent, len);
-	if (pkt->prog == PROG_TUNNELS) {
+	if (is_tunnels) {
 		fr_use(pkt->t->slot, pkt->t->row, len, pkt->now);
 		return fr_send(&pkt->t->hop_remote, direct);
 	}
@@ -745,7 +736,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pk
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: f: flows: ["udp.src", "udp.dst"] */
 	struct key_flows key __attribute__((aligned(8))) = {};
@@ -759,32 +750,32 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pk
 
 	/* do: [{set: "ip.dscp": "low(f.out, 6)"}, {send: {from: "f.outside", to: "f.peer"}}] */
 	if (fr_is_v4(pkt->f->outside.addr) != fr_is_v4(pkt->f->peer.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (fr_is_v4(pkt->f->peer.addr)) { /* ipv4 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      (pkt->partial >> 16) >= 42))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->f->hop_peer, skb->gso_size ? skb->gso_size + 28 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->f->hop_peer, pkt->prog + reason_too_big);
 		return shared_ipv4_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = udp_end - 42;
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
 	      ((pkt->partial_2 >> 16) >= 42 &&
 	       (pkt->partial_2 & 0xffff) < 42ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->f->hop_peer, 48ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->f->hop_peer, pkt->prog + reason_too_big);
 	return shared_ipv4_send_ipv6(skb, pkt);
@@ -799,7 +790,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pk
 		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: f: flows: ["udp.src", "udp.dst"] */
 	struct key_flows key __attribute__((aligned(8)));
@@ -813,34 +804,34 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pk
 
 	/* do: [{set: "ip.dscp": "low(f.out, 6)"}, {send: {from: "f.outside", to: "f.peer"}}] */
 	if (fr_is_v4(pkt->f->outside.addr) != fr_is_v4(pkt->f->peer.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (!fr_is_v4(pkt->f->peer.addr)) { /* ipv6 stays */
 		pkt->partial_3 = fr_partial(skb);
 		if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
 		      (pkt->partial_3 >> 16) >= 62))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->f->hop_peer, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->f->hop_peer, pkt->prog + reason_too_big);
 		return shared_ipv6_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = udp_end - 62;
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
 	      ((pkt->partial_2 >> 16) >= 62 &&
 	       (pkt->partial_2 & 0xffff) < 62ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->f->hop_peer, 28ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->f->hop_peer, pkt->prog + reason_too_big);
 	return shared_ipv6_send_ipv4(skb, pkt);
@@ -861,19 +852,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 	/* forward: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, PROG_FORWARD + reason_inactive);
+		return fr_punt(skb, PROG_FORWARD + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_FORWARD + why);
+		return fr_punt(skb, PROG_FORWARD + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return forward_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return forward_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_FORWARD + reason_not_ip);
+	return fr_punt(skb, PROG_FORWARD + reason_not_ip);
 }
 
 /*
@@ -910,12 +901,12 @@ static __always_inline int tunnels_ip(struct __sk_buff *skb, struct packet *pkt,
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* headers: msg: fields: [{name: "flow", bits: 16, is: >=0x100}] */
 	why = check_msg(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: t: ids: ["msg.flow"] */
 	struct key_ids key __attribute__((aligned(8))) = {};
@@ -928,45 +919,42 @@ static __always_inline int tunnels_ip(struct __sk_buff *skb, struct packet *pkt,
 
 	/* do: [{send: {from: "t.local", to: "t.remote"}}] */
 	if (fr_is_v4(pkt->t->local.addr) != fr_is_v4(pkt->t->remote.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (v6) {
 		if (!fr_is_v4(pkt->t->remote.addr)) { /* ipv6 stays */
 			pkt->partial_3 = fr_partial(skb);
 			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
 			      (pkt->partial_3 >> 16) >= 64))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, pkt->prog + reason_udp_checksum);
+				return fr_punt(skb, pkt->prog + reason_udp_checksum);
 			if (!(skb->len <= pkt->ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 			if (unlikely(!fr_fits(&pkt->t->hop_remote, pkt->ip_end - 14)))
 				return fr_unfit(skb, &pkt->t->hop_remote,
 						pkt->prog + reason_too_big);
 			return shared_ipv6_send(skb, pkt);
 		}
-	} else {
-		if (fr_is_v4(pkt->t->remote.addr)) { /* ipv4 stays */
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      (pkt->partial >> 16) >= 44) ||
-			    !(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->t->hop_remote, pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->t->hop_remote,
-						pkt->prog + reason_too_big);
-			return shared_ipv4_send(skb, pkt);
-		}
+	} else if (fr_is_v4(pkt->t->remote.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 44) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->t->hop_remote, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->t->hop_remote, pkt->prog + reason_too_big);
+		return shared_ipv4_send(skb, pkt);
 	}
 	pkt->payload_len = udp_end - (v6 ? 64 : 44);
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      ((pkt->partial_2 >> 16) >= (v6 ? 64 : 44) &&
 	       (pkt->partial_2 & 0xffff) < (v6 ? 64ULL : 44ULL) + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->t->hop_remote, (v6 ? 30ULL : 50ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->t->hop_remote, pkt->prog + reason_too_big);
 	if (v6)
@@ -989,19 +977,19 @@ SEC("tc") int prog_tunnels(struct __sk_buff *skb)
 
 	/* tunnels: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, PROG_TUNNELS + reason_inactive);
+		return fr_punt(skb, PROG_TUNNELS + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_TUNNELS + why);
+		return fr_punt(skb, PROG_TUNNELS + why);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return tunnels_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return tunnels_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_TUNNELS + reason_not_ip);
+	return fr_punt(skb, PROG_TUNNELS + reason_not_ip);
 }
 
 /*
@@ -1042,7 +1030,7 @@ static __always_inline int known_ip(struct __sk_buff *skb, struct packet *pkt, c
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 34);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: p: peers: ["udp.src"] */
 	struct val_peers *p;
@@ -1062,7 +1050,7 @@ static __always_inline int known_ip(struct __sk_buff *skb, struct packet *pkt, c
 
 	/* when: "udp.dst.port == p.client.port" */
 	if (be16(&udp->dst_port) != p->client.port)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* do: [{drop: "known"}] */
 	return fr_drop(skb->len, pkt->prog + reason_known);
@@ -1083,17 +1071,17 @@ SEC("tc") int prog_known(struct __sk_buff *skb)
 
 	/* known: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, PROG_KNOWN + reason_inactive);
+		return fr_punt(skb, PROG_KNOWN + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_KNOWN + why);
+		return fr_punt(skb, PROG_KNOWN + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return known_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return known_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_KNOWN + reason_not_ip);
+	return fr_punt(skb, PROG_KNOWN + reason_not_ip);
 }

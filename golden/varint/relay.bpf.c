@@ -210,25 +210,25 @@ static __always_inline int filter_ip(struct __sk_buff *skb, struct packet *pkt, 
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* {name: "id", varint: "quic"}, */
 	if ((void *)(stream + 1) > pkt->data_end || (v6 ? 63ULL : 43ULL) > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_stream_type);
+		return fr_punt(skb, reason_stream_type);
 	__u64 stream_id;
 	__u64 stream_id_size = fr_varint(pkt->data + (v6 ? 63 : 43), pkt->data_end, &stream_id);
 	if (!stream_id_size)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	__u64 stream_id_end = fr_forget(skb, (v6 ? 63ULL : 43ULL) + stream_id_size);
 	at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, v6 ? 0x7f : 0x3f));
 	if (at_stream_id_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (stream_id_end > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
@@ -237,7 +237,7 @@ static __always_inline int filter_ip(struct __sk_buff *skb, struct packet *pkt, 
 	if (stream_offset_present) { /* offset */
 		stream_offset_size = fr_varint(at_stream_id_end, pkt->data_end, &stream_offset);
 		if (!stream_offset_size)
-			return fr_up(skb, reason_truncated);
+			return fr_punt(skb, reason_truncated);
 	} else {
 		stream_offset_size = 0;
 		stream_offset = 0;
@@ -245,9 +245,9 @@ static __always_inline int filter_ip(struct __sk_buff *skb, struct packet *pkt, 
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(pkt->data + fr_bound(stream_offset_end, v6 ? 0x7f : 0x3f));
 	if (at_stream_offset_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (stream_offset_end > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0"}, */
 	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
@@ -256,24 +256,24 @@ static __always_inline int filter_ip(struct __sk_buff *skb, struct packet *pkt, 
 		__u64 stream_length;
 		stream_length_size = fr_varint(at_stream_offset_end, pkt->data_end, &stream_length);
 		if (!stream_length_size)
-			return fr_up(skb, reason_truncated);
+			return fr_punt(skb, reason_truncated);
 	} else {
 		stream_length_size = 0;
 	}
 	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
 	at_stream_length_end = fr_pin(pkt->data + fr_bound(stream_length_end, 0x7f));
 	if (at_stream_length_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (stream_length_end > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 
 	/* match: "udp.dst_port": 4433 */
 	if (be16(&udp->dst_port) != 0x1151)
-		return fr_up(skb, reason_no_match);
+		return fr_punt(skb, reason_no_match);
 
 	/* {when: "stream.id & 3 == 2 && stream.type & 4 != 0 && stream.offset > 0x4000", do: ... */
 	if ((stream_id & 3) == 2 && !((be8(&stream->type) & 4) == 0) && stream_offset > 0x4000)
@@ -299,17 +299,17 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 	/* programs: filter: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return filter_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return filter_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

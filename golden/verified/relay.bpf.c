@@ -223,12 +223,11 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 			       bpf_htons(be16(&udp->length)) +
 			       fr_sum_whole(skb, 54, l4_end - at, fr_partial(skb))))
 			return reason_udp_checksum;
-	} else {
-		if (be16(&udp->checksum) == 0 ||
-		    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			       bpf_htons(be16(&udp->length)) +
-			       fr_sum_whole(skb, 34, l4_end - at, fr_partial(skb))))
-			return reason_udp_checksum;
+	} else if (be16(&udp->checksum) == 0 ||
+		   !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+			      bpf_htons(be16(&udp->length)) +
+			      fr_sum_whole(skb, 34, l4_end - at, fr_partial(skb)))) {
+		return reason_udp_checksum;
 	}
 	return 0;
 }
@@ -257,24 +256,23 @@ static __always_inline int flow_ip_udp(struct __sk_buff *skb, struct packet *pkt
 	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, v6 ? 54 : 34, v6);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* do: [{learn: flows: {key: ["ip.src"], value: ["l4.src_port", "l4.dst"], verified: "... */
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
 		struct val_flows val __attribute__((aligned(8))) = {};
-		if (v6) {
+		if (v6)
 			fr_put_v6(key.from, ipv6->src, 0);
-		} else {
+		else
 			fr_put_v4(key.from, ld32(ipv4->src));
-		}
 		val.port = be16(&udp->src_port);
 		if (v6)
 			fr_put_endpoint_v6(&val.to, ipv6->dst, be16(&udp->dst_port), 2);
 		else
 			fr_put_endpoint_v4(&val.to, ld32(ipv4->dst), be16(&udp->dst_port));
 		if (bpf_map_update_elem(&tbl_flows, &key, &val, BPF_ANY))
-			return fr_up(skb, pkt->prog + reason_full_flows);
+			return fr_punt(skb, pkt->prog + reason_full_flows);
 	}
 	if (v6)
 		return flow_ipv6_udp_send(skb, pkt);
@@ -326,46 +324,44 @@ static __always_inline int flow_ip_tcp(struct __sk_buff *skb, struct packet *pkt
 			      34, &l4_options_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	at_l4_options_end = fr_pin(pkt->data + fr_bound(l4_options_end, 0x7f));
 	if (at_l4_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (l4_options_end > pkt->ip_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - (v6 ? 54 : 34))
-		return fr_up(skb, pkt->prog + reason_tcp_data_offset);
+		return fr_punt(skb, pkt->prog + reason_tcp_data_offset);
 
 	/* do: [{learn: flows: {key: ["ip.src"], value: ["l4.src_port", "l4.dst"], verified: "... */
 	if (pkt->ip_end - (v6 ? 54 : 34) > 0x4000)
-		return fr_up(skb, pkt->prog + reason_too_big);
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (v6) {
 		if (!fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 			       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 			       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_TCP) +
 			       bpf_htons(pkt->ip_end - 54) +
 			       fr_sum_whole(skb, 54, pkt->ip_end - 54, fr_partial(skb))))
-			return fr_up(skb, pkt->prog + reason_tcp_checksum);
-	} else {
-		if (!fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_TCP) +
-			       bpf_htons(pkt->ip_end - 34) +
-			       fr_sum_whole(skb, 34, pkt->ip_end - 34, fr_partial(skb))))
-			return fr_up(skb, pkt->prog + reason_tcp_checksum);
+			return fr_punt(skb, pkt->prog + reason_tcp_checksum);
+	} else if (!fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_TCP) +
+			      bpf_htons(pkt->ip_end - 34) +
+			      fr_sum_whole(skb, 34, pkt->ip_end - 34, fr_partial(skb)))) {
+		return fr_punt(skb, pkt->prog + reason_tcp_checksum);
 	}
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
 		struct val_flows val __attribute__((aligned(8))) = {};
-		if (v6) {
+		if (v6)
 			fr_put_v6(key.from, ipv6->src, 0);
-		} else {
+		else
 			fr_put_v4(key.from, ld32(ipv4->src));
-		}
 		val.port = be16(&tcp->src_port);
 		if (v6)
 			fr_put_endpoint_v6(&val.to, ipv6->dst, be16(&tcp->dst_port), 2);
 		else
 			fr_put_endpoint_v4(&val.to, ld32(ipv4->dst), be16(&tcp->dst_port));
 		if (bpf_map_update_elem(&tbl_flows, &key, &val, BPF_ANY))
-			return fr_up(skb, pkt->prog + reason_full_flows);
+			return fr_punt(skb, pkt->prog + reason_full_flows);
 	}
 	if (v6)
 		return flow_ipv6_tcp_send(skb, pkt);
@@ -378,14 +374,14 @@ static __always_inline int flow_ipv4(struct __sk_buff *skb, struct packet *pkt)
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv4->protocol) == IPPROTO_UDP)
 		return flow_ip_udp(skb, pkt, 0);
 	if (be8(&ipv4->protocol) == IPPROTO_TCP)
 		return flow_ip_tcp(skb, pkt, 0);
-	return fr_up(skb, pkt->prog + reason_not_l4);
+	return fr_punt(skb, pkt->prog + reason_not_l4);
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -420,14 +416,14 @@ static __always_inline int flow_ipv6(struct __sk_buff *skb, struct packet *pkt)
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv6->next_header) == IPPROTO_UDP)
 		return flow_ip_udp(skb, pkt, 1);
 	if (be8(&ipv6->next_header) == IPPROTO_TCP)
 		return flow_ip_tcp(skb, pkt, 1);
-	return fr_up(skb, pkt->prog + reason_not_l4);
+	return fr_punt(skb, pkt->prog + reason_not_l4);
 }
 
 SEC("tc") int prog_flow(struct __sk_buff *skb)
@@ -445,19 +441,19 @@ SEC("tc") int prog_flow(struct __sk_buff *skb)
 
 	/* flow: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_FLOW + reason_inactive);
+		return fr_punt(skb, PROG_FLOW + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_FLOW + why);
+		return fr_punt(skb, PROG_FLOW + why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return flow_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return flow_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_FLOW + reason_not_ip);
+	return fr_punt(skb, PROG_FLOW + reason_not_ip);
 }
 
 /*
@@ -563,26 +559,26 @@ static __always_inline int peer_ip(struct __sk_buff *skb, struct packet *pkt, co
 		why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp_3(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* headers: hello: fields: [{name: "id", bits: 16}, {name: "number", bits: 16}, {name:... */
 	if ((void *)(hello + 1) > pkt->data_end || (v6 ? 68ULL : 48ULL) > udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "hello"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* do: [{learn: peers: {key: ["hello.id"], value: ["hello.number"], verified: "hello"}... */
 	if (udp_end - (v6 ? 62 : 42) > 0x4000)
-		return fr_up(skb, pkt->prog + reason_too_big);
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (!fr_sum_ok((__u64)fr_sum_whole(skb, v6 ? 62 :
 					   42, udp_end - (v6 ? 62 : 42), fr_partial(skb))))
-		return fr_up(skb, pkt->prog + reason_hello_sum);
+		return fr_punt(skb, pkt->prog + reason_hello_sum);
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 		struct val_peers val __attribute__((aligned(8))) = {};
@@ -590,7 +586,7 @@ static __always_inline int peer_ip(struct __sk_buff *skb, struct packet *pkt, co
 		key.id = be16(&hello->id);
 		val.number = be16(&hello->number);
 		if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))
-			return fr_up(skb, pkt->prog + reason_full_peers);
+			return fr_punt(skb, pkt->prog + reason_full_peers);
 	}
 	return fr_drop(skb->len, pkt->prog + reason_learned);
 }
@@ -610,17 +606,17 @@ SEC("tc") int prog_peer(struct __sk_buff *skb)
 
 	/* peer: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, PROG_PEER + reason_inactive);
+		return fr_punt(skb, PROG_PEER + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_PEER + why);
+		return fr_punt(skb, PROG_PEER + why);
 
 	/* stack: ["eth", "ip", "udp", "hello"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return peer_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return peer_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_PEER + reason_not_ip);
+	return fr_punt(skb, PROG_PEER + reason_not_ip);
 }

@@ -278,15 +278,13 @@ static __always_inline int forward_vlan_in_the_metadata_ip_send(struct __sk_buff
 			return fr_failed(skb, len, err, reason_fault);
 		if (unlikely(pkt->data + (v6 ? 22 : 26) > (void *)(long)skb->data_end))
 			return fr_drop(len, reason_fault);
-	} else {
-		if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-			if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-				return fr_up(skb, reason_no_memory);
+	} else if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_punt(skb, reason_no_memory);
 
-			pkt->data = (void *)(long)skb->data;
-			if (unlikely(pkt->data + (v6 ? 22 : 26) > (void *)(long)skb->data_end))
-				return fr_drop(len, reason_fault);
-		}
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + (v6 ? 22 : 26) > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, v6 ? 8 : 12);
@@ -338,26 +336,24 @@ static __always_inline int forward_vlan_in_the_metadata_ip(struct __sk_buff *skb
 		else
 			why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 				check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	} else if (second) {
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &ip_end) ?:
+			check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 38);
 	} else {
-		if (second)
-			why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &ip_end) ?:
-				check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 38);
-		else
-			why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-				check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	}
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: t: tenants: ["vlan.vid", "ip.dst"] */
 	struct key_tenants key __attribute__((aligned(8)));
 	if (!v6)
 		__builtin_memset(&key, 0, sizeof(key));
-	if (second) {
+	if (second)
 		key.vid = be16(vlan->pcp_to_vid) & 0xfff;
-	} else {
+	else
 		key.vid = (__u64)fr_vlan_tci(skb) & 0xfff;
-	}
 	if (v6) {
 		fr_put_v6(key.addr, ipv6->dst, 2);
 		__builtin_memset(key.pad0, 0, sizeof(key.pad0));
@@ -370,16 +366,16 @@ static __always_inline int forward_vlan_in_the_metadata_ip(struct __sk_buff *skb
 	if (second) {
 		/* do: [{pop: "vlan"}, {send: via: "t.hop"}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 	}
 	if (v6) {
 		/* do: [{pop: "vlan"}, {send: via: "t.hop"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_hop_limit);
+			return fr_punt(skb, reason_hop_limit);
 	} else {
 		/* do: [{pop: "vlan"}, {send: via: "t.hop"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, reason_hop_limit);
+			return fr_punt(skb, reason_hop_limit);
 	}
 	if (second) {
 		pkt->payload_len = ip_end - (v6 ? 66 : 46);
@@ -387,19 +383,17 @@ static __always_inline int forward_vlan_in_the_metadata_ip(struct __sk_buff *skb
 		if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 58 : 38, v6 ? 64 : 44) ||
 		      ((partial >> 16) >= (v6 ? 66 : 46) &&
 		       (partial & 0xffff) < (v6 ? 66ULL : 46ULL) + pkt->payload_len - 1)))
-			return fr_up(skb, reason_partial_checksum);
-		if (v6) {
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_udp_checksum);
-		}
+			return fr_punt(skb, reason_partial_checksum);
+		if (v6 && be16(&udp->checksum) == 0)
+			return fr_punt(skb, reason_udp_checksum);
 		if (unlikely(!fr_fits(&pkt->t->hop.hop, (v6 ? 48ULL : 28ULL) + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->t->hop.hop, reason_too_big);
 		return forward_vlan_in_the_metadata_ip_send(skb, pkt, 1, v6);
 	}
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->t->hop.hop, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->t->hop.hop, reason_too_big);
@@ -415,7 +409,7 @@ static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, s
 		return forward_vlan_in_the_metadata_ip(skb, pkt, 0, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return forward_vlan_in_the_metadata_ip(skb, pkt, 1, 0);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }
 
 static __always_inline int forward_vlan(struct __sk_buff *skb, struct packet *pkt)
@@ -423,14 +417,14 @@ static __always_inline int forward_vlan(struct __sk_buff *skb, struct packet *pk
 	struct hdr_vlan *vlan = pkt->data + 14;
 
 	if ((void *)(vlan + 1) > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "vlan?", "ip", "udp"] */
 	if (be16(&vlan->type) == 0x800)
 		return forward_vlan_in_the_metadata_ip(skb, pkt, 0, 1);
 	if (be16(&vlan->type) == 0x86dd)
 		return forward_vlan_in_the_metadata_ip(skb, pkt, 1, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }
 
 static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pkt)
@@ -440,10 +434,10 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pk
 		check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 34);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* when: "vlan" */
-	return fr_up(skb, reason_no_match);
+	return fr_punt(skb, reason_no_match);
 }
 
 static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pkt)
@@ -453,10 +447,10 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pk
 		check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 54);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* when: "vlan" */
-	return fr_up(skb, reason_no_match);
+	return fr_punt(skb, reason_no_match);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
@@ -473,12 +467,12 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 	/* programs: forward: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "vlan?", "ip", "udp"] */
 	if (skb->vlan_present &&
@@ -487,10 +481,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
 		return forward_vlan(skb, &pkt);
 	if (skb->vlan_present)
-		return fr_up(skb, reason_vlan_tag);
+		return fr_punt(skb, reason_vlan_tag);
 	if (be16(&eth->type) == ETH_P_IP)
 		return forward_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return forward_ipv6(skb, &pkt);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -90,7 +90,7 @@ func TestVerifier(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"log.txt": "invalid access to packet", "relay.bpf.c": "be32(pkt->data + 600)", "fastrelay.h": "fr_up",
+		"log.txt": "invalid access to packet", "relay.bpf.c": "be32(pkt->data + 600)", "fastrelay.h": "fr_punt",
 		"relay.o": "ELF", "plan.txt": "a plan",
 	} {
 		text, err := os.ReadFile(filepath.Join(parent, "fastrelay-failure", name))

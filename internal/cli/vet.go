@@ -40,7 +40,7 @@ Exit status: 0 without mistakes, even with warnings; 1 with mistakes or, with --
 			if len(args) == 0 {
 				return exactly("SPEC")(cmd, args)
 			}
-			found := findings{always: []alwaysUp{}}
+			found := findings{always: []alwaysPunted{}}
 			for _, file := range args {
 				if err := a.vet(cmd.Context(), file, &found); err != nil {
 					return err
@@ -76,7 +76,7 @@ Exit status: 0 without mistakes, even with warnings; 1 with mistakes or, with --
 type findings struct {
 	mistakes diag.List
 	fine     []string
-	always   []alwaysUp
+	always   []alwaysPunted
 }
 
 // vet adds the findings in a spec. The error says why it could not be checked.

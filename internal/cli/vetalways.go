@@ -12,8 +12,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// alwaysUp is what programs of a spec always pass to the stack, as `vet --format json` has it.
-type alwaysUp struct {
+// alwaysPunted is what programs of a spec always pass to the stack, as `vet --format json` has it.
+type alwaysPunted struct {
 	File     string   `json:"file"`
 	Programs []string `json:"programs"`
 	Reason   string   `json:"reason"`
@@ -24,14 +24,14 @@ type alwaysUp struct {
 }
 
 // collectAlways joins what is the same in several programs.
-func collectAlways(file string, s *spec.Spec, p *ir.Plan) (all []alwaysUp) {
+func collectAlways(file string, s *spec.Spec, p *ir.Plan) (all []alwaysPunted) {
 	for _, prog := range p.Programs {
-		for _, up := range always.Up(s, prog) {
-			x := alwaysUp{
+		for _, up := range always.Punts(s, prog) {
+			x := alwaysPunted{
 				File: file, Programs: []string{prog.Name}, Reason: up.Reason.Name, Text: up.Reason.Doc, Such: up.Such,
 				In: up.In, But: up.But,
 			}
-			i := slices.IndexFunc(all, func(y alwaysUp) bool {
+			i := slices.IndexFunc(all, func(y alwaysPunted) bool {
 				return y.Reason == x.Reason && y.Text == x.Text && y.But == x.But && slices.Equal(y.Such, x.Such) &&
 					slices.Equal(y.In, x.In)
 			})
@@ -46,7 +46,7 @@ func collectAlways(file string, s *spec.Spec, p *ir.Plan) (all []alwaysUp) {
 }
 
 // alwaysText is a section for each group of programs that have reasons in common.
-func alwaysText(all []alwaysUp, programs int) (lines []string) {
+func alwaysText(all []alwaysPunted, programs int) (lines []string) {
 	width := 0
 	for _, x := range all {
 		width = max(width, len(x.Reason))
@@ -83,12 +83,12 @@ func alwaysText(all []alwaysUp, programs int) (lines []string) {
 }
 
 // vetJSON writes messages, as all commands do, and what always passes to the stack.
-func (a *app) vetJSON(list *diag.List, always []alwaysUp) error {
+func (a *app) vetJSON(list *diag.List, always []alwaysPunted) error {
 	enc := json.NewEncoder(a.out)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(struct {
 		Diagnostics *diag.List `json:"diagnostics"`
-		Always      []alwaysUp `json:"always_up"`
+		Always      []alwaysPunted `json:"always_up"`
 	}{list, always})
 }

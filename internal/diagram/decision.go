@@ -295,7 +295,7 @@ func endings(s ir.Stmt) (all []ending) {
 		at(pos, s.TooBig)
 	case *ir.Translate:
 		at(pos, s.Unfinished, s.Full)
-	case *ir.Up:
+	case *ir.Punt:
 		at(pos, s.Reason)
 	case *ir.Drop:
 		at(pos, s.Reason)

@@ -58,7 +58,7 @@ func (w *writer) stmt(p *ir.Program, s ir.Stmt) {
 		w.findElement(s)
 	case *ir.Translate:
 		w.translate(p, s)
-	case *ir.Up:
+	case *ir.Punt:
 		w.line(s.Pos, "%s", toStack(p, s.Reason))
 	case *ir.Drop:
 		w.line(s.Pos, "drop %s", reason(p, s.Reason))

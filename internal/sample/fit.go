@@ -55,7 +55,7 @@ func (b *branches) took(yes bool) {
 func weigh(block []ir.Stmt, rest float64, into map[ir.Stmt]*branches) float64 {
 	for _, s := range slices.Backward(block) {
 		switch s := s.(type) {
-		case *ir.Up:
+		case *ir.Punt:
 			rest = 0.2
 		case *ir.Drop, *ir.Forward, *ir.Copy, *ir.Skip:
 			rest = 1
@@ -142,7 +142,7 @@ func (f *fitting) watch(s ir.Stmt, m sim.Moment) {
 		f.group(s, m)
 	case *ir.Drop, *ir.Forward, *ir.Copy, *ir.Skip:
 		f.arrived = true
-	case *ir.Up:
+	case *ir.Punt:
 		f.arrived = f.chosen
 	case *ir.CheckHop:
 		f.hop(s, m)

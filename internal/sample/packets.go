@@ -117,7 +117,7 @@ func names(e *spec.Expr, field string) bool {
 // Arrives reports whether a packet came to the end of a rule; where the program has receivers, one of them got it.
 func (g *Generator) Arrives(res sim.Result) bool {
 	sent := func(c sim.Copy) bool { return c.Sent }
-	return res.Verdict != sim.VerdictUp && (!g.Does(spec.ActFanOut) || slices.ContainsFunc(res.Copies, sent))
+	return res.Verdict != sim.VerdictPunt && (!g.Does(spec.ActFanOut) || slices.ContainsFunc(res.Copies, sent))
 }
 
 // Does reports whether a rule of the program has such an action.

@@ -180,7 +180,8 @@ func (r *rehearsal) try(g *Generator, p sim.Packet) (sim.Result, *Fault) {
 	program, text := g.Program.Name.Value, ""
 	res, err := r.model.Run(program, p)
 	if err == nil {
-		if (res.Verdict == sim.VerdictUp || res.Verdict == sim.VerdictDrop) && !slices.Equal(res.Packet.Data, p.Data) {
+		whole := res.Verdict == sim.VerdictPunt || res.Verdict == sim.VerdictDrop
+		if whole && !slices.Equal(res.Packet.Data, p.Data) {
 			text = "the packet isn't sent, but changed"
 		}
 		if text == "" && (res.Verdict == sim.VerdictSent || len(res.Copies) > 0) {

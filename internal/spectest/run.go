@@ -191,7 +191,7 @@ func (t *test) inKernel(hs *packet.Headers, k *testrun.Relay) (Outcome, error) {
 			continue
 		}
 		r.reason = reason.Name
-		if reason.Kind == ir.Passed && r.verdict == sim.VerdictUp {
+		if reason.Kind == ir.Passed && r.verdict == sim.VerdictPunt {
 			r.verdict = sim.VerdictPass
 		}
 	}
@@ -269,7 +269,7 @@ func (t *test) judge(hs *packet.Headers, r result) []string {
 	if e.Reason != "" && r.reason != e.Reason {
 		add("reason: got %s, want %s", r.reason, e.Reason)
 	}
-	if r.verdict == sim.VerdictUp || e.Untouched {
+	if r.verdict == sim.VerdictPunt || e.Untouched {
 		if !bytes.Equal(r.data, t.packet.Data) && r.verdict != sim.VerdictDrop {
 			for _, p := range hs.Diff(r.data, t.packet.Data, guess(hs, t.packet.Data)) {
 				add("untouched: %s", placed(p))

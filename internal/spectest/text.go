@@ -198,7 +198,7 @@ func (x *Trial) expectText(p sim.Packet, f *Fate, raw bool) string {
 		return frameText(frame)
 	}
 	switch same := bytes.Equal(p.Data, f.Packet.Data); {
-	case f.Verdict == sim.VerdictUp || f.Verdict == sim.VerdictDrop:
+	case f.Verdict == sim.VerdictPunt || f.Verdict == sim.VerdictDrop:
 		fmt.Fprintf(&b, "%s: %q\n", f.Verdict, f.Reason)
 	case f.Verdict == sim.VerdictPass && same:
 		b.WriteString("pass: true\nuntouched: true\n")

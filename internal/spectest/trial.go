@@ -120,7 +120,7 @@ func (x *Trial) Run(p sim.Packet) (*Fate, error) {
 	}
 	f := &Fate{Result: res, In: x.hs.Stack(p.Data, x.t.stack)}
 	kinds := map[sim.Verdict]ir.ReasonKind{
-		sim.VerdictSent: ir.Sent, sim.VerdictPass: ir.Passed, sim.VerdictDrop: ir.Dropped, sim.VerdictUp: ir.Punted,
+		sim.VerdictSent: ir.Sent, sim.VerdictPass: ir.Passed, sim.VerdictDrop: ir.Dropped, sim.VerdictPunt: ir.Punted,
 	}
 	for _, r := range x.t.program.Reasons {
 		if r.Name == res.Reason && (f.Why == nil || r.Kind == kinds[res.Verdict]) {
@@ -256,7 +256,7 @@ func (b *Beside) Run(p sim.Packet) (f *Fate, differs []string, why string, err e
 func (b *Beside) compare(f *Fate, res testrun.Result) (out []string) {
 	want := f.Verdict
 	if want == sim.VerdictPass {
-		want = sim.VerdictUp // the kernel has one verdict for both; the reasons show which
+		want = sim.VerdictPunt // the kernel has one verdict for both; the reasons show which
 	}
 	if res.Verdict != want {
 		out = append(out, fmt.Sprintf("verdict: the kernel has %s, the model %s", res.Verdict, want))

@@ -176,7 +176,7 @@ func OnDevice(index int) []byte {
 
 // Result is what the kernel made of a packet.
 type Result struct {
-	Verdict  sim.Verdict // VerdictUp also where the spec passes the packet: only the reason shows that
+	Verdict  sim.Verdict // VerdictPunt also where the spec passes the packet: only the reason shows that
 	Data     []byte      // valid until the next run
 	Mark     uint32
 	Priority uint32
@@ -280,7 +280,7 @@ func (r *Relay) Run(program string, p *sim.Packet) (Result, error) {
 	}
 	switch act {
 	case actUnspec, actOK:
-		res.Verdict = sim.VerdictUp
+		res.Verdict = sim.VerdictPunt
 	case actShot:
 		res.Verdict = sim.VerdictDrop
 	case actRedirect:

@@ -297,9 +297,8 @@ static __always_inline int control_send(void *data, void *data_end, struct val_f
 		ack_pacing = f->pacing;
 
 	struct hdr_ack *new_ack = data + 112;
-	if (!second) {
+	if (!second)
 		st32(&new_ack->cwnd, ack_cwnd);
-	}
 	st16(&new_ack->begin, ack_begin_over);
 	if (!second)
 		st64(&new_ack->pacing, ack_pacing);

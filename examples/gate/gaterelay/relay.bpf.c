@@ -512,9 +512,102 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
+static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, const __u32 at)
+{
+	struct hdr_short *v_short = data + at;
+
+	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end)
+		return reason_truncated;
+	if ((be8(&v_short->form_flags) >> 7) != 0)
+		return reason_short_form;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	return 0;
+}
+
+static __always_inline __u32 check_long(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, const __u32 at)
+{
+	struct hdr_long *v_long = data + at;
+
+	if ((void *)(v_long + 1) > data_end || at + sizeof(*v_long) > udp_end)
+		return reason_truncated;
+	if ((be8(&v_long->form_to_flags) >> 7) != 1)
+		return reason_long_form;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	return 0;
+}
+
+static __always_inline int short_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int long_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int short_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int long_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int short_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int long_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int short_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int long_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
 static __always_inline int shared_ip_send_3(struct __sk_buff *skb, struct packet *pkt,
 					    const int to_v6)
 {
+	const int is_short = pkt->prog == PROG_SHORT;
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -522,7 +615,7 @@ static __always_inline int shared_ip_send_3(struct __sk_buff *skb, struct packet
 	struct hdr_long *v_long = 0;
 	struct hdr_short *v_short = 0;
 
-	if (pkt->prog == PROG_SHORT)
+	if (is_short)
 		v_short = pkt->data + (to_v6 ? 62 : 42);
 	else
 		v_long = pkt->data + (to_v6 ? 62 : 42);
@@ -543,11 +636,10 @@ static __always_inline int shared_ip_send_3(struct __sk_buff *skb, struct packet
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
-		if (pkt->prog == PROG_SHORT) {
+		if (is_short)
 			key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		} else {
+		else
 			key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		}
 		if (to_v6)
 			fr_put_endpoint_v6(&val.peer, ipv6->src, be16(&udp->src_port), 0);
 		else
@@ -555,11 +647,11 @@ static __always_inline int shared_ip_send_3(struct __sk_buff *skb, struct packet
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			return fr_up(skb, pkt->prog + reason_full_seen);
+			return fr_punt(skb, pkt->prog + reason_full_seen);
 		}
 	}
 	__u64 said0;
-	if (pkt->prog == PROG_SHORT) {
+	if (is_short) {
 		/* {lookup: {sender, limits}, when: proven, do: [by_moves, {moved, _id: short_... */
 		said0 = be64(&v_short->id) & (__u64)set_id_mask;
 	} else {
@@ -614,88 +706,7 @@ static __always_inline int shared_ip_send_4(struct __sk_buff *skb, struct packet
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 udp_end, const __u32 at)
-{
-	struct hdr_short *v_short = data + at;
-
-	if ((void *)(v_short + 1) > data_end || at + sizeof(*v_short) > udp_end)
-		return reason_truncated;
-	if ((be8(&v_short->form_flags) >> 7) != 0)
-		return reason_short_form;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-	return 0;
-}
-
-static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv4 *ipv4 = data + at;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return reason_ipv4_version;
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return reason_ip_options;
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return reason_ipv4_reserved;
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return reason_fragment;
-	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return reason_ipv4_total_length;
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-/*
- * prog_long: tc/ingress
- *	eth ipv4 udp long
- *	eth ipv6 udp long
- */
-
-static __always_inline __u32 check_long(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 udp_end, const __u32 at)
-{
-	struct hdr_long *v_long = data + at;
-
-	if ((void *)(v_long + 1) > data_end || at + sizeof(*v_long) > udp_end)
-		return reason_truncated;
-	if ((be8(&v_long->form_to_flags) >> 7) != 1)
-		return reason_long_form;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-	return 0;
-}
-
-static __always_inline int long_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
+static __always_inline int short_ipv6_send_5(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -703,7 +714,7 @@ static __always_inline int long_ipv6_send(struct __sk_buff *skb, struct packet *
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
+static __always_inline int short_ipv4_send_5(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -711,20 +722,115 @@ static __always_inline int long_ipv4_send(struct __sk_buff *skb, struct packet *
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
+static __always_inline int short_ip_send_6(struct __sk_buff *skb, struct packet *pkt)
 {
+	__u64 clock = bpf_ktime_get_ns();
 	__u32 len = skb->len;
+
+	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
+	__u32 credit0 = fr_credit(pkt->total->strays, 0);
+	__u64 spent0 = 1;
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, 0);
+		return fr_drop(skb->len, pkt->prog + reason_stray);
+	}
+	if (unlikely(admitted0 == FR_CONTENDED))
+		return fr_drop(skb->len, pkt->prog + reason_stray);
 
 	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
+static __always_inline int short_ip_rules_2(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	__u32 len = skb->len;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
+	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
+	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
+		return fr_drop(skb->len, pkt->prog + reason_closed);
+	if (!fr_lease_valid(pkt->lease, pkt->now)) {
+		if (v6)
+			return short_ipv6_send_5(skb, pkt);
+		return short_ipv4_send_5(skb, pkt);
+	}
+
+	/* let limits = {total: totals: ["udp.dst_port"]} */
+	{
+		struct key_totals key __attribute__((aligned(8))) = {};
+
+		key.port = be16(&udp->dst_port);
+		enum fr_found found = find_totals(&key, pkt->lease, 80, &pkt->total);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, pkt->prog + reason_no_totals,
+					 pkt->prog + reason_changing);
+	}
+
+	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
+	return short_ip_send_6(skb, pkt);
+}
+
+static __always_inline int short_ip_rules(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+
+	/* let sender = {peer: peers: ["udp.src"]} */
+	if (fr_has(pkt->peer)) {
+		/* let limits = {total: totals: ["udp.dst_port"]} */
+		{
+			struct key_totals key __attribute__((aligned(8))) = {};
+
+			key.port = be16(&udp->dst_port);
+			enum fr_found found = find_totals(&key, pkt->lease, 40, &pkt->total);
+			if (unlikely(found == FR_CHANGING))
+				return fr_punt(skb, pkt->prog + reason_changing);
+			if (found == FR_MISSING)
+				pkt->total = NULL;
+		}
+		if (fr_has(pkt->total)) {
+			/* let proven = "setting.watch && peer.short >= 3" */
+			if (set_watch && pkt->peer->m_short >= 3) {
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
+				return shared_ip_send_3(skb, pkt, v6);
+			}
+		}
+	}
+
+	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
+	struct val_peers *peer;
+	if (set_watch) {
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+			if (v6)
+				fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+			else
+				fr_put_endpoint_v4(&key.peer, ld32(ipv4->src),
+						   be16(&udp->src_port));
+			enum fr_found found = find_peers(&key, pkt->lease, 56, &peer);
+			if (unlikely(found == FR_CHANGING))
+				return fr_punt(skb, pkt->prog + reason_changing);
+			if (found == FR_MISSING)
+				peer = NULL;
+		}
+		if (fr_has(peer)) {
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, pkt->lease, 64,
+					&pkt->total_2);
+				if (unlikely(found == FR_CHANGING))
+					return fr_punt(skb, pkt->prog + reason_changing);
+				if (found == FR_MISSING)
+					pkt->total_2 = NULL;
+			}
+			if (fr_has(pkt->total_2))
+				return shared_ip_send_4(skb, pkt);
+		}
+	}
+	return short_ip_rules_2(skb, pkt, v6);
 }
 
 static __always_inline int long_ipv6_send_5(struct __sk_buff *skb, struct packet *pkt)
@@ -844,7 +950,7 @@ static __always_inline int long_ip_send_7(struct __sk_buff *skb, struct packet *
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
 			fr_refund(credit2, admitted2 - FR_ADMITTED);
-			return fr_up(skb, pkt->prog + reason_full_attempts);
+			return fr_punt(skb, pkt->prog + reason_full_attempts);
 		}
 	}
 
@@ -902,7 +1008,7 @@ static __always_inline int long_ip_send_9(struct __sk_buff *skb, struct packet *
 		if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
 			fr_refund(credit1, admitted1 - FR_ADMITTED);
-			return fr_up(skb, pkt->prog + reason_full_attempts);
+			return fr_punt(skb, pkt->prog + reason_full_attempts);
 		}
 	}
 
@@ -959,7 +1065,7 @@ static __always_inline int long_ip_totals(struct __sk_buff *skb, struct packet *
 		pkt->net = find_networks(&key);
 	}
 	if (!pkt->net)
-		return fr_up(skb, pkt->prog + reason_no_networks);
+		return fr_punt(skb, pkt->prog + reason_no_networks);
 
 	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
 	return long_ip_send_9(skb, pkt, v6);
@@ -993,7 +1099,7 @@ static __always_inline int long_ip_rules_2(struct __sk_buff *skb, struct packet 
 				enum fr_found found = find_totals(&key, pkt->lease, 96,
 					&pkt->total);
 				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, pkt->prog + reason_changing);
+					return fr_punt(skb, pkt->prog + reason_changing);
 				if (found == FR_MISSING)
 					pkt->total = NULL;
 			}
@@ -1006,14 +1112,13 @@ static __always_inline int long_ip_rules_2(struct __sk_buff *skb, struct packet 
 	}
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		if (v6) {
+		if (v6)
 			fr_put_v6(key.addr, ipv6->src, 0);
-		} else {
+		else
 			fr_put_v4(key.addr, ld32(ipv4->src));
-		}
 		enum fr_found found = find_sources(&key, pkt->lease, 112, &pkt->src_2);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			pkt->src_2 = NULL;
 	}
@@ -1036,7 +1141,7 @@ static __always_inline int long_ip_rules_2(struct __sk_buff *skb, struct packet 
 				enum fr_found found = find_totals(&key, pkt->lease, 120,
 					&pkt->total_2);
 				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, pkt->prog + reason_changing);
+					return fr_punt(skb, pkt->prog + reason_changing);
 				if (found == FR_MISSING)
 					pkt->total_2 = NULL;
 			}
@@ -1046,11 +1151,7 @@ static __always_inline int long_ip_rules_2(struct __sk_buff *skb, struct packet 
 			}
 		}
 	}
-	if (v6) {
-		return long_ip_totals(skb, pkt, 1);
-	}
-
-	return long_ip_totals(skb, pkt, 0);
+	return long_ip_totals(skb, pkt, v6);
 }
 
 static __always_inline int long_ip_attempts(struct __sk_buff *skb, struct packet *pkt, const int v6)
@@ -1072,7 +1173,7 @@ static __always_inline int long_ip_attempts(struct __sk_buff *skb, struct packet
 			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
 		enum fr_found found = find_attempts(&key, pkt->lease, 80, &try);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			try = NULL;
 	}
@@ -1092,7 +1193,7 @@ static __always_inline int long_ip_attempts(struct __sk_buff *skb, struct packet
 				val.packets = ((__u64)try->packets + 1) & 255;
 				fr_learning(1);
 				if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY))
-					return fr_up(skb, pkt->prog + reason_full_attempts);
+					return fr_punt(skb, pkt->prog + reason_full_attempts);
 			}
 			if (v6)
 				return long_ipv6_send_5(skb, pkt);
@@ -1119,14 +1220,13 @@ static __always_inline int long_ip_attempts(struct __sk_buff *skb, struct packet
 	/* let known_source = {src: sources: ["ip.src"]} */
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		if (v6) {
+		if (v6)
 			fr_put_v6(key.addr, ipv6->src, 0);
-		} else {
+		else
 			fr_put_v4(key.addr, ld32(ipv4->src));
-		}
 		enum fr_found found = find_sources(&key, pkt->lease, 88, &pkt->src);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			pkt->src = NULL;
 	}
@@ -1150,7 +1250,7 @@ static __always_inline int long_ip_rules(struct __sk_buff *skb, struct packet *p
 			key.port = be16(&udp->dst_port);
 			enum fr_found found = find_totals(&key, pkt->lease, 40, &pkt->total);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, pkt->prog + reason_changing);
+				return fr_punt(skb, pkt->prog + reason_changing);
 			if (found == FR_MISSING)
 				pkt->total = NULL;
 		}
@@ -1168,15 +1268,14 @@ static __always_inline int long_ip_rules(struct __sk_buff *skb, struct packet *p
 	if (set_watch && be8(&v_long->id_length) < 8) {
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
-			if (v6) {
+			if (v6)
 				fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-			} else {
+			else
 				fr_put_endpoint_v4(&key.peer, ld32(ipv4->src),
 						   be16(&udp->src_port));
-			}
 			enum fr_found found = find_peers(&key, pkt->lease, 56, &peer);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, pkt->prog + reason_changing);
+				return fr_punt(skb, pkt->prog + reason_changing);
 			if (found == FR_MISSING)
 				peer = NULL;
 		}
@@ -1188,33 +1287,35 @@ static __always_inline int long_ip_rules(struct __sk_buff *skb, struct packet *p
 				enum fr_found found = find_totals(&key, pkt->lease, 64,
 					&pkt->total_2);
 				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, pkt->prog + reason_changing);
+					return fr_punt(skb, pkt->prog + reason_changing);
 				if (found == FR_MISSING)
 					pkt->total_2 = NULL;
 			}
-			if (fr_has(pkt->total_2)) {
-				if (v6)
-					return shared_ip_send_4(skb, pkt);
+			if (fr_has(pkt->total_2))
 				return shared_ip_send_4(skb, pkt);
-			}
 		}
 	}
-	if (v6) {
+	if (v6)
 		return long_ip_attempts(skb, pkt, 1);
-	}
 
 	return long_ip_attempts(skb, pkt, 0);
 }
 
-static __always_inline int long_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
+	const int is_short = pkt->prog == PROG_SHORT;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
-	struct hdr_long *v_long = pkt->data + (v6 ? 62 : 42);
+	struct hdr_long *v_long = 0;
+	struct hdr_short *v_short = 0;
+
+	if (is_short)
+		v_short = pkt->data + (v6 ? 62 : 42);
+	else
+		v_long = pkt->data + (v6 ? 62 : 42);
 	__u64 ip_end;
 	__u32 why;
-
 	if (v6)
 		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
@@ -1222,52 +1323,73 @@ static __always_inline int long_ip(struct __sk_buff *skb, struct packet *pkt, co
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
-
-	/* long: fields: [ */
-	why = check_long(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 : 42);
+		return fr_punt(skb, pkt->prog + why);
+	if (is_short) {
+		/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {... */
+		why = check_short(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 : 42);
+	} else {
+		/* long: fields: [ */
+		why = check_long(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 : 42);
+	}
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
+	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
 	if (be16(&udp->dst_port) != set_port)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* {lookup: conn: known: [long_id], do: [{count: "conn.packets"}, "pass"]}, */
+	/* {lookup: conn: known: [short_id], do: [{count: "conn.packets"}, "pass"]}, */
 	struct val_known *conn;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
-
-		key.id = be64(&v_long->id) & (__u64)set_id_mask;
+		if (is_short)
+			key.id = be64(&v_short->id) & (__u64)set_id_mask;
+		else
+			key.id = be64(&v_long->id) & (__u64)set_id_mask;
 		enum fr_found found = find_known(&key, pkt->lease, 0, &conn);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			conn = NULL;
 	}
 	if (fr_has(conn)) {
 		fr_shared_add(conn->packets, 1);
-		if (v6)
+		if (v6) {
+			if (is_short)
+				return short_ipv6_send(skb, pkt);
 			return long_ipv6_send(skb, pkt);
+		}
+		if (is_short)
+			return short_ipv4_send(skb, pkt);
 		return long_ipv4_send(skb, pkt);
 	}
 
 	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
+	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
 	struct val_seen *fresh;
 	if (set_watch) {
 		{
 			struct key_seen key __attribute__((aligned(8))) = {};
-
-			key.id = be64(&v_long->id) & (__u64)set_id_mask;
+			if (is_short)
+				key.id = be64(&v_short->id) & (__u64)set_id_mask;
+			else
+				key.id = be64(&v_long->id) & (__u64)set_id_mask;
 			enum fr_found found = find_seen(&key, pkt->lease, 8, &fresh);
 			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, pkt->prog + reason_changing);
+				return fr_punt(skb, pkt->prog + reason_changing);
 			if (found == FR_MISSING)
 				fresh = NULL;
 		}
 		if (fr_has(fresh)) {
-			if (v6)
+			if (v6) {
+				if (is_short)
+					return short_ipv6_send_2(skb, pkt);
 				return long_ipv6_send_2(skb, pkt);
+			}
+			if (is_short)
+				return short_ipv4_send_2(skb, pkt);
 			return long_ipv4_send_2(skb, pkt);
 		}
 	}
@@ -1275,23 +1397,80 @@ static __always_inline int long_ip(struct __sk_buff *skb, struct packet *pkt, co
 	/* let sender = {peer: peers: ["udp.src"]} */
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		if (v6) {
+		if (v6)
 			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-		} else {
+		else
 			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
-		}
 		enum fr_found found = find_peers(&key, pkt->lease, 32, &pkt->peer);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			pkt->peer = NULL;
 	}
 	if (v6) {
+		if (is_short)
+			return short_ip_rules(skb, pkt, 1);
+
 		return long_ip_rules(skb, pkt, 1);
 	}
+	if (is_short)
+		return short_ip_rules(skb, pkt, 0);
 
 	return long_ip_rules(skb, pkt, 0);
 }
+
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+/*
+ * prog_long: tc/ingress
+ *	eth ipv4 udp long
+ *	eth ipv6 udp long
+ */
 
 SEC("tc") int prog_long(struct __sk_buff *skb)
 {
@@ -1309,12 +1488,12 @@ SEC("tc") int prog_long(struct __sk_buff *skb)
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_LONG + why);
+		return fr_punt(skb, PROG_LONG + why);
 	if (be16(&eth->type) == ETH_P_IP)
-		return long_ip(skb, &pkt, 0);
+		return shared_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return long_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_LONG + reason_not_ip);
+		return shared_ip(skb, &pkt, 1);
+	return fr_punt(skb, PROG_LONG + reason_not_ip);
 }
 
 /*
@@ -1322,260 +1501,6 @@ SEC("tc") int prog_long(struct __sk_buff *skb)
  *	eth ipv4 udp short
  *	eth ipv6 udp short
  */
-
-static __always_inline int short_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int short_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int short_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int short_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int short_ipv6_send_5(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int short_ipv4_send_5(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int short_ip_send_6(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	__u32 len = skb->len;
-
-	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
-	__u32 credit0 = fr_credit(pkt->total->strays, 0);
-	__u64 spent0 = 1;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_drop(skb->len, pkt->prog + reason_stray);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_drop(skb->len, pkt->prog + reason_stray);
-
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int short_ip_rules_2(struct __sk_buff *skb, struct packet *pkt, const int v6)
-{
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
-
-	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
-	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
-		return fr_drop(skb->len, pkt->prog + reason_closed);
-	if (!fr_lease_valid(pkt->lease, pkt->now)) {
-		if (v6)
-			return short_ipv6_send_5(skb, pkt);
-		return short_ipv4_send_5(skb, pkt);
-	}
-
-	/* let limits = {total: totals: ["udp.dst_port"]} */
-	{
-		struct key_totals key __attribute__((aligned(8))) = {};
-
-		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_totals(&key, pkt->lease, 80, &pkt->total);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, pkt->prog + reason_no_totals,
-					 pkt->prog + reason_changing);
-	}
-
-	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
-	return short_ip_send_6(skb, pkt);
-}
-
-static __always_inline int short_ip_rules(struct __sk_buff *skb, struct packet *pkt, const int v6)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
-
-	/* let sender = {peer: peers: ["udp.src"]} */
-	if (fr_has(pkt->peer)) {
-		/* let limits = {total: totals: ["udp.dst_port"]} */
-		{
-			struct key_totals key __attribute__((aligned(8))) = {};
-
-			key.port = be16(&udp->dst_port);
-			enum fr_found found = find_totals(&key, pkt->lease, 40, &pkt->total);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, pkt->prog + reason_changing);
-			if (found == FR_MISSING)
-				pkt->total = NULL;
-		}
-		if (fr_has(pkt->total)) {
-			/* let proven = "setting.watch && peer.short >= 3" */
-			if (set_watch && pkt->peer->m_short >= 3) {
-				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
-				return shared_ip_send_3(skb, pkt, v6);
-			}
-		}
-	}
-
-	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
-	struct val_peers *peer;
-	if (set_watch) {
-		{
-			struct key_peers key __attribute__((aligned(8))) = {};
-			if (v6) {
-				fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-			} else {
-				fr_put_endpoint_v4(&key.peer, ld32(ipv4->src),
-						   be16(&udp->src_port));
-			}
-			enum fr_found found = find_peers(&key, pkt->lease, 56, &peer);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, pkt->prog + reason_changing);
-			if (found == FR_MISSING)
-				peer = NULL;
-		}
-		if (fr_has(peer)) {
-			{
-				struct key_totals key __attribute__((aligned(8))) = {};
-
-				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, pkt->lease, 64,
-					&pkt->total_2);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, pkt->prog + reason_changing);
-				if (found == FR_MISSING)
-					pkt->total_2 = NULL;
-			}
-			if (fr_has(pkt->total_2)) {
-				if (v6)
-					return shared_ip_send_4(skb, pkt);
-				return shared_ip_send_4(skb, pkt);
-			}
-		}
-	}
-	if (v6) {
-		return short_ip_rules_2(skb, pkt, 1);
-	}
-
-	return short_ip_rules_2(skb, pkt, 0);
-}
-
-static __always_inline int short_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
-	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
-	__u64 ip_end, udp_end;
-	__u32 why;
-
-	if (v6)
-		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
-	else
-		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
-	if (why)
-		return fr_up(skb, pkt->prog + why);
-
-	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
-	why = check_short(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42);
-	if (why)
-		return fr_up(skb, pkt->prog + why);
-
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
-	if (be16(&udp->dst_port) != set_port)
-		return fr_up(skb, pkt->prog + reason_no_match);
-
-	/* {lookup: conn: known: [short_id], do: [{count: "conn.packets"}, "pass"]}, */
-	struct val_known *conn;
-	{
-		struct key_known key __attribute__((aligned(8))) = {};
-
-		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		enum fr_found found = find_known(&key, pkt->lease, 0, &conn);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
-		if (found == FR_MISSING)
-			conn = NULL;
-	}
-	if (fr_has(conn)) {
-		fr_shared_add(conn->packets, 1);
-		if (v6)
-			return short_ipv6_send(skb, pkt);
-		return short_ipv4_send(skb, pkt);
-	}
-
-	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
-	struct val_seen *fresh;
-	if (set_watch) {
-		{
-			struct key_seen key __attribute__((aligned(8))) = {};
-
-			key.id = be64(&v_short->id) & (__u64)set_id_mask;
-			enum fr_found found = find_seen(&key, pkt->lease, 8, &fresh);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, pkt->prog + reason_changing);
-			if (found == FR_MISSING)
-				fresh = NULL;
-		}
-		if (fr_has(fresh)) {
-			if (v6)
-				return short_ipv6_send_2(skb, pkt);
-			return short_ipv4_send_2(skb, pkt);
-		}
-	}
-
-	/* let sender = {peer: peers: ["udp.src"]} */
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-		if (v6) {
-			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-		} else {
-			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
-		}
-		enum fr_found found = find_peers(&key, pkt->lease, 32, &pkt->peer);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
-		if (found == FR_MISSING)
-			pkt->peer = NULL;
-	}
-	if (v6) {
-		return short_ip_rules(skb, pkt, 1);
-	}
-
-	return short_ip_rules(skb, pkt, 0);
-}
 
 SEC("tc") int prog_short(struct __sk_buff *skb)
 {
@@ -1593,12 +1518,12 @@ SEC("tc") int prog_short(struct __sk_buff *skb)
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_SHORT + why);
+		return fr_punt(skb, PROG_SHORT + why);
 	if (be16(&eth->type) == ETH_P_IP)
-		return short_ip(skb, &pkt, 0);
+		return shared_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return short_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_SHORT + reason_not_ip);
+		return shared_ip(skb, &pkt, 1);
+	return fr_punt(skb, PROG_SHORT + reason_not_ip);
 }
 
 /*
@@ -1636,11 +1561,11 @@ static __always_inline int tiny_ip(struct __sk_buff *skb, struct packet *pkt, co
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
 	if (be16(&udp->dst_port) != set_port)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: [{drop: ... */
 	if (udp_end - (v6 ? 62 : 42) < 21 && (fr_lease_valid(pkt->lease, pkt->now) || set_closed))
@@ -1666,12 +1591,12 @@ SEC("tc") int prog_tiny(struct __sk_buff *skb)
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_TINY + why);
+		return fr_punt(skb, PROG_TINY + why);
 	if (be16(&eth->type) == ETH_P_IP)
 		return tiny_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return tiny_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_TINY + reason_not_ip);
+	return fr_punt(skb, PROG_TINY + reason_not_ip);
 }
 
 /*
@@ -1782,20 +1707,19 @@ static __always_inline int answer_ip_rules(struct __sk_buff *skb, struct packet 
 			fr_put_endpoint_v4(&val.peer, ld32(ipv4->dst), be16(&udp->dst_port));
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-			return fr_up(skb, pkt->prog + reason_full_seen);
+			return fr_punt(skb, pkt->prog + reason_full_seen);
 	}
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 		struct val_peers val __attribute__((aligned(8))) = {};
-		if (v6) {
+		if (v6)
 			fr_put_endpoint_v6(&key.peer, ipv6->dst, be16(&udp->dst_port), 0);
-		} else {
+		else
 			fr_put_endpoint_v4(&key.peer, ld32(ipv4->dst), be16(&udp->dst_port));
-		}
 		val.m_short = 0;
 		fr_learning(2);
 		if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))
-			return fr_up(skb, pkt->prog + reason_full_peers);
+			return fr_punt(skb, pkt->prog + reason_full_peers);
 	}
 
 	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
@@ -1817,33 +1741,33 @@ static __always_inline int answer_ip(struct __sk_buff *skb, struct packet *pkt, 
 		why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* {name: "to_length", bits: 8, is: <=20}, {name: "to", bytes: "to_length", max: 20}, */
 	why = check_answer(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42, &v_answer_to_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	pkt->at_answer_to_end = fr_pin(pkt->data + fr_bound(v_answer_to_end, 0x7f));
 	if (pkt->at_answer_to_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (v_answer_to_end > udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* answer: fields: [ */
 	answer_2 = pkt->at_answer_to_end;
 	if ((void *)(answer_2 + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (v_answer_to_end + 9 > udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "answer"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* when: "udp.src_port == setting.port && answer.version != 0 && answer.id_length != 0" */
 	if (!(be16(&udp->src_port) == set_port && !(be32(&answer->version) == 0) &&
 	      !(be8(&answer_2->id_length) == 0)))
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* lookup: {"conn?": known: [answer_id], "fresh?": seen: [answer_id]} */
 	{
@@ -1852,7 +1776,7 @@ static __always_inline int answer_ip(struct __sk_buff *skb, struct packet *pkt, 
 		key.id = be64(&answer_2->id) & (__u64)set_id_mask;
 		enum fr_found found = find_known(&key, pkt->lease, 152, &pkt->conn);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			pkt->conn = NULL;
 	}
@@ -1862,15 +1786,11 @@ static __always_inline int answer_ip(struct __sk_buff *skb, struct packet *pkt, 
 		key.id = be64(&answer_2->id) & (__u64)set_id_mask;
 		enum fr_found found = find_seen(&key, pkt->lease, 160, &pkt->fresh);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			pkt->fresh = NULL;
 	}
-	if (v6) {
-		return answer_ip_rules(skb, pkt, 1);
-	}
-
-	return answer_ip_rules(skb, pkt, 0);
+	return answer_ip_rules(skb, pkt, v6);
 }
 
 SEC("tc") int prog_answer(struct __sk_buff *skb)
@@ -1888,18 +1808,18 @@ SEC("tc") int prog_answer(struct __sk_buff *skb)
 
 	/* answer: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, PROG_ANSWER + reason_inactive);
+		return fr_punt(skb, PROG_ANSWER + reason_inactive);
 
 	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "answer"] */
 	if (skb->vlan_present)
-		return fr_up(skb, PROG_ANSWER + reason_vlan_tag);
+		return fr_punt(skb, PROG_ANSWER + reason_vlan_tag);
 	if ((void *)(eth + 1) > pkt.data_end)
-		return fr_up(skb, PROG_ANSWER + reason_truncated);
+		return fr_punt(skb, PROG_ANSWER + reason_truncated);
 	if (be16(&eth->type) == ETH_P_IP)
 		return answer_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return answer_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_ANSWER + reason_not_ip);
+	return fr_punt(skb, PROG_ANSWER + reason_not_ip);
 }
 
 /*
@@ -1955,26 +1875,25 @@ static __always_inline int reply_ip(struct __sk_buff *skb, struct packet *pkt, c
 		why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
 	why = check_short(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "short"], when: "udp.src_port == set... */
 	if (be16(&udp->src_port) != set_port)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* lookup: peer: peers: ["udp.dst"] */
 	struct val_peers *peer;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		if (v6) {
+		if (v6)
 			fr_put_endpoint_v6(&key.peer, ipv6->dst, be16(&udp->dst_port), 0);
-		} else {
+		else
 			fr_put_endpoint_v4(&key.peer, ld32(ipv4->dst), be16(&udp->dst_port));
-		}
 		enum fr_found found = find_peers(&key, pkt->lease, 152, &peer);
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, pkt->prog + reason_no_peers,
@@ -1986,16 +1905,15 @@ static __always_inline int reply_ip(struct __sk_buff *skb, struct packet *pkt, c
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
 			struct val_peers val __attribute__((aligned(8))) = {};
-			if (v6) {
+			if (v6)
 				fr_put_endpoint_v6(&key.peer, ipv6->dst, be16(&udp->dst_port), 0);
-			} else {
+			else
 				fr_put_endpoint_v4(&key.peer, ld32(ipv4->dst),
 						   be16(&udp->dst_port));
-			}
 			val.m_short = ((__u64)peer->m_short + 1) & 255;
 			fr_learning(2);
 			if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))
-				return fr_up(skb, pkt->prog + reason_full_peers);
+				return fr_punt(skb, pkt->prog + reason_full_peers);
 		}
 		if (v6)
 			return reply_ipv6_send(skb, pkt);
@@ -2021,16 +1939,16 @@ SEC("tc") int prog_reply(struct __sk_buff *skb)
 
 	/* reply: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, PROG_REPLY + reason_inactive);
+		return fr_punt(skb, PROG_REPLY + reason_inactive);
 
 	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "short"], when: "udp.src_port == set... */
 	if (skb->vlan_present)
-		return fr_up(skb, PROG_REPLY + reason_vlan_tag);
+		return fr_punt(skb, PROG_REPLY + reason_vlan_tag);
 	if ((void *)(eth + 1) > pkt.data_end)
-		return fr_up(skb, PROG_REPLY + reason_truncated);
+		return fr_punt(skb, PROG_REPLY + reason_truncated);
 	if (be16(&eth->type) == ETH_P_IP)
 		return reply_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return reply_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_REPLY + reason_not_ip);
+	return fr_punt(skb, PROG_REPLY + reason_not_ip);
 }

@@ -247,7 +247,7 @@ static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, struct p
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
@@ -283,7 +283,7 @@ static __always_inline int forward_ipv4_udp_send_2(struct __sk_buff *skb, struct
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
@@ -316,12 +316,12 @@ static __always_inline int forward_ipv4_udp_rules(struct __sk_buff *skb, struct 
 	    (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, reason_hop_limit);
+			return fr_punt(skb, reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->fast.hop, skb->gso_size ? skb->gso_size + 28 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
@@ -330,11 +330,11 @@ static __always_inline int forward_ipv4_udp_rules(struct __sk_buff *skb, struct 
 
 	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_hop_limit);
+		return fr_punt(skb, reason_hop_limit);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r->slow.hop, skb->gso_size ? skb->gso_size + 28 :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
@@ -349,7 +349,7 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, struct packet
 	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &l4_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
 	{
@@ -360,7 +360,7 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, struct packet
 		pkt->r = find_routes(&key);
 	}
 	if (!pkt->r)
-		return fr_up(skb, reason_no_routes);
+		return fr_punt(skb, reason_no_routes);
 	struct val_flows *flow;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
@@ -369,7 +369,7 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, struct packet
 		fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst), be16(&udp->dst_port));
 		enum fr_found found = find_flows(&key, pkt->lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_changing);
+			return fr_punt(skb, reason_changing);
 		if (found == FR_MISSING)
 			flow = NULL;
 	}
@@ -383,12 +383,12 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, struct packet
 	       (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46)))) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, reason_hop_limit);
+			return fr_punt(skb, reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->fast.hop, skb->gso_size ? skb->gso_size + 28 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
@@ -402,12 +402,12 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, struct packet
 	if (fr_has(flow)) {
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, reason_hop_limit);
+			return fr_punt(skb, reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->slow.hop, skb->gso_size ? skb->gso_size + 28 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
@@ -447,12 +447,12 @@ static __always_inline int forward_ipv4_tcp_rules(struct __sk_buff *skb, struct 
 	    (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, reason_hop_limit);
+			return fr_punt(skb, reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->fast.hop,
 				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 				      pkt->ip_end - 14)))
@@ -462,11 +462,11 @@ static __always_inline int forward_ipv4_tcp_rules(struct __sk_buff *skb, struct 
 
 	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_up(skb, reason_hop_limit);
+		return fr_punt(skb, reason_hop_limit);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r->slow.hop,
 			      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 			      pkt->ip_end - 14)))
@@ -482,14 +482,14 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, struct packet
 	__u32 why = check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->l4_options_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 	at_l4_options_end = fr_pin(pkt->data + fr_bound(pkt->l4_options_end, 0x7f));
 	if (at_l4_options_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (pkt->l4_options_end > pkt->ip_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != pkt->l4_options_end - 34)
-		return fr_up(skb, reason_tcp_data_offset);
+		return fr_punt(skb, reason_tcp_data_offset);
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
 	{
@@ -500,7 +500,7 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, struct packet
 		pkt->r = find_routes(&key);
 	}
 	if (!pkt->r)
-		return fr_up(skb, reason_no_routes);
+		return fr_punt(skb, reason_no_routes);
 	struct val_flows *flow;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
@@ -509,7 +509,7 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, struct packet
 		fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst), be16(&tcp->dst_port));
 		enum fr_found found = find_flows(&key, pkt->lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_changing);
+			return fr_punt(skb, reason_changing);
 		if (found == FR_MISSING)
 			flow = NULL;
 	}
@@ -523,12 +523,12 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, struct packet
 	       (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46)))) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, reason_hop_limit);
+			return fr_punt(skb, reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->fast.hop,
 				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 				      pkt->ip_end - 14)))
@@ -543,12 +543,12 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, struct packet
 	if (fr_has(flow)) {
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, reason_hop_limit);
+			return fr_punt(skb, reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->slow.hop,
 				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 				      pkt->ip_end - 14)))
@@ -566,14 +566,14 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pk
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv4->protocol) == IPPROTO_UDP)
 		return forward_ipv4_udp(skb, pkt);
 	if (be8(&ipv4->protocol) == IPPROTO_TCP)
 		return forward_ipv4_tcp(skb, pkt);
-	return fr_up(skb, reason_not_l4);
+	return fr_punt(skb, reason_not_l4);
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -617,7 +617,7 @@ static __always_inline int forward_ipv6_udp_send(struct __sk_buff *skb, struct p
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
@@ -649,7 +649,7 @@ static __always_inline int forward_ipv6_udp_send_2(struct __sk_buff *skb, struct
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
@@ -682,12 +682,12 @@ static __always_inline int forward_ipv6_udp_rules(struct __sk_buff *skb, struct 
 	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_hop_limit);
+			return fr_punt(skb, reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->fast.hop, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
@@ -696,11 +696,11 @@ static __always_inline int forward_ipv6_udp_rules(struct __sk_buff *skb, struct 
 
 	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_hop_limit);
+		return fr_punt(skb, reason_hop_limit);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r->slow.hop, skb->gso_size ? skb->gso_size + 48 :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
@@ -715,7 +715,7 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, struct packet
 	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &l4_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
 	{
@@ -726,7 +726,7 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, struct packet
 		pkt->r = find_routes(&key);
 	}
 	if (!pkt->r)
-		return fr_up(skb, reason_no_routes);
+		return fr_punt(skb, reason_no_routes);
 	struct val_flows *flow;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
@@ -735,7 +735,7 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, struct packet
 		fr_put_endpoint_v6(&key.dst, ipv6->dst, be16(&udp->dst_port), 2);
 		enum fr_found found = find_flows(&key, pkt->lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_changing);
+			return fr_punt(skb, reason_changing);
 		if (found == FR_MISSING)
 			flow = NULL;
 	}
@@ -750,12 +750,12 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, struct packet
 	       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46)))) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_hop_limit);
+			return fr_punt(skb, reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->fast.hop, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
@@ -769,12 +769,12 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, struct packet
 	if (fr_has(flow)) {
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_hop_limit);
+			return fr_punt(skb, reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->slow.hop, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
@@ -797,12 +797,12 @@ static __always_inline int forward_ipv6_tcp_rules(struct __sk_buff *skb, struct 
 	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_hop_limit);
+			return fr_punt(skb, reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->fast.hop,
 				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 				      pkt->ip_end - 14)))
@@ -812,11 +812,11 @@ static __always_inline int forward_ipv6_tcp_rules(struct __sk_buff *skb, struct 
 
 	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_hop_limit);
+		return fr_punt(skb, reason_hop_limit);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r->slow.hop,
 			      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 			      pkt->ip_end - 14)))
@@ -832,14 +832,14 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, struct packet
 	__u32 why = check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->l4_options_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 	at_l4_options_end = fr_pin(pkt->data + fr_bound(pkt->l4_options_end, 0x7f));
 	if (at_l4_options_end > pkt->data_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if (pkt->l4_options_end > pkt->ip_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != pkt->l4_options_end - 54)
-		return fr_up(skb, reason_tcp_data_offset);
+		return fr_punt(skb, reason_tcp_data_offset);
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
 	{
@@ -850,7 +850,7 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, struct packet
 		pkt->r = find_routes(&key);
 	}
 	if (!pkt->r)
-		return fr_up(skb, reason_no_routes);
+		return fr_punt(skb, reason_no_routes);
 	struct val_flows *flow;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
@@ -859,7 +859,7 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, struct packet
 		fr_put_endpoint_v6(&key.dst, ipv6->dst, be16(&tcp->dst_port), 2);
 		enum fr_found found = find_flows(&key, pkt->lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_changing);
+			return fr_punt(skb, reason_changing);
 		if (found == FR_MISSING)
 			flow = NULL;
 	}
@@ -874,12 +874,12 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, struct packet
 	       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46)))) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_hop_limit);
+			return fr_punt(skb, reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->fast.hop,
 				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 				      pkt->ip_end - 14)))
@@ -894,12 +894,12 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, struct packet
 	if (fr_has(flow)) {
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_hop_limit);
+			return fr_punt(skb, reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_gso_packet);
+			return fr_punt(skb, reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, reason_partial_checksum);
+			return fr_punt(skb, reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->slow.hop,
 				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 				      pkt->ip_end - 14)))
@@ -917,14 +917,14 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pk
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv6->next_header) == IPPROTO_UDP)
 		return forward_ipv6_udp(skb, pkt);
 	if (be8(&ipv6->next_header) == IPPROTO_TCP)
 		return forward_ipv6_tcp(skb, pkt);
-	return fr_up(skb, reason_not_l4);
+	return fr_punt(skb, reason_not_l4);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
@@ -941,17 +941,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 	/* programs: forward: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return forward_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return forward_ipv6(skb, &pkt);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -314,7 +314,7 @@ static __always_inline int swap_ipv6_short8_rule_send(struct __sk_buff *skb, str
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 71 > (void *)(long)skb->data_end))
@@ -376,7 +376,7 @@ static __always_inline int swap_ipv6_short20_rule_send(struct __sk_buff *skb, st
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 83 > (void *)(long)skb->data_end))
@@ -451,7 +451,7 @@ static __always_inline int swap_ipv4_short8_rule_send(struct __sk_buff *skb, str
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 51 > (void *)(long)skb->data_end))
@@ -520,7 +520,7 @@ static __always_inline int swap_ipv4_short20_rule_send(struct __sk_buff *skb, st
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 63 > (void *)(long)skb->data_end))
@@ -817,38 +817,36 @@ static __always_inline int swap_ip_short_rule(struct __sk_buff *skb, struct pack
 
 	/* {send: {from: "r.from", to: "r.to"}}, */
 	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	if (v6) {
 		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
 			pkt->partial_3 = fr_partial(skb);
 			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
 			      (pkt->partial_3 >> 16) >= (second ? 71 : 83)))
-				return fr_up(skb, reason_partial_checksum);
+				return fr_punt(skb, reason_partial_checksum);
 			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_udp_checksum);
+				return fr_punt(skb, reason_udp_checksum);
 			if (!(skb->len <= pkt->ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, reason_partial_checksum);
+				return fr_punt(skb, reason_partial_checksum);
 			if (unlikely(!fr_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
 				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
 			if (second)
 				return swap_ipv6_short8_rule_send(skb, pkt);
 			return swap_ipv6_short20_rule_send(skb, pkt);
 		}
-	} else {
-		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      (pkt->partial >> 16) >= (second ? 51 : 63)) ||
-			    !(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-			if (second)
-				return swap_ipv4_short8_rule_send(skb, pkt);
-			return swap_ipv4_short20_rule_send(skb, pkt);
-		}
+	} else if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= (second ? 51 : 63)) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		if (second)
+			return swap_ipv4_short8_rule_send(skb, pkt);
+		return swap_ipv4_short20_rule_send(skb, pkt);
 	}
 	pkt->payload_len = pkt->udp_end - (second ? (v6 ? 71 : 51) : v6 ? 83 : 63);
 	pkt->partial_2 = fr_partial(skb);
@@ -856,9 +854,9 @@ static __always_inline int swap_ip_short_rule(struct __sk_buff *skb, struct pack
 	      ((pkt->partial_2 >> 16) >= (second ? (v6 ? 71 : 51) : v6 ? 83 : 63) &&
 	       (pkt->partial_2 & 0xffff) < (second ? (v6 ? 71ULL : 51ULL) : v6 ? 83ULL : 63ULL) +
 	       pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+		return fr_punt(skb, reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->r->hop_to,
 			      (second ? (v6 ? 37ULL : 57ULL) : v6 ? 49ULL : 69ULL) +
 			      pkt->payload_len)))
@@ -877,7 +875,7 @@ static __always_inline int swap_ipv6_short20(struct __sk_buff *skb, struct packe
 		return swap_ip_short_rule(skb, pkt, 0, 1);
 
 	/* programs: swap: { */
-	return fr_up(skb, reason_no_rule);
+	return fr_punt(skb, reason_no_rule);
 }
 
 static __always_inline int swap_ipv4_short20(struct __sk_buff *skb, struct packet *pkt)
@@ -887,7 +885,7 @@ static __always_inline int swap_ipv4_short20(struct __sk_buff *skb, struct packe
 		return swap_ip_short_rule(skb, pkt, 0, 0);
 
 	/* programs: swap: { */
-	return fr_up(skb, reason_no_rule);
+	return fr_punt(skb, reason_no_rule);
 }
 
 static __always_inline int swap_ipv6_short16_rule_send(struct __sk_buff *skb, struct packet *pkt)
@@ -920,7 +918,7 @@ static __always_inline int swap_ipv6_short16_rule_send(struct __sk_buff *skb, st
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 79 > (void *)(long)skb->data_end))
@@ -997,7 +995,7 @@ static __always_inline int swap_ipv4_short16_rule_send(struct __sk_buff *skb, st
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, reason_no_memory);
+			return fr_punt(skb, reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 59 > (void *)(long)skb->data_end))
@@ -1185,43 +1183,41 @@ static __always_inline int swap_ip_short16_rule(struct __sk_buff *skb, struct pa
 
 	/* {send: {from: "r.from", to: "r.to"}}, */
 	if (fr_is_v4(pkt->r_2->from.addr) != fr_is_v4(pkt->r_2->to.addr))
-		return fr_up(skb, reason_address_family);
+		return fr_punt(skb, reason_address_family);
 	if (v6) {
 		if (!fr_is_v4(pkt->r_2->to.addr)) { /* ipv6 stays */
 			pkt->partial_3 = fr_partial(skb);
 			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
 			      (pkt->partial_3 >> 16) >= 79))
-				return fr_up(skb, reason_partial_checksum);
+				return fr_punt(skb, reason_partial_checksum);
 			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_udp_checksum);
+				return fr_punt(skb, reason_udp_checksum);
 			if (!(skb->len <= pkt->ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, reason_partial_checksum);
+				return fr_punt(skb, reason_partial_checksum);
 			if (unlikely(!fr_fits(&pkt->r_2->hop_to, pkt->ip_end - 14)))
 				return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
 			return swap_ipv6_short16_rule_send(skb, pkt);
 		}
-	} else {
-		if (fr_is_v4(pkt->r_2->to.addr)) { /* ipv4 stays */
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      (pkt->partial >> 16) >= 59) ||
-			    !(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_up(skb, reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->r_2->hop_to, pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
-			return swap_ipv4_short16_rule_send(skb, pkt);
-		}
+	} else if (fr_is_v4(pkt->r_2->to.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 59) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r_2->hop_to, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+		return swap_ipv4_short16_rule_send(skb, pkt);
 	}
 	pkt->payload_len = pkt->udp_end - (v6 ? 79 : 59);
 	pkt->partial_2 = fr_partial(skb);
 	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      ((pkt->partial_2 >> 16) >= (v6 ? 79 : 59) &&
 	       (pkt->partial_2 & 0xffff) < (v6 ? 79ULL : 59ULL) + pkt->payload_len - 1)))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_udp_checksum);
+		return fr_punt(skb, reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->r_2->hop_to, (v6 ? 45ULL : 65ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
 	if (v6)
@@ -1236,7 +1232,7 @@ static __always_inline int swap_ipv6_short16(struct __sk_buff *skb, struct packe
 		return swap_ip_short16_rule(skb, pkt, 1);
 
 	/* programs: swap: { */
-	return fr_up(skb, reason_no_rule);
+	return fr_punt(skb, reason_no_rule);
 }
 
 static __always_inline int swap_ipv4_short16(struct __sk_buff *skb, struct packet *pkt)
@@ -1246,7 +1242,7 @@ static __always_inline int swap_ipv4_short16(struct __sk_buff *skb, struct packe
 		return swap_ip_short16_rule(skb, pkt, 0);
 
 	/* programs: swap: { */
-	return fr_up(skb, reason_no_rule);
+	return fr_punt(skb, reason_no_rule);
 }
 
 static __always_inline int swap_ipv4_short8_send(struct __sk_buff *skb, struct packet *pkt)
@@ -2351,28 +2347,24 @@ static __always_inline int swap_ip_short8_rules(struct __sk_buff *skb, struct pa
 	if (pkt->r->m_new_length == 0) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return fr_up(skb, reason_address_family);
+			return fr_punt(skb, reason_address_family);
 		pkt->payload_len = pkt->udp_end - (v6 ? 71 : 51);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 		      ((pkt->partial >> 16) >= (v6 ? 71 : 51) &&
 		       (pkt->partial & 0xffff) < (v6 ? 71ULL : 51ULL) + pkt->payload_len - 1)))
-			return fr_up(skb, reason_partial_checksum);
-		if (!v6) {
-			if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-				if (unlikely(!fr_fits(&pkt->r->hop_to, 29ULL + pkt->payload_len)))
-					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-				return swap_ipv4_short8_send_4(skb, pkt);
-			}
+			return fr_punt(skb, reason_partial_checksum);
+		if (!v6 && fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 29ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv4_short8_send_4(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-		if (v6) {
-			if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-				if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
-					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-				return swap_ipv6_short8_send_4(skb, pkt);
-			}
+			return fr_punt(skb, reason_udp_checksum);
+		if (v6 && !fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv6_short8_send_4(skb, pkt);
 		}
 		if (unlikely(!fr_fits(&pkt->r->hop_to, (v6 ? 29ULL : 49ULL) + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
@@ -2380,7 +2372,7 @@ static __always_inline int swap_ip_short8_rules(struct __sk_buff *skb, struct pa
 	}
 
 	/* programs: swap: { */
-	return fr_up(skb, reason_no_rule);
+	return fr_punt(skb, reason_no_rule);
 }
 
 static __always_inline int swap_ip_short8_2(struct __sk_buff *skb, struct packet *pkt, const int v6)
@@ -2391,28 +2383,24 @@ static __always_inline int swap_ip_short8_2(struct __sk_buff *skb, struct packet
 	if (pkt->r->m_new_length == 20) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return fr_up(skb, reason_address_family);
+			return fr_punt(skb, reason_address_family);
 		pkt->payload_len = pkt->udp_end - (v6 ? 71 : 51);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 		      ((pkt->partial >> 16) >= (v6 ? 71 : 51) &&
 		       (pkt->partial & 0xffff) < (v6 ? 71ULL : 51ULL) + pkt->payload_len - 1)))
-			return fr_up(skb, reason_partial_checksum);
-		if (!v6) {
-			if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-				if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
-					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-				return swap_ipv4_short8_send(skb, pkt);
-			}
+			return fr_punt(skb, reason_partial_checksum);
+		if (!v6 && fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv4_short8_send(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-		if (v6) {
-			if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-				if (unlikely(!fr_fits(&pkt->r->hop_to, 69ULL + pkt->payload_len)))
-					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-				return swap_ipv6_short8_send(skb, pkt);
-			}
+			return fr_punt(skb, reason_udp_checksum);
+		if (v6 && !fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 69ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv6_short8_send(skb, pkt);
 		}
 		if (unlikely(!fr_fits(&pkt->r->hop_to, (v6 ? 49ULL : 69ULL) + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
@@ -2422,28 +2410,24 @@ static __always_inline int swap_ip_short8_2(struct __sk_buff *skb, struct packet
 	}
 	if (pkt->r->m_new_length == 16) {
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return fr_up(skb, reason_address_family);
+			return fr_punt(skb, reason_address_family);
 		pkt->payload_len = pkt->udp_end - (v6 ? 71 : 51);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 		      ((pkt->partial >> 16) >= (v6 ? 71 : 51) &&
 		       (pkt->partial & 0xffff) < (v6 ? 71ULL : 51ULL) + pkt->payload_len - 1)))
-			return fr_up(skb, reason_partial_checksum);
-		if (!v6) {
-			if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-				if (unlikely(!fr_fits(&pkt->r->hop_to, 45ULL + pkt->payload_len)))
-					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-				return swap_ipv4_short8_send_2(skb, pkt);
-			}
+			return fr_punt(skb, reason_partial_checksum);
+		if (!v6 && fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 45ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv4_short8_send_2(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-		if (v6) {
-			if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-				if (unlikely(!fr_fits(&pkt->r->hop_to, 65ULL + pkt->payload_len)))
-					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-				return swap_ipv6_short8_send_2(skb, pkt);
-			}
+			return fr_punt(skb, reason_udp_checksum);
+		if (v6 && !fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 65ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv6_short8_send_2(skb, pkt);
 		}
 		if (unlikely(!fr_fits(&pkt->r->hop_to, (v6 ? 45ULL : 65ULL) + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
@@ -2458,40 +2442,30 @@ static __always_inline int swap_ip_short8_2(struct __sk_buff *skb, struct packet
 	}
 	if (pkt->r->m_new_length == 4) {
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return fr_up(skb, reason_address_family);
+			return fr_punt(skb, reason_address_family);
 		pkt->payload_len = pkt->udp_end - (v6 ? 71 : 51);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 		      ((pkt->partial >> 16) >= (v6 ? 71 : 51) &&
 		       (pkt->partial & 0xffff) < (v6 ? 71ULL : 51ULL) + pkt->payload_len - 1)))
-			return fr_up(skb, reason_partial_checksum);
-		if (!v6) {
-			if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-				if (unlikely(!fr_fits(&pkt->r->hop_to, 33ULL + pkt->payload_len)))
-					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-				return swap_ipv4_short8_send_3(skb, pkt);
-			}
+			return fr_punt(skb, reason_partial_checksum);
+		if (!v6 && fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 33ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv4_short8_send_3(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-		if (v6) {
-			if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-				if (unlikely(!fr_fits(&pkt->r->hop_to, 53ULL + pkt->payload_len)))
-					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-				return swap_ipv6_short8_send_3(skb, pkt);
-			}
+			return fr_punt(skb, reason_udp_checksum);
+		if (v6 && !fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 53ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv6_short8_send_3(skb, pkt);
 		}
 		if (unlikely(!fr_fits(&pkt->r->hop_to, (v6 ? 33ULL : 53ULL) + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		if (v6)
-			return swap_ip_short8_send_ipv6_3(skb, pkt, 1);
-		return swap_ip_short8_send_ipv6_3(skb, pkt, 0);
+		return swap_ip_short8_send_ipv6_3(skb, pkt, v6);
 	}
-	if (v6) {
-		return swap_ip_short8_rules(skb, pkt, 1);
-	}
-
-	return swap_ip_short8_rules(skb, pkt, 0);
+	return swap_ip_short8_rules(skb, pkt, v6);
 }
 
 static __always_inline int swap_ipv4_short4_send(struct __sk_buff *skb, struct packet *pkt)
@@ -2748,28 +2722,24 @@ static __always_inline int swap_ip_short4(struct __sk_buff *skb, struct packet *
 	if (pkt->r_2->m_new_length == 8) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(pkt->r_2->from.addr) != fr_is_v4(pkt->r_2->to.addr))
-			return fr_up(skb, reason_address_family);
+			return fr_punt(skb, reason_address_family);
 		pkt->payload_len = pkt->udp_end - (v6 ? 67 : 47);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 		      ((pkt->partial >> 16) >= (v6 ? 67 : 47) &&
 		       (pkt->partial & 0xffff) < (v6 ? 67ULL : 47ULL) + pkt->payload_len - 1)))
-			return fr_up(skb, reason_partial_checksum);
-		if (!v6) {
-			if (fr_is_v4(pkt->r_2->to.addr)) { /* ipv4 stays */
-				if (unlikely(!fr_fits(&pkt->r_2->hop_to, 37ULL + pkt->payload_len)))
-					return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
-				return swap_ipv4_short4_send(skb, pkt);
-			}
+			return fr_punt(skb, reason_partial_checksum);
+		if (!v6 && fr_is_v4(pkt->r_2->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->r_2->hop_to, 37ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+			return swap_ipv4_short4_send(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-		if (v6) {
-			if (!fr_is_v4(pkt->r_2->to.addr)) { /* ipv6 stays */
-				if (unlikely(!fr_fits(&pkt->r_2->hop_to, 57ULL + pkt->payload_len)))
-					return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
-				return swap_ipv6_short4_send(skb, pkt);
-			}
+			return fr_punt(skb, reason_udp_checksum);
+		if (v6 && !fr_is_v4(pkt->r_2->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->r_2->hop_to, 57ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+			return swap_ipv6_short4_send(skb, pkt);
 		}
 		if (unlikely(!fr_fits(&pkt->r_2->hop_to, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
@@ -2777,7 +2747,7 @@ static __always_inline int swap_ip_short4(struct __sk_buff *skb, struct packet *
 	}
 
 	/* programs: swap: { */
-	return fr_up(skb, reason_no_rule);
+	return fr_punt(skb, reason_no_rule);
 }
 
 static __always_inline __u32 check_short0(struct __sk_buff *skb, void *data, void *data_end,
@@ -3046,7 +3016,7 @@ static __always_inline int swap_ip_short0(struct __sk_buff *skb, struct packet *
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
 	__u32 why = check_short0(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 : 42);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* lookup: r: by_id: [ */
 	{
@@ -3071,38 +3041,32 @@ static __always_inline int swap_ip_short0(struct __sk_buff *skb, struct packet *
 	if (pkt->r->m_new_length == 8) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return fr_up(skb, reason_address_family);
+			return fr_punt(skb, reason_address_family);
 		pkt->payload_len = pkt->udp_end - (v6 ? 63 : 43);
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 		      ((pkt->partial >> 16) >= (v6 ? 63 : 43) &&
 		       (pkt->partial & 0xffff) < (v6 ? 63ULL : 43ULL) + pkt->payload_len - 1)))
-			return fr_up(skb, reason_partial_checksum);
-		if (!v6) {
-			if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-				if (unlikely(!fr_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
-					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-				return swap_ipv4_short0_send(skb, pkt);
-			}
+			return fr_punt(skb, reason_partial_checksum);
+		if (!v6 && fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv4_short0_send(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_udp_checksum);
-		if (v6) {
-			if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-				if (unlikely(!fr_fits(&pkt->r->hop_to, 57ULL + pkt->payload_len)))
-					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-				return swap_ipv6_short0_send(skb, pkt);
-			}
+			return fr_punt(skb, reason_udp_checksum);
+		if (v6 && !fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 57ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv6_short0_send(skb, pkt);
 		}
 		if (unlikely(!fr_fits(&pkt->r->hop_to, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		if (v6)
-			return swap_ip_short0_send_ipv6(skb, pkt, 1);
-		return swap_ip_short0_send_ipv6(skb, pkt, 0);
+		return swap_ip_short0_send_ipv6(skb, pkt, v6);
 	}
 
 	/* programs: swap: { */
-	return fr_up(skb, reason_no_rule);
+	return fr_punt(skb, reason_no_rule);
 }
 
 static __always_inline int swap_ip_short8(struct __sk_buff *skb, struct packet *pkt, const int v6)
@@ -3116,12 +3080,12 @@ static __always_inline int swap_ip_short8(struct __sk_buff *skb, struct packet *
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
 	if ((v6 ? 71ULL : 51ULL) <= skb->len) { /* short8 */
 		if ((void *)(short8 + 1) > pkt->data_end)
-			return fr_up(skb, reason_truncated);
+			return fr_punt(skb, reason_truncated);
 		if ((v6 ? 71ULL : 51ULL) <= pkt->udp_end) { /* short8 */
 			if ((be8(&short8->long_flags) >> 7) == 0) { /* short8 */
 				/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"sho... */
 				if (skb->gso_size != 0)
-					return fr_up(skb, reason_gso_packet);
+					return fr_punt(skb, reason_gso_packet);
 
 				/* lookup: r: by_id: [ */
 				{
@@ -3144,7 +3108,7 @@ static __always_inline int swap_ip_short8(struct __sk_buff *skb, struct packet *
 					enum fr_found found = find_by_id(&key, pkt->lease, 176,
 						&pkt->r, pkt->now);
 					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_changing);
+						return fr_punt(skb, reason_changing);
 					if (found == FR_MISSING)
 						pkt->r = NULL;
 				}
@@ -3158,11 +3122,11 @@ static __always_inline int swap_ip_short8(struct __sk_buff *skb, struct packet *
 	}
 	if ((v6 ? 67ULL : 47ULL) <= skb->len) { /* short4 */
 		if ((void *)(short4 + 1) > pkt->data_end)
-			return fr_up(skb, reason_truncated);
+			return fr_punt(skb, reason_truncated);
 		if ((v6 ? 67ULL : 47ULL) <= pkt->udp_end) { /* short4 */
 			if ((be8(&short4->long_flags) >> 7) == 0) { /* short4 */
 				if (skb->gso_size != 0)
-					return fr_up(skb, reason_gso_packet);
+					return fr_punt(skb, reason_gso_packet);
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
 					if (v6) {
@@ -3183,23 +3147,16 @@ static __always_inline int swap_ip_short8(struct __sk_buff *skb, struct packet *
 					enum fr_found found = find_by_id(&key, pkt->lease, 264,
 						&pkt->r_2, pkt->now);
 					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_changing);
+						return fr_punt(skb, reason_changing);
 					if (found == FR_MISSING)
 						pkt->r_2 = NULL;
 				}
-				if (fr_has(pkt->r_2)) {
-					if (v6)
-						return swap_ip_short4(skb, pkt, 1);
-					return swap_ip_short4(skb, pkt, 0);
-				}
+				if (fr_has(pkt->r_2))
+					return swap_ip_short4(skb, pkt, v6);
 			}
 		}
 	}
-	if (v6) {
-		return swap_ip_short0(skb, pkt, 1);
-	}
-
-	return swap_ip_short0(skb, pkt, 0);
+	return swap_ip_short0(skb, pkt, v6);
 }
 
 static __always_inline int swap_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
@@ -3218,17 +3175,17 @@ static __always_inline int swap_ip(struct __sk_buff *skb, struct packet *pkt, co
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
 	if ((v6 ? 83ULL : 63ULL) <= skb->len) { /* short20 */
 		if ((void *)(short20 + 1) > pkt->data_end)
-			return fr_up(skb, reason_truncated);
+			return fr_punt(skb, reason_truncated);
 		if ((v6 ? 83ULL : 63ULL) <= pkt->udp_end) { /* short20 */
 			if ((be8(&short20->long_flags) >> 7) == 0) { /* short20 */
 				/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"sho... */
 				if (skb->gso_size != 0)
-					return fr_up(skb, reason_gso_packet);
+					return fr_punt(skb, reason_gso_packet);
 
 				/* lookup: r: by_id: [ */
 				{
@@ -3251,7 +3208,7 @@ static __always_inline int swap_ip(struct __sk_buff *skb, struct packet *pkt, co
 					enum fr_found found = find_by_id(&key, pkt->lease, 0,
 						&pkt->r, pkt->now);
 					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_changing);
+						return fr_punt(skb, reason_changing);
 					if (found == FR_MISSING)
 						pkt->r = NULL;
 				}
@@ -3265,11 +3222,11 @@ static __always_inline int swap_ip(struct __sk_buff *skb, struct packet *pkt, co
 	}
 	if ((v6 ? 79ULL : 59ULL) <= skb->len) { /* short16 */
 		if ((void *)(short16 + 1) > pkt->data_end)
-			return fr_up(skb, reason_truncated);
+			return fr_punt(skb, reason_truncated);
 		if ((v6 ? 79ULL : 59ULL) <= pkt->udp_end) { /* short16 */
 			if ((be8(&short16->long_flags) >> 7) == 0) { /* short16 */
 				if (skb->gso_size != 0)
-					return fr_up(skb, reason_gso_packet);
+					return fr_punt(skb, reason_gso_packet);
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
 					if (v6) {
@@ -3290,7 +3247,7 @@ static __always_inline int swap_ip(struct __sk_buff *skb, struct packet *pkt, co
 					enum fr_found found = find_by_id(&key, pkt->lease, 88,
 						&pkt->r_2, pkt->now);
 					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_changing);
+						return fr_punt(skb, reason_changing);
 					if (found == FR_MISSING)
 						pkt->r_2 = NULL;
 				}
@@ -3302,9 +3259,8 @@ static __always_inline int swap_ip(struct __sk_buff *skb, struct packet *pkt, co
 			}
 		}
 	}
-	if (v6) {
+	if (v6)
 		return swap_ip_short8(skb, pkt, 1);
-	}
 
 	return swap_ip_short8(skb, pkt, 0);
 }
@@ -3323,17 +3279,17 @@ SEC("tc") int prog_swap(struct __sk_buff *skb)
 
 	/* programs: swap: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"short?(n)"}], by: "lookup"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return swap_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return swap_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -485,7 +485,7 @@ static __always_inline void fr_count(__u32 reason, __u32 len)
 }
 
 /* The packet passes to the stack, as it came. */
-static __noinline int fr_up(struct __sk_buff *skb, __u32 reason)
+static __noinline int fr_punt(struct __sk_buff *skb, __u32 reason)
 {
 	fr_count(reason, skb->len);
 	return TC_ACT_UNSPEC;
@@ -677,7 +677,7 @@ static __always_inline __u32 fr_unfound(enum fr_found found, __u32 missing, __u3
 static __always_inline int fr_missed(struct __sk_buff *skb, enum fr_found found, __u32 missing,
 				     __u32 changing)
 {
-	return fr_up(skb, fr_unfound(found, missing, changing));
+	return fr_punt(skb, fr_unfound(found, missing, changing));
 }
 
 #endif
@@ -1188,7 +1188,7 @@ static __always_inline int fr_resize(struct __sk_buff *skb, __u32 from, __u32 to
 /* The end of a packet that fr_resize has failed on. The reason after fault is no_memory. */
 static __always_inline int fr_failed(struct __sk_buff *skb, __u32 len, int err, __u32 fault)
 {
-	return err == FR_BROKEN ? fr_drop(len, fault) : fr_up(skb, fault + 1);
+	return err == FR_BROKEN ? fr_drop(len, fault) : fr_punt(skb, fault + 1);
 }
 
 /*
@@ -1593,7 +1593,7 @@ static __always_inline int fr_fits(const struct fr_hop *hop, __u64 len)
 /* One that can't passes to the stack. */
 static __always_inline int fr_unfit(struct __sk_buff *skb, const struct fr_hop *hop, __u32 too_big)
 {
-	return fr_up(skb, fr_usable(hop) ? too_big : fr_unusable(hop, too_big + 1));
+	return fr_punt(skb, fr_usable(hop) ? too_big : fr_unusable(hop, too_big + 1));
 }
 
 /* Write the link-layer addresses of a hop. */

@@ -545,11 +545,9 @@ static __always_inline long shared_copy(struct __sk_buff *skb, void *front, __u6
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
 			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 		}
-	} else {
-		if (unlikely(shared_write(skb, front, number, r, same, 0))) {
-			fr_refund(credit0, admitted0 - FR_ADMITTED);
-			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
-		}
+	} else if (unlikely(shared_write(skb, front, number, r, same, 0))) {
+		fr_refund(credit0, admitted0 - FR_ADMITTED);
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -574,9 +572,9 @@ static __always_inline long shared_copy(struct __sk_buff *skb, void *front, __u6
 }
 
 static __always_inline long shared_turn(__u32 i, struct fan *fan, const int second,
-					const int second_2)
+					const int is_audio)
 {
-	__u32 prog = second_2 ? PROG_AUDIO : PROG_VIDEO;
+	__u32 prog = is_audio ? PROG_AUDIO : PROG_VIDEO;
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct same *same = front + FR_NEEDS_FRONT;
@@ -585,13 +583,13 @@ static __always_inline long shared_turn(__u32 i, struct fan *fan, const int seco
 	__u64 rtp_extensions_end = same->rtp_extensions_end;
 	__u64 vp8_layer_end = 0;
 
-	if (!second_2)
+	if (!is_audio)
 		vp8_layer_end = same->vp8_layer_end;
 	__u64 priority = same->priority;
 	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
 	void *saved_rtp_extensions_end = 0;
 	void *saved_vp8_layer_end = 0;
-	if (!second_2) {
+	if (!is_audio) {
 		saved_rtp_extensions_end =
 			fr_pin(front + fr_bound(rtp_extensions_end, second ? 0x1ff : 0xff));
 		saved_vp8_layer_end = fr_pin(front +
@@ -606,7 +604,7 @@ static __always_inline long shared_turn(__u32 i, struct fan *fan, const int seco
 		return 1;
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
-	if (!second_2) {
+	if (!is_audio) {
 		/* _begin: [{when: "r.sent == 0 && (vp8.start == 0 || vp8.partition != 0 || vp... */
 		if (fr_shared_get(r->sent) == 0 &&
 		    (((be8(&saved_vp8->extended_to_partition) >> 4) & 1) == 0 ||
@@ -649,14 +647,8 @@ static __always_inline long shared_turn(__u32 i, struct fan *fan, const int seco
 				  fr_indirect(&r->hop_remote, prog + reason_no_route_2));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, prog + reason_too_big_2);
-	if (second_2)
-		return shared_copy(skb, front, udp_end, rtp_extensions_end, priority, came, number,
-				   r, same, prog, second);
-	if (second)
-		return shared_copy(skb, front, udp_end, rtp_extensions_end, priority, came, number,
-				   r, same, prog, 1);
 	return shared_copy(skb, front, udp_end, rtp_extensions_end, priority, came, number, r, same,
-			   prog, 0);
+			   prog, second);
 }
 
 static __noinline long audio_turn2(__u32 i, struct fan *fan)
@@ -669,7 +661,8 @@ static __noinline long video_turn2(__u32 i, struct fan *fan)
 	return shared_turn(i, fan, 1, 0);
 }
 
-static __always_inline int shared_fan2(struct __sk_buff *skb, struct packet *pkt, const int second)
+static __always_inline int shared_fan2(struct __sk_buff *skb, struct packet *pkt,
+				       const int is_audio)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -685,13 +678,13 @@ static __always_inline int shared_fan2(struct __sk_buff *skb, struct packet *pkt
 	key.ssrc = be32(&rtp->ssrc);
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_subscribers);
+		return fr_punt(skb, pkt->prog + reason_no_subscribers);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	__u32 size;
 	void *front;
-	if (second) {
+	if (is_audio) {
 		/* Copies are made by writing to the packet: what it was is read from here. */
 		front = fr_save_front(skb, 74);
 	} else {
@@ -700,12 +693,12 @@ static __always_inline int shared_fan2(struct __sk_buff *skb, struct packet *pkt
 		front = fr_save_front(skb, size);
 	}
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_rtp *saved_rtp = front + 62;
-	if (!second)
+	if (!is_audio)
 		same->size = size;
 	same->clock = 0;
 
@@ -717,7 +710,7 @@ static __always_inline int shared_fan2(struct __sk_buff *skb, struct packet *pkt
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -730,7 +723,7 @@ static __always_inline int shared_fan2(struct __sk_buff *skb, struct packet *pkt
 	same->ip_end = pkt->ip_end;
 	same->udp_end = pkt->udp_end;
 	same->rtp_extensions_end = pkt->rtp_extensions_end;
-	if (!second)
+	if (!is_audio)
 		same->vp8_layer_end = pkt->vp8_layer_end;
 	same->priority = pkt->priority;
 
@@ -748,19 +741,18 @@ static __always_inline int shared_fan2(struct __sk_buff *skb, struct packet *pkt
 		.list = list,
 		.front = front,
 	};
-	if (second)
+	if (is_audio)
 		bpf_loop(list->count, audio_turn2, &fan, 0);
 	else
 		bpf_loop(list->count, video_turn2, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
-	if (second) {
+	if (is_audio) {
 		if (bpf_skb_store_bytes(skb, 0, front, 74, 0))
 			return fr_drop(len, pkt->prog + reason_fault);
-	} else {
-		if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 512), 0))
-			return fr_drop(len, pkt->prog + reason_fault);
+	} else if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 512), 0)) {
+		return fr_drop(len, pkt->prog + reason_fault);
 	}
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 60);
@@ -780,7 +772,8 @@ static __noinline long video_turn1(__u32 i, struct fan *fan)
 	return shared_turn(i, fan, 0, 0);
 }
 
-static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt, const int second)
+static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt,
+				       const int is_audio)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -796,13 +789,13 @@ static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt
 	key.ssrc = be32(&rtp->ssrc);
 	list = list_of_subscribers(&key);
 	if (!list)
-		return fr_up(skb, pkt->prog + reason_no_subscribers);
+		return fr_punt(skb, pkt->prog + reason_no_subscribers);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	__u32 size;
 	void *front;
-	if (second) {
+	if (is_audio) {
 		/* Copies are made by writing to the packet: what it was is read from here. */
 		front = fr_save_front(skb, 54);
 	} else {
@@ -811,12 +804,12 @@ static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt
 		front = fr_save_front(skb, size);
 	}
 	if (!front)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_rtp *saved_rtp = front + 42;
-	if (!second)
+	if (!is_audio)
 		same->size = size;
 	same->clock = 0;
 
@@ -827,7 +820,7 @@ static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, pkt->prog + reason_no_memory);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -843,7 +836,7 @@ static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt
 	same->ip_end = pkt->ip_end;
 	same->udp_end = pkt->udp_end;
 	same->rtp_extensions_end = pkt->rtp_extensions_end;
-	if (!second)
+	if (!is_audio)
 		same->vp8_layer_end = pkt->vp8_layer_end;
 	same->priority = pkt->priority;
 
@@ -861,19 +854,18 @@ static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt
 		.list = list,
 		.front = front,
 	};
-	if (second)
+	if (is_audio)
 		bpf_loop(list->count, audio_turn1, &fan, 0);
 	else
 		bpf_loop(list->count, video_turn1, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
-	if (second) {
+	if (is_audio) {
 		if (bpf_skb_store_bytes(skb, 0, front, 54, 0))
 			return fr_drop(len, pkt->prog + reason_fault);
-	} else {
-		if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0))
-			return fr_drop(len, pkt->prog + reason_fault);
+	} else if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0)) {
+		return fr_drop(len, pkt->prog + reason_fault);
 	}
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
@@ -931,7 +923,7 @@ static __always_inline int shared_ip_streams(struct __sk_buff *skb, struct packe
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
 	if (pkt->udp_end - (v6 ? 54 : 34) > 0x4000)
-		return fr_up(skb, pkt->prog + reason_too_big);
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (v6) {
 		if (be16(&udp->checksum) == 0 ||
 		    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
@@ -939,13 +931,12 @@ static __always_inline int shared_ip_streams(struct __sk_buff *skb, struct packe
 			       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			       bpf_htons(be16(&udp->length)) +
 			       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
-	} else {
-		if (be16(&udp->checksum) == 0 ||
-		    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			       bpf_htons(be16(&udp->length)) +
-			       fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	} else if (be16(&udp->checksum) == 0 ||
+		   !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+			      bpf_htons(be16(&udp->length)) +
+			      fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))) {
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	}
 	__u64 partial = fr_partial(skb);
 	if (second) {
@@ -953,13 +944,12 @@ static __always_inline int shared_ip_streams(struct __sk_buff *skb, struct packe
 		      (partial >> 16) >= pkt->rtp_extensions_end) ||
 		    !(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
-	} else {
-		if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      (partial >> 16) >= pkt->vp8_layer_end + 1) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		     (partial >> 16) >= pkt->vp8_layer_end + 1) ||
+		   !(skb->len <= pkt->ip_end ||
+		     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	}
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
@@ -975,7 +965,7 @@ static __always_inline int shared_ip_streams(struct __sk_buff *skb, struct packe
 		val.highest = be16(&rtp->sequence);
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
-			return fr_up(skb, pkt->prog + reason_full_streams);
+			return fr_punt(skb, pkt->prog + reason_full_streams);
 	}
 	if (v6) {
 		if (second)
@@ -999,9 +989,9 @@ static __always_inline int audio_ip_further(struct __sk_buff *skb, struct packet
 	/* {name: "words", bits: 16, when: "extended == 1"}, */
 	at_rtp_words_end = fr_pin(pkt->data + fr_bound(pkt->rtp_words_end, v6 ? 0xff : 0x7f));
 	if (at_rtp_words_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->rtp_words_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
@@ -1009,7 +999,7 @@ static __always_inline int audio_ip_further(struct __sk_buff *skb, struct packet
 	if (rtp_extensions_present) { /* extensions */
 		rtp_extensions_size = pkt->rtp_words * 4;
 		if (rtp_extensions_size > 128)
-			return fr_up(skb, pkt->prog + reason_rtp_extensions);
+			return fr_punt(skb, pkt->prog + reason_rtp_extensions);
 	} else {
 		rtp_extensions_size = 0;
 	}
@@ -1017,13 +1007,13 @@ static __always_inline int audio_ip_further(struct __sk_buff *skb, struct packet
 	at_rtp_extensions_end = fr_pin(pkt->data +
 				       fr_bound(pkt->rtp_extensions_end, v6 ? 0x1ff : 0xff));
 	if (at_rtp_extensions_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->rtp_extensions_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
 	__u64 rtp_extensions_found;
@@ -1043,7 +1033,7 @@ static __always_inline int audio_ip_further(struct __sk_buff *skb, struct packet
 	__u64 priority_value = rtp_extensions_found ? (rtp_extensions_element >> 56) & 255 : 0ULL;
 	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
 	if ((be8(&rtp->marker_payload_type) & 127) == set_vp8)
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* lookup: stream: streams: names */
 	{
@@ -1061,9 +1051,8 @@ static __always_inline int audio_ip_further(struct __sk_buff *skb, struct packet
 			return fr_missed(skb, found, pkt->prog + reason_no_streams,
 					 pkt->prog + reason_changing);
 	}
-	if (v6) {
+	if (v6)
 		return shared_ip_streams(skb, pkt, 1, 1);
-	}
 
 	return shared_ip_streams(skb, pkt, 0, 1);
 }
@@ -1080,9 +1069,9 @@ static __always_inline int video_ip_further_2(struct __sk_buff *skb, struct pack
 	at_vp8_tl0picidx_end = fr_pin(pkt->data +
 				      fr_bound(pkt->vp8_tl0picidx_end, v6 ? 0x1ff : 0xff));
 	if (at_vp8_tl0picidx_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->vp8_tl0picidx_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
 	__u64 vp8_layer_present = !((pkt->vp8_has & 48) == 0);
@@ -1090,7 +1079,7 @@ static __always_inline int video_ip_further_2(struct __sk_buff *skb, struct pack
 	__u64 vp8_layer;
 	if (vp8_layer_present) { /* layer */
 		if (at_vp8_tl0picidx_end + 1 > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 		vp8_layer_size = 1;
 		vp8_layer = be8(at_vp8_tl0picidx_end);
 	} else {
@@ -1100,20 +1089,20 @@ static __always_inline int video_ip_further_2(struct __sk_buff *skb, struct pack
 	pkt->vp8_layer_end = fr_forget(skb, pkt->vp8_tl0picidx_end + vp8_layer_size);
 	at_vp8_layer_end = fr_pin(pkt->data + fr_bound(pkt->vp8_layer_end, v6 ? 0x1ff : 0xff));
 	if (at_vp8_layer_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->vp8_layer_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* vp8: fields: [// RFC 7741 §4.2, and the first byte after it: of a frame, where star... */
 	vp8 = at_vp8_layer_end;
 	if ((void *)(vp8 + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->vp8_layer_end + 1 > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
 	__u64 rtp_extensions_found;
@@ -1136,10 +1125,9 @@ static __always_inline int video_ip_further_2(struct __sk_buff *skb, struct pack
 
 	/* when:   "rtp.payload_type == setting.vp8" */
 	if ((be8(&rtp->marker_payload_type) & 127) != set_vp8)
-		return fr_up(skb, pkt->prog + reason_no_match);
-	if (v6) {
+		return fr_punt(skb, pkt->prog + reason_no_match);
+	if (v6)
 		return shared_ip_streams(skb, pkt, 1, 0);
-	}
 
 	return shared_ip_streams(skb, pkt, 0, 0);
 }
@@ -1154,7 +1142,7 @@ static __always_inline int video_ip_picture(struct __sk_buff *skb, struct packet
 	__u64 vp8_picture;
 	if (pkt->vp8_picture_present) { /* picture */
 		if (pkt->at_vp8_has_end + 1 > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 		vp8_picture_size = 1;
 		vp8_picture = be8(pkt->at_vp8_has_end);
 	} else {
@@ -1164,16 +1152,16 @@ static __always_inline int video_ip_picture(struct __sk_buff *skb, struct packet
 	__u64 vp8_picture_end = fr_forget(skb, pkt->vp8_has_end + vp8_picture_size);
 	at_vp8_picture_end = fr_pin(pkt->data + fr_bound(vp8_picture_end, v6 ? 0x1ff : 0xff));
 	if (at_vp8_picture_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (vp8_picture_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
 	__u64 vp8_picture_low_present = !((pkt->vp8_has & 128) == 0) && !((vp8_picture & 128) == 0);
 	__u64 vp8_picture_low_size;
 	if (vp8_picture_low_present) { /* picture_low */
 		if (at_vp8_picture_end + 1 > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 		vp8_picture_low_size = 1;
 	} else {
 		vp8_picture_low_size = 0;
@@ -1182,24 +1170,23 @@ static __always_inline int video_ip_picture(struct __sk_buff *skb, struct packet
 	at_vp8_picture_low_end = fr_pin(pkt->data +
 					fr_bound(vp8_picture_low_end, v6 ? 0x1ff : 0xff));
 	if (at_vp8_picture_low_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (vp8_picture_low_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
 	__u64 vp8_tl0picidx_present = !((pkt->vp8_has & 64) == 0);
 	__u64 vp8_tl0picidx_size;
 	if (vp8_tl0picidx_present) { /* tl0picidx */
 		if (at_vp8_picture_low_end + 1 > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 		vp8_tl0picidx_size = 1;
 	} else {
 		vp8_tl0picidx_size = 0;
 	}
 	pkt->vp8_tl0picidx_end = fr_forget(skb, vp8_picture_low_end + vp8_tl0picidx_size);
-	if (v6) {
+	if (v6)
 		return video_ip_further_2(skb, pkt, 1);
-	}
 
 	return video_ip_further_2(skb, pkt, 0);
 }
@@ -1214,16 +1201,16 @@ static __always_inline int video_ip_further(struct __sk_buff *skb, struct packet
 	/* {name: "words", bits: 16, when: "extended == 1"}, */
 	at_rtp_words_end = fr_pin(pkt->data + fr_bound(pkt->rtp_words_end, v6 ? 0xff : 0x7f));
 	if (at_rtp_words_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->rtp_words_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
 	if (rtp_extensions_present) { /* extensions */
 		pkt->rtp_extensions_size = pkt->rtp_words * 4;
 		if (pkt->rtp_extensions_size > 128)
-			return fr_up(skb, pkt->prog + reason_rtp_extensions);
+			return fr_punt(skb, pkt->prog + reason_rtp_extensions);
 	} else {
 		pkt->rtp_extensions_size = 0;
 	}
@@ -1231,21 +1218,21 @@ static __always_inline int video_ip_further(struct __sk_buff *skb, struct packet
 	at_rtp_extensions_end = fr_pin(pkt->data +
 				       fr_bound(pkt->rtp_extensions_end, v6 ? 0x1ff : 0xff));
 	if (at_rtp_extensions_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->rtp_extensions_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "has", bits: 8, when: "extended == 1"}, */
 	vp8 = at_rtp_extensions_end;
 	if ((void *)(vp8 + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->rtp_extensions_end + 1 > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	__u64 vp8_has_present = (be8(&vp8->extended_to_partition) >> 7) == 1;
 	__u64 vp8_has_size;
 	if (vp8_has_present) { /* has */
 		if (at_rtp_extensions_end + 2 > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 		vp8_has_size = 1;
 		pkt->vp8_has = be8(at_rtp_extensions_end + 1);
 	} else {
@@ -1255,15 +1242,14 @@ static __always_inline int video_ip_further(struct __sk_buff *skb, struct packet
 	pkt->vp8_has_end = fr_forget(skb, pkt->rtp_extensions_end + 1 + vp8_has_size);
 	pkt->at_vp8_has_end = fr_pin(pkt->data + fr_bound(pkt->vp8_has_end, v6 ? 0x1ff : 0xff));
 	if (pkt->at_vp8_has_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->vp8_has_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 	pkt->vp8_picture_present = !((pkt->vp8_has & 128) == 0);
-	if (v6) {
+	if (v6)
 		return video_ip_picture(skb, pkt, 1);
-	}
 
 	return video_ip_picture(skb, pkt, 0);
 }
@@ -1283,25 +1269,25 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
 	why = check_rtp(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 :
 			42, &rtp_csrc_list_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	at_rtp_csrc_list_end = fr_pin(pkt->data + fr_bound(rtp_csrc_list_end, v6 ? 0xff : 0x7f));
 	if (at_rtp_csrc_list_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (rtp_csrc_list_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "profile", bits: 16, when: "extended == 1"}, */
 	__u64 rtp_profile_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
 	__u64 rtp_profile_size;
 	if (rtp_profile_present) { /* profile */
 		if (at_rtp_csrc_list_end + 2 > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 		rtp_profile_size = 2;
 		pkt->rtp_profile = be16(at_rtp_csrc_list_end);
 	} else {
@@ -1311,16 +1297,16 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 	__u64 rtp_profile_end = fr_forget(skb, rtp_csrc_list_end + rtp_profile_size);
 	at_rtp_profile_end = fr_pin(pkt->data + fr_bound(rtp_profile_end, v6 ? 0xff : 0x7f));
 	if (at_rtp_profile_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (rtp_profile_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* {name: "words", bits: 16, when: "extended == 1"}, */
 	__u64 rtp_words_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
 	__u64 rtp_words_size;
 	if (rtp_words_present) { /* words */
 		if (at_rtp_profile_end + 2 > pkt->data_end)
-			return fr_up(skb, pkt->prog + reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 		rtp_words_size = 2;
 		pkt->rtp_words = be16(at_rtp_profile_end);
 	} else {
@@ -1329,15 +1315,13 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 	}
 	pkt->rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
 	if (pkt->prog == PROG_AUDIO) {
-		if (v6) {
+		if (v6)
 			return audio_ip_further(skb, pkt, 1);
-		}
 
 		return audio_ip_further(skb, pkt, 0);
 	}
-	if (v6) {
+	if (v6)
 		return video_ip_further(skb, pkt, 1);
-	}
 
 	return video_ip_further(skb, pkt, 0);
 }
@@ -1363,19 +1347,19 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 	/* video: forward & { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_VIDEO + reason_inactive);
+		return fr_punt(skb, PROG_VIDEO + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_VIDEO + why);
+		return fr_punt(skb, PROG_VIDEO + why);
 
 	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return shared_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return shared_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_VIDEO + reason_not_ip);
+	return fr_punt(skb, PROG_VIDEO + reason_not_ip);
 }
 
 /*
@@ -1399,15 +1383,15 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 
 	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_AUDIO + reason_inactive);
+		return fr_punt(skb, PROG_AUDIO + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_AUDIO + why);
+		return fr_punt(skb, PROG_AUDIO + why);
 	if (be16(&eth->type) == ETH_P_IP)
 		return shared_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return shared_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_AUDIO + reason_not_ip);
+	return fr_punt(skb, PROG_AUDIO + reason_not_ip);
 }

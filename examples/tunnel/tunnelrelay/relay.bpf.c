@@ -248,9 +248,9 @@ struct packet {
 	__u64 inner_options_end;
 	__u64 inner_end;
 	__u64 payload_len;
+	__u64 payload_len_2;
 	struct val_networks *n;
 	__u64 udp_end;
-	__u64 payload_len_2;
 	struct val_peers *p;
 	struct val_own *own;
 	__u64 geneve_options_end;
@@ -295,145 +295,96 @@ static __always_inline __u32 check_ipv4_any(struct __sk_buff *skb, void *data, v
 	return 0;
 }
 
-static __always_inline int shared_out_ipv4_any_send_2(struct __sk_buff *skb, struct packet *pkt,
-						      const int second)
+static __always_inline int ipip_out_ipv4_any_send(struct __sk_buff *skb, struct packet *pkt,
+						  const int to_v6)
 {
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 14,
-		new_headers_len = (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-				   pkt->prog == PROG_FOU_OUT) ? 42 : 34;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(pkt->payload_len +
-					     (pkt->inner_options_end +
-					      ((pkt->prog == PROG_VXLAN_OUT ||
-						pkt->prog == PROG_GENEVE_OUT ||
-						pkt->prog == PROG_FOU_OUT) ? 28 : 20) - 14));
-	__be16 udp_src_port = 0;
-	__be16 udp_dst_port = 0;
-	__be16 udp_length = 0;
+	const __u32 headers_len = 14, new_headers_len = to_v6 ? 54 : 34;
+	__be16 ipv4_version_to_ecn = 0;
+	__be32 ipv6_version_to_flow_label = 0;
 
-	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-	    pkt->prog == PROG_FOU_OUT) {
-		udp_src_port = bpf_htons(0xc000ULL +
-					 ((__u64)ld8(ipv4_any->src + 3) * 31 +
-					  (__u64)ld8(ipv4_any->dst + 3)));
-		udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
-					 0x15b4ULL);
-		udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 28 - 34));
-	}
+	if (to_v6)
+		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						       ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
+						       ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
+	else
+		ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+						(be8(&ipv4_any->dscp_ecn) & 3));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len_2 +
+					     (pkt->inner_options_end + (to_v6 ? 40 : 20) -
+					      (to_v6 ? 54 : 14)));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-	__u64 udp_pseudo = 0;
-	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-	    pkt->prog == PROG_FOU_OUT) {
-		udp_pseudo = 0;
-		if (second) {
-			/* udp.checksum, without what the kernel may have left to a device */
-			if (!fr_facts)
-				return fr_up(skb, pkt->prog + reason_no_memory);
-			udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
-				udp_length + bpf_htons(IPPROTO_UDP);
-		}
+	__be16 ipv4_checksum = 0;
+	if (!to_v6) {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
+					    fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x480);
 	}
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
-					   ((pkt->prog == PROG_VXLAN_OUT ||
-					     pkt->prog == PROG_GENEVE_OUT ||
-					     pkt->prog == PROG_FOU_OUT) ? 0x1180 : 0x480));
 	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 14),
-			    (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-			     pkt->prog == PROG_FOU_OUT) ? (second ? 0 :
-							   skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP :
-							   0) : skb->gso_size ? FR_IN_IPV4 :
+			    pkt->payload_len_2 + (pkt->inner_options_end - 14),
+			    skb->gso_size ? (to_v6 ? FR_IN_IPV6 : FR_IN_IPV4) : to_v6 ? FR_TO_IPV6 :
 			    0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-	if (unlikely(pkt->data +
-		     ((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-		       pkt->prog == PROG_FOU_OUT) ? 54 : 46) > (void *)(long)skb->data_end))
+	if (unlikely(pkt->data + (to_v6 ? 66 : 46) > (void *)(long)skb->data_end))
 		return fr_drop(len, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN,
-				       (pkt->prog == PROG_VXLAN_OUT ||
-					pkt->prog == PROG_GENEVE_OUT || pkt->prog == PROG_FOU_OUT) ?
-				       40 : 32);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, to_v6 ? 52 : 32);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data +
-		((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-		  pkt->prog == PROG_FOU_OUT) ? 42 : 34);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + (to_v6 ? 54 : 34);
 	if (direct)
 		fr_link(pkt->data, &pkt->n->hop_remote);
 
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl,
-	     bpf_htons((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-			pkt->prog == PROG_FOU_OUT) ? 0x4011 : 0x4004));
-	st32(new_ipv4->src, fr_v4(pkt->n->local));
-	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
-	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-	    pkt->prog == PROG_FOU_OUT) {
-		st16(&new_udp->src_port, udp_src_port);
-		st16(&new_udp->dst_port, udp_dst_port);
-		st16(&new_udp->length, udp_length);
-		if (!second)
-			st16(&new_udp->checksum, bpf_htons(0));
+	st16(&new_eth->type, bpf_htons(to_v6 ? 0x86dd : 0x800));
+	if (to_v6) {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, ipv4_total_length);
+		st16(&new_ipv6->next_header, bpf_htons(0x440));
+		st128(new_ipv6->src, ld128(pkt->n->local));
+		st128(new_ipv6->dst, ld128(pkt->n->remote));
+	} else {
+		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+		st16(&new_ipv4->total_length, ipv4_total_length);
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4004));
+		st32(new_ipv4->src, fr_v4(pkt->n->local));
+		st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	}
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
-	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-	    pkt->prog == PROG_FOU_OUT) {
-		if (second)
-			st16(&new_udp->checksum, 0);
-	}
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-	    pkt->prog == PROG_FOU_OUT) {
-		if (second) {
-			udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
-			st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-		}
-	}
-	fr_complete_end(skb, csum, ETH_HLEN,
-			(pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-			 pkt->prog == PROG_FOU_OUT) ? 40 : 32);
+	if (!to_v6)
+		st16(&new_ipv4->checksum, ipv4_checksum);
+	fr_complete_end(skb, csum, ETH_HLEN, to_v6 ? 52 : 32);
 
 	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int shared_out_ipv4_any_send(struct __sk_buff *skb, struct packet *pkt,
-						    const int second)
+static __always_inline int fou_out_ipv4_any_send(struct __sk_buff *skb, struct packet *pkt,
+						 const int second)
 {
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = pkt->prog == PROG_GENEVE_OUT ? 72 : 64;
+	const __u32 headers_len = 14, new_headers_len = 42;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(pkt->payload_len +
-					     (pkt->inner_options_end +
-					      (pkt->prog == PROG_GENEVE_OUT ? 58 : 50) - 14));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 28 - 14));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_length = bpf_htons(pkt->payload_len +
-				      (pkt->inner_options_end +
-				       (pkt->prog == PROG_GENEVE_OUT ? 58 : 50) - 34));
+	__be16 udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
+					0x15b4ULL);
+	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 28 - 34));
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -444,7 +395,87 @@ static __always_inline int shared_out_ipv4_any_send(struct __sk_buff *skb, struc
 	if (second) {
 		/* udp.checksum, without what the kernel may have left to a device */
 		if (!fr_facts)
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
+		udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + udp_length +
+			bpf_htons(IPPROTO_UDP);
+	}
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
+					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
+	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len,
+			    pkt->payload_len + (pkt->inner_options_end - 14), second ? 0 :
+			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+	if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 40);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, &pkt->n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->n->local));
+	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	if (!second)
+		st16(&new_udp->checksum, bpf_htons(0));
+	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
+	st16(&new_ipv4_any->checksum, inner_checksum);
+	if (second)
+		st16(&new_udp->checksum, 0);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (second) {
+		udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
+		st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	}
+	fr_complete_end(skb, csum, ETH_HLEN, 40);
+
+	fr_count(pkt->prog + reason_sent, len);
+	return fr_send(&pkt->n->hop_remote, direct);
+}
+
+static __always_inline int shared_out_ipv4_any_send(struct __sk_buff *skb, struct packet *pkt,
+						    const int second)
+{
+	const int is_geneve_out = pkt->prog == PROG_GENEVE_OUT;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = is_geneve_out ? 72 : 64;
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+					       (be8(&ipv4_any->dscp_ecn) & 3));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len +
+					     (pkt->inner_options_end + (is_geneve_out ? 58 : 50) -
+					      14));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
+					 (__u64)ld8(ipv4_any->dst + 3)));
+	__be16 udp_length = bpf_htons(pkt->payload_len +
+				      (pkt->inner_options_end + (is_geneve_out ? 58 : 50) - 34));
+	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
+						 be8(&ipv4_any->protocol));
+
+	/* inner.checksum */
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
+	__u64 udp_pseudo = 0;
+	if (second) {
+		/* udp.checksum, without what the kernel may have left to a device */
+		if (!fr_facts)
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 		udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + udp_length +
 			bpf_htons(IPPROTO_UDP);
 	}
@@ -460,11 +491,10 @@ static __always_inline int shared_out_ipv4_any_send(struct __sk_buff *skb, struc
 			    0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-	if (unlikely(pkt->data +
-		     (pkt->prog == PROG_GENEVE_OUT ? 84 : 76) > (void *)(long)skb->data_end))
+	if (unlikely(pkt->data + (is_geneve_out ? 84 : 76) > (void *)(long)skb->data_end))
 		return fr_drop(len, pkt->prog + reason_fault);
 	__s64 csum;
-	if (pkt->prog == PROG_GENEVE_OUT) {
+	if (is_geneve_out) {
 		csum = bpf_csum_update(skb, 0);
 		if (unlikely(csum >= 0)) {
 			csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
@@ -478,8 +508,8 @@ static __always_inline int shared_out_ipv4_any_send(struct __sk_buff *skb, struc
 	struct hdr_udp *new_udp = pkt->data + 34;
 	struct hdr_vxlan *new_vxlan = pkt->data + 42;
 	struct hdr_geneve_out *new_geneve_out = pkt->data + 42;
-	struct hdr_eth *new_eth_2 = pkt->data + (pkt->prog == PROG_GENEVE_OUT ? 58 : 50);
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + (pkt->prog == PROG_GENEVE_OUT ? 72 : 64);
+	struct hdr_eth *new_eth_2 = pkt->data + (is_geneve_out ? 58 : 50);
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + (is_geneve_out ? 72 : 64);
 	if (direct)
 		fr_link(pkt->data, &pkt->n->hop_remote);
 
@@ -491,9 +521,9 @@ static __always_inline int shared_out_ipv4_any_send(struct __sk_buff *skb, struc
 	st32(new_ipv4->src, fr_v4(pkt->n->local));
 	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(pkt->prog == PROG_GENEVE_OUT ? 0x17c1 : 0x12b5));
+	st16(&new_udp->dst_port, bpf_htons(is_geneve_out ? 0x17c1 : 0x12b5));
 	st16(&new_udp->length, udp_length);
-	if (pkt->prog == PROG_GENEVE_OUT) {
+	if (is_geneve_out) {
 		if (second) {
 			st32(&new_geneve_out->version_words, bpf_htonl(0x2006558));
 		} else {
@@ -523,7 +553,7 @@ static __always_inline int shared_out_ipv4_any_send(struct __sk_buff *skb, struc
 		udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
 		st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
 	}
-	if (pkt->prog == PROG_GENEVE_OUT) {
+	if (is_geneve_out) {
 		if (unlikely(csum >= 0)) {
 			csum = fr_complete_with(skb, csum, 78, 6);
 			fr_complete(skb, csum, ETH_HLEN, 64);
@@ -536,33 +566,22 @@ static __always_inline int shared_out_ipv4_any_send(struct __sk_buff *skb, struc
 	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int shared_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb,
-							   struct packet *pkt, const int second)
+static __always_inline int fou_out_ipv4_any_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+						      const int second)
 {
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 14,
-		new_headers_len = (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-				   pkt->prog == PROG_FOU_OUT) ? 62 : 54;
+	const __u32 headers_len = 14, new_headers_len = 62;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len +
-					       (pkt->inner_options_end +
-						((pkt->prog == PROG_VXLAN_OUT ||
-						  pkt->prog == PROG_GENEVE_OUT ||
-						  pkt->prog == PROG_FOU_OUT) ? 48 : 40) - 54));
-	__be16 udp_src_port = 0;
-	__be16 udp_dst_port = 0;
-
-	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-	    pkt->prog == PROG_FOU_OUT) {
-		udp_src_port = bpf_htons(0xc000ULL +
-					 ((__u64)ld8(ipv4_any->src + 3) * 31 +
-					  (__u64)ld8(ipv4_any->dst + 3)));
-		udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
-					 0x15b4ULL);
-	}
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len_2 +
+					       (pkt->inner_options_end + 48 - 54));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					((__u64)ld8(ipv4_any->src + 3) * 31 +
+					 (__u64)ld8(ipv4_any->dst + 3)));
+	__be16 udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
+					0x15b4ULL);
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -570,75 +589,52 @@ static __always_inline int shared_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
 	__u64 udp_pseudo = 0;
-	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-	    pkt->prog == PROG_FOU_OUT) {
-		udp_pseudo = 0;
-		if (!second) {
-			/* udp.checksum, without what the kernel may have left to a device */
-			if (!fr_facts)
-				return fr_up(skb, pkt->prog + reason_no_memory);
-			udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
-				fr_add128(ld128(pkt->n->remote)) + ipv6_payload_length +
-				bpf_htons(IPPROTO_UDP);
-		}
+	if (!second) {
+		/* udp.checksum, without what the kernel may have left to a device */
+		if (!fr_facts)
+			return fr_punt(skb, pkt->prog + reason_no_memory);
+		udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
+			fr_add128(ld128(pkt->n->remote)) + ipv6_payload_length +
+			bpf_htons(IPPROTO_UDP);
 	}
 	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 14),
-			    (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-			     pkt->prog == PROG_FOU_OUT) ?
-			    (second ? (skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP : FR_TO_IPV6) :
-			     FR_TO_IPV6) : skb->gso_size ? FR_IN_IPV6 : FR_TO_IPV6, &pkt->data);
+			    pkt->payload_len_2 + (pkt->inner_options_end - 14),
+			    second ? (skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP : FR_TO_IPV6) :
+			    FR_TO_IPV6, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-	if (unlikely(pkt->data +
-		     ((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-		       pkt->prog == PROG_FOU_OUT) ? 74 : 66) > (void *)(long)skb->data_end))
+	if (unlikely(pkt->data + 74 > (void *)(long)skb->data_end))
 		return fr_drop(len, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN,
-				       (pkt->prog == PROG_VXLAN_OUT ||
-					pkt->prog == PROG_GENEVE_OUT || pkt->prog == PROG_FOU_OUT) ?
-				       60 : 52);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 60);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data +
-		((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-		  pkt->prog == PROG_FOU_OUT) ? 62 : 54);
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 62;
 	if (direct)
 		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_ipv6->next_header,
-	     bpf_htons((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-			pkt->prog == PROG_FOU_OUT) ? 0x1140 : 0x440));
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
 	st128(new_ipv6->src, ld128(pkt->n->local));
 	st128(new_ipv6->dst, ld128(pkt->n->remote));
-	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-	    pkt->prog == PROG_FOU_OUT) {
-		st16(&new_udp->src_port, udp_src_port);
-		st16(&new_udp->dst_port, udp_dst_port);
-		st16(&new_udp->length, ipv6_payload_length);
-		if (second)
-			st16(&new_udp->checksum, bpf_htons(0));
-	}
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, ipv6_payload_length);
+	if (second)
+		st16(&new_udp->checksum, bpf_htons(0));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
-	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-	    pkt->prog == PROG_FOU_OUT) {
-		if (!second) {
-			st16(&new_udp->checksum, 0);
-			udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
-			st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-		}
+	if (!second) {
+		st16(&new_udp->checksum, 0);
+		udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
+		st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
 	}
-	fr_complete_end(skb, csum, ETH_HLEN,
-			(pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-			 pkt->prog == PROG_FOU_OUT) ? 60 : 52);
+	fr_complete_end(skb, csum, ETH_HLEN, 60);
 
 	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->n->hop_remote, direct);
@@ -647,15 +643,16 @@ static __always_inline int shared_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb
 static __always_inline int shared_out_ipv4_any_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
 							 const int second)
 {
+	const int is_geneve_out = pkt->prog == PROG_GENEVE_OUT;
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = pkt->prog == PROG_GENEVE_OUT ? 92 : 84;
+	const __u32 headers_len = 14, new_headers_len = is_geneve_out ? 92 : 84;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len +
-					       (pkt->inner_options_end +
-						(pkt->prog == PROG_GENEVE_OUT ? 78 : 70) - 54));
+	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len_2 +
+					       (pkt->inner_options_end + (is_geneve_out ? 78 : 70) -
+						54));
 	__be16 udp_src_port = bpf_htons(0xc000ULL +
 					((__u64)ld8(ipv4_any->src + 3) * 31 +
 					 (__u64)ld8(ipv4_any->dst + 3)));
@@ -669,7 +666,7 @@ static __always_inline int shared_out_ipv4_any_send_ipv6(struct __sk_buff *skb, 
 	if (!second) {
 		/* udp.checksum, without what the kernel may have left to a device */
 		if (!fr_facts)
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 		udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
 			fr_add128(ld128(pkt->n->remote)) + ipv6_payload_length +
 			bpf_htons(IPPROTO_UDP);
@@ -677,19 +674,18 @@ static __always_inline int shared_out_ipv4_any_send_ipv6(struct __sk_buff *skb, 
 	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 14),
+			    pkt->payload_len_2 + (pkt->inner_options_end - 14),
 			    second ? (skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP | FR_IN_ETHERNET :
 				      FR_TO_IPV6) : FR_TO_IPV6, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-	if (unlikely(pkt->data +
-		     (pkt->prog == PROG_GENEVE_OUT ? 104 : 96) > (void *)(long)skb->data_end))
+	if (unlikely(pkt->data + (is_geneve_out ? 104 : 96) > (void *)(long)skb->data_end))
 		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, pkt->prog == PROG_GENEVE_OUT ? 26 : 18);
+		csum = fr_complete_without(skb, csum, 78, is_geneve_out ? 26 : 18);
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
@@ -697,8 +693,8 @@ static __always_inline int shared_out_ipv4_any_send_ipv6(struct __sk_buff *skb, 
 	struct hdr_udp *new_udp = pkt->data + 54;
 	struct hdr_vxlan *new_vxlan = pkt->data + 62;
 	struct hdr_geneve_out *new_geneve_out = pkt->data + 62;
-	struct hdr_eth *new_eth_2 = pkt->data + (pkt->prog == PROG_GENEVE_OUT ? 78 : 70);
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + (pkt->prog == PROG_GENEVE_OUT ? 92 : 84);
+	struct hdr_eth *new_eth_2 = pkt->data + (is_geneve_out ? 78 : 70);
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + (is_geneve_out ? 92 : 84);
 	if (direct)
 		fr_link(pkt->data, &pkt->n->hop_remote);
 
@@ -709,9 +705,9 @@ static __always_inline int shared_out_ipv4_any_send_ipv6(struct __sk_buff *skb, 
 	st128(new_ipv6->src, ld128(pkt->n->local));
 	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(pkt->prog == PROG_GENEVE_OUT ? 0x17c1 : 0x12b5));
+	st16(&new_udp->dst_port, bpf_htons(is_geneve_out ? 0x17c1 : 0x12b5));
 	st16(&new_udp->length, ipv6_payload_length);
-	if (pkt->prog == PROG_GENEVE_OUT) {
+	if (is_geneve_out) {
 		if (second) {
 			st32(&new_udp->checksum, bpf_htonl(0x200));
 			st16(&new_geneve_out->protocol, bpf_htons(0x6558));
@@ -740,7 +736,7 @@ static __always_inline int shared_out_ipv4_any_send_ipv6(struct __sk_buff *skb, 
 		st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
 	}
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, pkt->prog == PROG_GENEVE_OUT ? 26 : 18);
+		csum = fr_complete_with(skb, csum, 78, is_geneve_out ? 26 : 18);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
@@ -749,146 +745,133 @@ static __always_inline int shared_out_ipv4_any_send_ipv6(struct __sk_buff *skb, 
 }
 
 static __always_inline int shared_out_ipv4_any_rules(struct __sk_buff *skb, struct packet *pkt,
-						     const int second, const int second_2)
+						     const int is_geneve, const int is_fou,
+						     const int second)
 {
-	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
-	if (!pkt->n->v6) {
-		/* {send: {from: "n.local", to: "n.remote"}}, */
-		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
-		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
-		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, pkt->prog + reason_address_family);
-		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
-		if (second_2) {
-			/* for h in front {push: {for name, fields in h {(name): {fields, if n... */
-			if (pkt->payload_len + (pkt->inner_options_end + 28 - 34) > 0x4000)
-				return fr_up(skb, pkt->prog + reason_too_big);
-			if (unlikely(!fr_fits(&pkt->n->hop_remote,
-					      pkt->inner_options_end + (14ULL + pkt->payload_len))))
-				return fr_unfit(skb, &pkt->n->hop_remote,
-						pkt->prog + reason_too_big);
-		} else {
+	if (!second) {
+		/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
+		if (!pkt->n->v6) {
+			/* {send: {from: "n.local", to: "n.remote"}}, */
+			if (skb->gso_size != 0)
+				return fr_punt(skb, pkt->prog + reason_gso_packet);
+			if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+			    !fr_is_v4(pkt->n->remote))
+				return fr_punt(skb, pkt->prog + reason_address_family);
+			pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
+			__u64 partial = fr_partial(skb);
+			if (!(partial == 0 ||
+			      ((partial >> 16) >= pkt->inner_options_end &&
+			       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+
 			/* for h in front {push: {for name, fields in h {(name): {fields, if n... */
 			if (pkt->payload_len +
-			    (pkt->inner_options_end + (second ? 58 : 50) - 34) > 0x4000)
-				return fr_up(skb, pkt->prog + reason_too_big);
+			    (pkt->inner_options_end + (is_fou ? 28 : is_geneve ? 58 : 50) -
+			     34) > 0x4000)
+				return fr_punt(skb, pkt->prog + reason_too_big);
 			if (unlikely(!fr_fits(&pkt->n->hop_remote,
 					      pkt->inner_options_end +
-					      ((second ? 44ULL : 36ULL) + pkt->payload_len))))
+					      ((is_fou ? 14ULL : is_geneve ? 44ULL : 36ULL) +
+					       pkt->payload_len))))
 				return fr_unfit(skb, &pkt->n->hop_remote,
 						pkt->prog + reason_too_big);
+
+			/* {count: "n.packets"}, */
+			fr_shared_add(pkt->n->packets, 1);
+			if (is_fou)
+				return fou_out_ipv4_any_send(skb, pkt, 1);
+			return shared_out_ipv4_any_send(skb, pkt, 1);
 		}
 
-		/* {count: "n.packets"}, */
-		fr_shared_add(pkt->n->packets, 1);
-		if (second_2)
-			return shared_out_ipv4_any_send_2(skb, pkt, 1);
-		return shared_out_ipv4_any_send(skb, pkt, 1);
-	}
-
-	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
-	if (pkt->n->sums) {
-		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
-		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-			return fr_up(skb, pkt->prog + reason_address_family);
-		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
-		if (second_2) {
-			if (pkt->payload_len + (pkt->inner_options_end + 48 - 54) > 0x4000)
-				return fr_up(skb, pkt->prog + reason_too_big);
-			if (unlikely(!fr_fits(&pkt->n->hop_remote,
-					      pkt->inner_options_end + (34ULL + pkt->payload_len))))
-				return fr_unfit(skb, &pkt->n->hop_remote,
-						pkt->prog + reason_too_big);
-		} else {
-			if (pkt->payload_len +
-			    (pkt->inner_options_end + (second ? 78 : 70) - 54) > 0x4000)
-				return fr_up(skb, pkt->prog + reason_too_big);
+		/* {when: "n.sums", outer: "ipv6", udp: {}}, */
+		if (pkt->n->sums) {
+			if (skb->gso_size != 0)
+				return fr_punt(skb, pkt->prog + reason_gso_packet);
+			if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+			    fr_is_v4(pkt->n->remote))
+				return fr_punt(skb, pkt->prog + reason_address_family);
+			pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
+			__u64 partial = fr_partial(skb);
+			if (!(partial == 0 ||
+			      ((partial >> 16) >= pkt->inner_options_end &&
+			       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 -
+			       1)))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+			if (pkt->payload_len_2 +
+			    (pkt->inner_options_end + (is_fou ? 48 : is_geneve ? 78 : 70) -
+			     54) > 0x4000)
+				return fr_punt(skb, pkt->prog + reason_too_big);
 			if (unlikely(!fr_fits(&pkt->n->hop_remote,
 					      pkt->inner_options_end +
-					      ((second ? 64ULL : 56ULL) + pkt->payload_len))))
+					      ((is_fou ? 34ULL : is_geneve ? 64ULL : 56ULL) +
+					       pkt->payload_len_2))))
 				return fr_unfit(skb, &pkt->n->hop_remote,
 						pkt->prog + reason_too_big);
+			fr_shared_add(pkt->n->packets, 1);
+			if (is_fou)
+				return fou_out_ipv4_any_send_ipv6(skb, pkt, 0);
+			return shared_out_ipv4_any_send_ipv6(skb, pkt, 0);
 		}
-		fr_shared_add(pkt->n->packets, 1);
-		if (second_2)
-			return shared_out_ipv4_any_send_ipv6_2(skb, pkt, 0);
-		return shared_out_ipv4_any_send_ipv6(skb, pkt, 0);
 	}
+	/* {send: {from: "n.local", to: "n.remote"}}, */
 	__u64 segment_front = fr_segment_front(skb);
-	if (second_2) {
-		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xffdd && skb->len <= pkt->inner_end)))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
-	} else {
-		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= (second ? 0xffbf : 0xffc7) &&
-		       skb->len <= pkt->inner_end)))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
-	}
+	if (!(skb->gso_size == 0 ||
+	      (segment_front != 0 &&
+	       skb->len <= (second ? 0xffe5 : is_fou ? 0xffdd : is_geneve ? 0xffbf : 0xffc7) &&
+	       skb->len <= pkt->inner_end)))
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-		return fr_up(skb, pkt->prog + reason_address_family);
-	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
+		return fr_punt(skb, pkt->prog + reason_address_family);
+	pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
-	if (second_2) {
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      skb->gso_size ? skb->gso_size + segment_front + 34 :
-				      pkt->inner_options_end + (34ULL + pkt->payload_len))))
-			return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
-	} else {
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      skb->gso_size ? skb->gso_size + segment_front +
-				      (second ? 64 : 56) :
-				      pkt->inner_options_end +
-				      ((second ? 64ULL : 56ULL) + pkt->payload_len))))
-			return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
-	}
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->n->hop_remote,
+			      skb->gso_size ? skb->gso_size + segment_front +
+			      (second ? 26 : is_fou ? 34 : is_geneve ? 64 : 56) :
+			      pkt->inner_options_end +
+			      ((second ? 26ULL : is_fou ? 34ULL : is_geneve ? 64ULL : 56ULL) +
+			       pkt->payload_len_2))))
+		return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
+	/* {count: "n.packets"}, */
 	fr_shared_add(pkt->n->packets, 1);
-	if (second_2)
-		return shared_out_ipv4_any_send_ipv6_2(skb, pkt, 1);
+	if (second)
+		return ipip_out_ipv4_any_send(skb, pkt, 1);
+	if (is_fou)
+		return fou_out_ipv4_any_send_ipv6(skb, pkt, 1);
 	return shared_out_ipv4_any_send_ipv6(skb, pkt, 1);
 }
 
 static __always_inline int shared_out_ipv4_any(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_ipip_out = pkt->prog == PROG_IPIP_OUT;
+	const int is_fou_out = pkt->prog == PROG_FOU_OUT;
+	const int is_geneve_out = pkt->prog == PROG_GENEVE_OUT;
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, 14, &pkt->inner_options_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
 	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 14)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_ihl);
 	pkt->inner_end = 14ULL + be16(&ipv4_any->total_length);
 	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 14 ||
 	    pkt->inner_end > skb->len)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 14, pkt->inner_options_end - 14)))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_checksum);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, pkt->prog + reason_multicast);
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+			return fr_punt(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	}
 
 	/* lookup: n: networks: ["inner.dst"] */
@@ -898,74 +881,81 @@ static __always_inline int shared_out_ipv4_any(struct __sk_buff *skb, struct pac
 	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
 	pkt->n = find_networks(&key);
 	if (!pkt->n)
-		return fr_up(skb, pkt->prog + reason_no_networks);
-	if (pkt->prog == PROG_FOU_OUT) {
-		/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-		if (!(pkt->n->kind == 4 && be8(&ipv4_any->ttl) > 1))
-			return fr_up(skb, pkt->prog + reason_no_match);
-	} else {
-		/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-		if (!(pkt->n->kind == (pkt->prog == PROG_GENEVE_OUT ? 2 : 1) &&
-		      be8(&ipv4_any->ttl) > 1))
-			return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_networks);
+
+	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
+	if (!(pkt->n->kind == (is_ipip_out ? 3 : is_fou_out ? 4 : is_geneve_out ? 2 : 1) &&
+	      be8(&ipv4_any->ttl) > 1))
+		return fr_punt(skb, pkt->prog + reason_no_match);
+	if (is_ipip_out) {
+		/* let plain = [{when: "!n.v6", outer: "ipv4"}, {outer: "ipv6"}] */
+		if (!pkt->n->v6) {
+			/* {send: {from: "n.local", to: "n.remote"}}, */
+			__u64 segment_front = fr_segment_front(skb);
+			if (!(skb->gso_size == 0 ||
+			      (segment_front != 0 && skb->len <= 0xfff9 &&
+			       skb->len <= pkt->inner_end)))
+				return fr_punt(skb, pkt->prog + reason_gso_packet);
+			if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+			    !fr_is_v4(pkt->n->remote))
+				return fr_punt(skb, pkt->prog + reason_address_family);
+			pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
+			__u64 partial = fr_partial(skb);
+			if (!(partial == 0 ||
+			      ((partial >> 16) >= pkt->inner_options_end &&
+			       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 -
+			       1)))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->n->hop_remote,
+					      skb->gso_size ? skb->gso_size + segment_front + 6 :
+					      pkt->inner_options_end +
+					      (6ULL + pkt->payload_len_2))))
+				return fr_unfit(skb, &pkt->n->hop_remote,
+						pkt->prog + reason_too_big);
+
+			/* {count: "n.packets"}, */
+			fr_shared_add(pkt->n->packets, 1);
+			return ipip_out_ipv4_any_send(skb, pkt, 0);
+		}
+
+		return shared_out_ipv4_any_rules(skb, pkt, 0, 0, 1);
 	}
 
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
 	if (!pkt->n->v6 && !pkt->n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-		if (pkt->prog == PROG_FOU_OUT) {
-			if (!(skb->gso_size == 0 ||
-			      (segment_front != 0 && skb->len <= 0xfff1 &&
-			       skb->len <= pkt->inner_end)))
-				return fr_up(skb, pkt->prog + reason_gso_packet);
-		} else {
-			if (!(skb->gso_size == 0 ||
-			      (segment_front != 0 &&
-			       skb->len <= (pkt->prog == PROG_GENEVE_OUT ? 0xffd3 : 0xffdb) &&
-			       skb->len <= pkt->inner_end)))
-				return fr_up(skb, pkt->prog + reason_gso_packet);
-		}
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 &&
+		       skb->len <= (is_fou_out ? 0xfff1 : is_geneve_out ? 0xffd3 : 0xffdb) &&
+		       skb->len <= pkt->inner_end)))
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
 		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->inner_options_end &&
 		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
-		if (pkt->prog == PROG_FOU_OUT) {
-			if (unlikely(!fr_fits(&pkt->n->hop_remote,
-					      skb->gso_size ? skb->gso_size + segment_front + 14 :
-					      pkt->inner_options_end + (14ULL + pkt->payload_len))))
-				return fr_unfit(skb, &pkt->n->hop_remote,
-						pkt->prog + reason_too_big);
-		} else {
-			if (unlikely(!fr_fits(&pkt->n->hop_remote,
-					      skb->gso_size ? skb->gso_size + segment_front +
-					      (pkt->prog == PROG_GENEVE_OUT ? 44 : 36) :
-					      pkt->inner_options_end +
-					      ((pkt->prog == PROG_GENEVE_OUT ? 44ULL : 36ULL) +
-					       pkt->payload_len))))
-				return fr_unfit(skb, &pkt->n->hop_remote,
-						pkt->prog + reason_too_big);
-		}
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front +
+				      (is_fou_out ? 14 : is_geneve_out ? 44 : 36) :
+				      pkt->inner_options_end +
+				      ((is_fou_out ? 14ULL : is_geneve_out ? 44ULL : 36ULL) +
+				       pkt->payload_len))))
+			return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(pkt->n->packets, 1);
-		if (pkt->prog == PROG_FOU_OUT)
-			return shared_out_ipv4_any_send_2(skb, pkt, 0);
+		if (is_fou_out)
+			return fou_out_ipv4_any_send(skb, pkt, 0);
 		return shared_out_ipv4_any_send(skb, pkt, 0);
 	}
-	if (pkt->prog == PROG_FOU_OUT) {
-		return shared_out_ipv4_any_rules(skb, pkt, 0, 1);
-	}
-	if (pkt->prog == PROG_GENEVE_OUT) {
-		return shared_out_ipv4_any_rules(skb, pkt, 1, 0);
-	}
-
-	return shared_out_ipv4_any_rules(skb, pkt, 0, 0);
+	if (is_fou_out)
+		return shared_out_ipv4_any_rules(skb, pkt, 0, 1, 0);
+	return shared_out_ipv4_any_rules(skb, pkt, is_geneve_out, 0, 0);
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -997,19 +987,17 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 static __always_inline int shared_out_ipv6_send_ipv4_2(struct __sk_buff *skb, struct packet *pkt,
 						       const int second)
 {
+	const int is_ipip_out = pkt->prog == PROG_IPIP_OUT;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 14,
-		new_headers_len = (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-				   pkt->prog == PROG_FOU_OUT) ? 42 : 34;
+	const __u32 headers_len = 14, new_headers_len = is_ipip_out ? 34 : 42;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 udp_src_port = 0;
 	__be16 udp_dst_port = 0;
 
-	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-	    pkt->prog == PROG_FOU_OUT) {
+	if (!is_ipip_out) {
 		udp_src_port = bpf_htons(0xc000ULL +
 					 ((__u64)ld8(ipv6->src + 15) * 31 +
 					  (__u64)ld8(ipv6->dst + 15)));
@@ -1019,69 +1007,46 @@ static __always_inline int shared_out_ipv6_send_ipv4_2(struct __sk_buff *skb, st
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 	__u64 udp_pseudo = 0;
-	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-	    pkt->prog == PROG_FOU_OUT) {
-		udp_pseudo = 0;
-		if (second) {
-			/* udp.checksum, without what the kernel may have left to a device */
-			if (!fr_facts)
-				return fr_up(skb, pkt->prog + reason_no_memory);
-			udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
-				bpf_htons(pkt->payload_len + 48) + bpf_htons(IPPROTO_UDP);
-		}
+	if (!is_ipip_out && second) {
+		/* udp.checksum, without what the kernel may have left to a device */
+		if (!fr_facts)
+			return fr_punt(skb, pkt->prog + reason_no_memory);
+		udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
+			bpf_htons(pkt->payload_len + 48) + bpf_htons(IPPROTO_UDP);
 	}
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-			    bpf_htons(pkt->payload_len +
-				      ((pkt->prog == PROG_VXLAN_OUT ||
-					pkt->prog == PROG_GENEVE_OUT || pkt->prog == PROG_FOU_OUT) ?
-				       68 : 60)) + fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
-			    ((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-			      pkt->prog == PROG_FOU_OUT) ? 0x1180 : 0x2980));
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					   bpf_htons(pkt->payload_len + (is_ipip_out ? 60 : 68)) +
+					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
+					   (is_ipip_out ? 0x2980 : 0x1180));
 	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40,
-			    (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-			     pkt->prog == PROG_FOU_OUT) ? (second ? FR_TO_IPV4 :
-							   skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP :
-							   FR_TO_IPV4) :
-			    skb->gso_size ? FR_IN_IPV4 : FR_TO_IPV4, &pkt->data);
+			    is_ipip_out ? (skb->gso_size ? FR_IN_IPV4 : FR_TO_IPV4) :
+			    second ? FR_TO_IPV4 : skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP :
+			    FR_TO_IPV4, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-	if (unlikely(pkt->data +
-		     ((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-		       pkt->prog == PROG_FOU_OUT) ? 50 : 42) > (void *)(long)skb->data_end))
+	if (unlikely(pkt->data + (is_ipip_out ? 42 : 50) > (void *)(long)skb->data_end))
 		return fr_drop(len, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN,
-				       (pkt->prog == PROG_VXLAN_OUT ||
-					pkt->prog == PROG_GENEVE_OUT || pkt->prog == PROG_FOU_OUT) ?
-				       36 : 28);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, is_ipip_out ? 28 : 36);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_ipv6 *new_ipv6 = pkt->data +
-		((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-		  pkt->prog == PROG_FOU_OUT) ? 42 : 34);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + (is_ipip_out ? 34 : 42);
 	if (direct)
 		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length,
-	     bpf_htons(pkt->payload_len +
-		       ((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-			 pkt->prog == PROG_FOU_OUT) ? 68 : 60)));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + (is_ipip_out ? 60 : 68)));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl,
-	     bpf_htons((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-			pkt->prog == PROG_FOU_OUT) ? 0x4011 : 0x4029));
+	st16(&new_ipv4->ttl, bpf_htons(is_ipip_out ? 0x4029 : 0x4011));
 	st32(new_ipv4->src, fr_v4(pkt->n->local));
 	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
-	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-	    pkt->prog == PROG_FOU_OUT) {
+	if (!is_ipip_out) {
 		st16(&new_udp->src_port, udp_src_port);
 		st16(&new_udp->dst_port, udp_dst_port);
 		st16(&new_udp->length, bpf_htons(pkt->payload_len + 48));
@@ -1089,22 +1054,14 @@ static __always_inline int shared_out_ipv6_send_ipv4_2(struct __sk_buff *skb, st
 			st16(&new_udp->checksum, bpf_htons(0));
 	}
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-	    pkt->prog == PROG_FOU_OUT) {
-		if (second)
-			st16(&new_udp->checksum, 0);
-	}
+	if (!is_ipip_out && second)
+		st16(&new_udp->checksum, 0);
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-	    pkt->prog == PROG_FOU_OUT) {
-		if (second) {
-			udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
-			st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-		}
+	if (!is_ipip_out && second) {
+		udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
+		st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
 	}
-	fr_complete_end(skb, csum, ETH_HLEN,
-			(pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-			 pkt->prog == PROG_FOU_OUT) ? 36 : 28);
+	fr_complete_end(skb, csum, ETH_HLEN, is_ipip_out ? 28 : 36);
 
 	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->n->hop_remote, direct);
@@ -1113,9 +1070,10 @@ static __always_inline int shared_out_ipv6_send_ipv4_2(struct __sk_buff *skb, st
 static __always_inline int shared_out_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt,
 						     const int second)
 {
+	const int is_geneve_out = pkt->prog == PROG_GENEVE_OUT;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = pkt->prog == PROG_GENEVE_OUT ? 72 : 64;
+	const __u32 headers_len = 14, new_headers_len = is_geneve_out ? 72 : 64;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
@@ -1129,16 +1087,15 @@ static __always_inline int shared_out_ipv6_send_ipv4(struct __sk_buff *skb, stru
 	if (second) {
 		/* udp.checksum, without what the kernel may have left to a device */
 		if (!fr_facts)
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 		udp_pseudo = (__u64)fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
-			bpf_htons(pkt->payload_len + (pkt->prog == PROG_GENEVE_OUT ? 78 : 70)) +
+			bpf_htons(pkt->payload_len + (is_geneve_out ? 78 : 70)) +
 			bpf_htons(IPPROTO_UDP);
 	}
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(pkt->payload_len +
-						     (pkt->prog == PROG_GENEVE_OUT ? 98 : 90)) +
+					   bpf_htons(pkt->payload_len + (is_geneve_out ? 98 : 90)) +
 					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
 	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
@@ -1148,11 +1105,10 @@ static __always_inline int shared_out_ipv6_send_ipv4(struct __sk_buff *skb, stru
 			    FR_TO_IPV4, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-	if (unlikely(pkt->data +
-		     (pkt->prog == PROG_GENEVE_OUT ? 80 : 72) > (void *)(long)skb->data_end))
+	if (unlikely(pkt->data + (is_geneve_out ? 80 : 72) > (void *)(long)skb->data_end))
 		return fr_drop(len, pkt->prog + reason_fault);
 	__s64 csum;
-	if (pkt->prog == PROG_GENEVE_OUT) {
+	if (is_geneve_out) {
 		csum = bpf_csum_update(skb, 0);
 		if (unlikely(csum >= 0)) {
 			csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
@@ -1166,24 +1122,22 @@ static __always_inline int shared_out_ipv6_send_ipv4(struct __sk_buff *skb, stru
 	struct hdr_udp *new_udp = pkt->data + 34;
 	struct hdr_vxlan *new_vxlan = pkt->data + 42;
 	struct hdr_geneve_out *new_geneve_out = pkt->data + 42;
-	struct hdr_eth *new_eth_2 = pkt->data + (pkt->prog == PROG_GENEVE_OUT ? 58 : 50);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + (pkt->prog == PROG_GENEVE_OUT ? 72 : 64);
+	struct hdr_eth *new_eth_2 = pkt->data + (is_geneve_out ? 58 : 50);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + (is_geneve_out ? 72 : 64);
 	if (direct)
 		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length,
-	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_GENEVE_OUT ? 98 : 90)));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + (is_geneve_out ? 98 : 90)));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_v4(pkt->n->local));
 	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(pkt->prog == PROG_GENEVE_OUT ? 0x17c1 : 0x12b5));
-	st16(&new_udp->length,
-	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_GENEVE_OUT ? 78 : 70)));
-	if (pkt->prog == PROG_GENEVE_OUT) {
+	st16(&new_udp->dst_port, bpf_htons(is_geneve_out ? 0x17c1 : 0x12b5));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (is_geneve_out ? 78 : 70)));
+	if (is_geneve_out) {
 		if (second) {
 			st32(&new_geneve_out->version_words, bpf_htonl(0x2006558));
 		} else {
@@ -1212,7 +1166,7 @@ static __always_inline int shared_out_ipv6_send_ipv4(struct __sk_buff *skb, stru
 		udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
 		st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
 	}
-	if (pkt->prog == PROG_GENEVE_OUT) {
+	if (is_geneve_out) {
 		if (unlikely(csum >= 0)) {
 			csum = fr_complete_with(skb, csum, 78, 2);
 			fr_complete(skb, csum, ETH_HLEN, 64);
@@ -1228,19 +1182,17 @@ static __always_inline int shared_out_ipv6_send_ipv4(struct __sk_buff *skb, stru
 static __always_inline int shared_out_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt,
 						  const int second)
 {
+	const int is_ipip_out = pkt->prog == PROG_IPIP_OUT;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 14,
-		new_headers_len = (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-				   pkt->prog == PROG_FOU_OUT) ? 62 : 54;
+	const __u32 headers_len = 14, new_headers_len = is_ipip_out ? 54 : 62;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 udp_src_port = 0;
 	__be16 udp_dst_port = 0;
 
-	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-	    pkt->prog == PROG_FOU_OUT) {
+	if (!is_ipip_out) {
 		udp_src_port = bpf_htons(0xc000ULL +
 					 ((__u64)ld8(ipv6->src + 15) * 31 +
 					  (__u64)ld8(ipv6->dst + 15)));
@@ -1250,58 +1202,39 @@ static __always_inline int shared_out_ipv6_send_2(struct __sk_buff *skb, struct 
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 	__u64 udp_pseudo = 0;
-	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-	    pkt->prog == PROG_FOU_OUT) {
-		udp_pseudo = 0;
-		if (!second) {
-			/* udp.checksum, without what the kernel may have left to a device */
-			if (!fr_facts)
-				return fr_up(skb, pkt->prog + reason_no_memory);
-			udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
-				fr_add128(ld128(pkt->n->remote)) +
-				bpf_htons(pkt->payload_len + 48) + bpf_htons(IPPROTO_UDP);
-		}
+	if (!is_ipip_out && !second) {
+		/* udp.checksum, without what the kernel may have left to a device */
+		if (!fr_facts)
+			return fr_punt(skb, pkt->prog + reason_no_memory);
+		udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
+			fr_add128(ld128(pkt->n->remote)) + bpf_htons(pkt->payload_len + 48) +
+			bpf_htons(IPPROTO_UDP);
 	}
 	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40,
-			    (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-			     pkt->prog == PROG_FOU_OUT) ?
-			    (second ? (skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP : 0) : 0) :
-			    skb->gso_size ? FR_IN_IPV6 : 0, &pkt->data);
+			    is_ipip_out ? (skb->gso_size ? FR_IN_IPV6 : 0) :
+			    second ? (skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP : 0) : 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-	if (unlikely(pkt->data +
-		     ((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-		       pkt->prog == PROG_FOU_OUT) ? 70 : 62) > (void *)(long)skb->data_end))
+	if (unlikely(pkt->data + (is_ipip_out ? 62 : 70) > (void *)(long)skb->data_end))
 		return fr_drop(len, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN,
-				       (pkt->prog == PROG_VXLAN_OUT ||
-					pkt->prog == PROG_GENEVE_OUT || pkt->prog == PROG_FOU_OUT) ?
-				       56 : 48);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, is_ipip_out ? 48 : 56);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_ipv6 *new_ipv6_2 = pkt->data +
-		((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-		  pkt->prog == PROG_FOU_OUT) ? 62 : 54);
+	struct hdr_ipv6 *new_ipv6_2 = pkt->data + (is_ipip_out ? 54 : 62);
 	if (direct)
 		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length,
-	     bpf_htons(pkt->payload_len +
-		       ((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-			 pkt->prog == PROG_FOU_OUT) ? 48 : 40)));
-	st16(&new_ipv6->next_header,
-	     bpf_htons((pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-			pkt->prog == PROG_FOU_OUT) ? 0x1140 : 0x2940));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + (is_ipip_out ? 40 : 48)));
+	st16(&new_ipv6->next_header, bpf_htons(is_ipip_out ? 0x2940 : 0x1140));
 	st128(new_ipv6->src, ld128(pkt->n->local));
 	st128(new_ipv6->dst, ld128(pkt->n->remote));
-	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-	    pkt->prog == PROG_FOU_OUT) {
+	if (!is_ipip_out) {
 		st16(&new_udp->src_port, udp_src_port);
 		st16(&new_udp->dst_port, udp_dst_port);
 		st16(&new_udp->length, bpf_htons(pkt->payload_len + 48));
@@ -1309,17 +1242,12 @@ static __always_inline int shared_out_ipv6_send_2(struct __sk_buff *skb, struct 
 			st16(&new_udp->checksum, bpf_htons(0));
 	}
 	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
-	if (pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-	    pkt->prog == PROG_FOU_OUT) {
-		if (!second) {
-			st16(&new_udp->checksum, 0);
-			udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
-			st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
-		}
+	if (!is_ipip_out && !second) {
+		st16(&new_udp->checksum, 0);
+		udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
+		st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
 	}
-	fr_complete_end(skb, csum, ETH_HLEN,
-			(pkt->prog == PROG_VXLAN_OUT || pkt->prog == PROG_GENEVE_OUT ||
-			 pkt->prog == PROG_FOU_OUT) ? 56 : 48);
+	fr_complete_end(skb, csum, ETH_HLEN, is_ipip_out ? 48 : 56);
 
 	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->n->hop_remote, direct);
@@ -1328,9 +1256,10 @@ static __always_inline int shared_out_ipv6_send_2(struct __sk_buff *skb, struct 
 static __always_inline int shared_out_ipv6_send(struct __sk_buff *skb, struct packet *pkt,
 						const int second)
 {
+	const int is_geneve_out = pkt->prog == PROG_GENEVE_OUT;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = pkt->prog == PROG_GENEVE_OUT ? 92 : 84;
+	const __u32 headers_len = 14, new_headers_len = is_geneve_out ? 92 : 84;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
@@ -1344,10 +1273,10 @@ static __always_inline int shared_out_ipv6_send(struct __sk_buff *skb, struct pa
 	if (!second) {
 		/* udp.checksum, without what the kernel may have left to a device */
 		if (!fr_facts)
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 		udp_pseudo = (__u64)fr_add128(ld128(pkt->n->local)) +
 			fr_add128(ld128(pkt->n->remote)) +
-			bpf_htons(pkt->payload_len + (pkt->prog == PROG_GENEVE_OUT ? 78 : 70)) +
+			bpf_htons(pkt->payload_len + (is_geneve_out ? 78 : 70)) +
 			bpf_htons(IPPROTO_UDP);
 	}
 	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
@@ -1357,14 +1286,13 @@ static __always_inline int shared_out_ipv6_send(struct __sk_buff *skb, struct pa
 			    0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-	if (unlikely(pkt->data +
-		     (pkt->prog == PROG_GENEVE_OUT ? 100 : 92) > (void *)(long)skb->data_end))
+	if (unlikely(pkt->data + (is_geneve_out ? 100 : 92) > (void *)(long)skb->data_end))
 		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, pkt->prog == PROG_GENEVE_OUT ? 22 : 14);
+		csum = fr_complete_without(skb, csum, 78, is_geneve_out ? 22 : 14);
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
@@ -1372,23 +1300,21 @@ static __always_inline int shared_out_ipv6_send(struct __sk_buff *skb, struct pa
 	struct hdr_udp *new_udp = pkt->data + 54;
 	struct hdr_vxlan *new_vxlan = pkt->data + 62;
 	struct hdr_geneve_out *new_geneve_out = pkt->data + 62;
-	struct hdr_eth *new_eth_2 = pkt->data + (pkt->prog == PROG_GENEVE_OUT ? 78 : 70);
-	struct hdr_ipv6 *new_ipv6_2 = pkt->data + (pkt->prog == PROG_GENEVE_OUT ? 92 : 84);
+	struct hdr_eth *new_eth_2 = pkt->data + (is_geneve_out ? 78 : 70);
+	struct hdr_ipv6 *new_ipv6_2 = pkt->data + (is_geneve_out ? 92 : 84);
 	if (direct)
 		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length,
-	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_GENEVE_OUT ? 78 : 70)));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + (is_geneve_out ? 78 : 70)));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
 	st128(new_ipv6->src, ld128(pkt->n->local));
 	st128(new_ipv6->dst, ld128(pkt->n->remote));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(pkt->prog == PROG_GENEVE_OUT ? 0x17c1 : 0x12b5));
-	st16(&new_udp->length,
-	     bpf_htons(pkt->payload_len + (pkt->prog == PROG_GENEVE_OUT ? 78 : 70)));
-	if (pkt->prog == PROG_GENEVE_OUT) {
+	st16(&new_udp->dst_port, bpf_htons(is_geneve_out ? 0x17c1 : 0x12b5));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (is_geneve_out ? 78 : 70)));
+	if (is_geneve_out) {
 		if (second) {
 			st32(&new_udp->checksum, bpf_htonl(0x200));
 			st16(&new_geneve_out->protocol, bpf_htons(0x6558));
@@ -1416,7 +1342,7 @@ static __always_inline int shared_out_ipv6_send(struct __sk_buff *skb, struct pa
 		st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
 	}
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, pkt->prog == PROG_GENEVE_OUT ? 22 : 14);
+		csum = fr_complete_with(skb, csum, 78, is_geneve_out ? 22 : 14);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
@@ -1425,86 +1351,67 @@ static __always_inline int shared_out_ipv6_send(struct __sk_buff *skb, struct pa
 }
 
 static __always_inline int shared_out_ipv6_rules(struct __sk_buff *skb, struct packet *pkt,
-						 const int second, const int second_2)
+						 const int is_geneve, const int is_fou)
 {
 	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
 	if (pkt->n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
-		if (second_2) {
-			/* for h in front {push: {for name, fields in h {(name): {fields, if n... */
-			if (pkt->payload_len + 48 > 0x4000)
-				return fr_up(skb, pkt->prog + reason_too_big);
-			if (unlikely(!fr_fits(&pkt->n->hop_remote, 88ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->n->hop_remote,
-						pkt->prog + reason_too_big);
-		} else {
-			/* for h in front {push: {for name, fields in h {(name): {fields, if n... */
-			if (pkt->payload_len + (second ? 78 : 70) > 0x4000)
-				return fr_up(skb, pkt->prog + reason_too_big);
-			if (unlikely(!fr_fits(&pkt->n->hop_remote,
-					      (second ? 118ULL : 110ULL) + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->n->hop_remote,
-						pkt->prog + reason_too_big);
-		}
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+
+		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
+		if (pkt->payload_len + (is_fou ? 48 : is_geneve ? 78 : 70) > 0x4000)
+			return fr_punt(skb, pkt->prog + reason_too_big);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      (is_fou ? 88ULL : is_geneve ? 118ULL : 110ULL) +
+				      pkt->payload_len)))
+			return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(pkt->n->packets, 1);
-		if (second_2)
+		if (is_fou)
 			return shared_out_ipv6_send_2(skb, pkt, 0);
 		return shared_out_ipv6_send(skb, pkt, 0);
 	}
 	__u64 segment_front = fr_segment_front(skb);
-	if (second_2) {
-		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xffdd && skb->len <= pkt->inner_end)))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
-	} else {
-		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= (second ? 0xffbf : 0xffc7) &&
-		       skb->len <= pkt->inner_end)))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
-	}
+	if (!(skb->gso_size == 0 ||
+	      (segment_front != 0 && skb->len <= (is_fou ? 0xffdd : is_geneve ? 0xffbf : 0xffc7) &&
+	       skb->len <= pkt->inner_end)))
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	pkt->payload_len = pkt->inner_end - 54;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
-	if (second_2) {
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      skb->gso_size ? skb->gso_size + segment_front + 34 :
-				      88ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
-	} else {
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      skb->gso_size ? skb->gso_size + segment_front +
-				      (second ? 64 : 56) :
-				      (second ? 118ULL : 110ULL) + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
-	}
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->n->hop_remote,
+			      skb->gso_size ? skb->gso_size + segment_front +
+			      (is_fou ? 34 : is_geneve ? 64 : 56) :
+			      (is_fou ? 88ULL : is_geneve ? 118ULL : 110ULL) + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
 	fr_shared_add(pkt->n->packets, 1);
-	if (second_2)
+	if (is_fou)
 		return shared_out_ipv6_send_2(skb, pkt, 1);
 	return shared_out_ipv6_send(skb, pkt, 1);
 }
 
 static __always_inline int shared_out_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_fou_out = pkt->prog == PROG_FOU_OUT;
+	const int is_geneve_out = pkt->prog == PROG_GENEVE_OUT;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->inner_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: n: networks: ["inner.dst"] */
 	struct key_networks key __attribute__((aligned(8)));
@@ -1513,61 +1420,40 @@ static __always_inline int shared_out_ipv6(struct __sk_buff *skb, struct packet 
 	fr_put_v6(key.dst.addr, ipv6->dst, 4);
 	pkt->n = find_networks(&key);
 	if (!pkt->n)
-		return fr_up(skb, pkt->prog + reason_no_networks);
-	if (pkt->prog == PROG_FOU_OUT) {
-		/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-		if (!(pkt->n->kind == 4 && be8(&ipv6->hop_limit) > 1))
-			return fr_up(skb, pkt->prog + reason_no_match);
-	} else {
-		/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-		if (!(pkt->n->kind == (pkt->prog == PROG_GENEVE_OUT ? 2 : 1) &&
-		      be8(&ipv6->hop_limit) > 1))
-			return fr_up(skb, pkt->prog + reason_no_match);
-	}
+		return fr_punt(skb, pkt->prog + reason_no_networks);
+
+	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
+	if (!(pkt->n->kind == (is_fou_out ? 4 : is_geneve_out ? 2 : 1) &&
+	      be8(&ipv6->hop_limit) > 1))
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
 	if (!pkt->n->v6 && !pkt->n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-		if (pkt->prog == PROG_FOU_OUT) {
-			if (!(skb->gso_size == 0 ||
-			      (segment_front != 0 && skb->len <= 0xfff1 &&
-			       skb->len <= pkt->inner_end)))
-				return fr_up(skb, pkt->prog + reason_gso_packet);
-		} else {
-			if (!(skb->gso_size == 0 ||
-			      (segment_front != 0 &&
-			       skb->len <= (pkt->prog == PROG_GENEVE_OUT ? 0xffd3 : 0xffdb) &&
-			       skb->len <= pkt->inner_end)))
-				return fr_up(skb, pkt->prog + reason_gso_packet);
-		}
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 &&
+		       skb->len <= (is_fou_out ? 0xfff1 : is_geneve_out ? 0xffd3 : 0xffdb) &&
+		       skb->len <= pkt->inner_end)))
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
 		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
-		if (pkt->prog == PROG_FOU_OUT) {
-			if (unlikely(!fr_fits(&pkt->n->hop_remote,
-					      skb->gso_size ? skb->gso_size + segment_front + 14 :
-					      68ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->n->hop_remote,
-						pkt->prog + reason_too_big);
-		} else {
-			if (unlikely(!fr_fits(&pkt->n->hop_remote,
-					      skb->gso_size ? skb->gso_size + segment_front +
-					      (pkt->prog == PROG_GENEVE_OUT ? 44 : 36) :
-					      (pkt->prog == PROG_GENEVE_OUT ? 98ULL : 90ULL) +
-					      pkt->payload_len)))
-				return fr_unfit(skb, &pkt->n->hop_remote,
-						pkt->prog + reason_too_big);
-		}
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front +
+				      (is_fou_out ? 14 : is_geneve_out ? 44 : 36) :
+				      (is_fou_out ? 68ULL : is_geneve_out ? 98ULL : 90ULL) +
+				      pkt->payload_len)))
+			return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(pkt->n->packets, 1);
-		if (pkt->prog == PROG_FOU_OUT)
+		if (is_fou_out)
 			return shared_out_ipv6_send_ipv4_2(skb, pkt, 0);
 		return shared_out_ipv6_send_ipv4(skb, pkt, 0);
 	}
@@ -1575,45 +1461,31 @@ static __always_inline int shared_out_ipv6(struct __sk_buff *skb, struct packet 
 	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
 	if (!pkt->n->v6) {
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
 		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
-		if (pkt->prog == PROG_FOU_OUT) {
-			/* for h in front {push: {for name, fields in h {(name): {fields, if n... */
-			if (pkt->payload_len + 48 > 0x4000)
-				return fr_up(skb, pkt->prog + reason_too_big);
-			if (unlikely(!fr_fits(&pkt->n->hop_remote, 68ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->n->hop_remote,
-						pkt->prog + reason_too_big);
-		} else {
-			/* for h in front {push: {for name, fields in h {(name): {fields, if n... */
-			if (pkt->payload_len + (pkt->prog == PROG_GENEVE_OUT ? 78 : 70) > 0x4000)
-				return fr_up(skb, pkt->prog + reason_too_big);
-			if (unlikely(!fr_fits(&pkt->n->hop_remote,
-					      (pkt->prog == PROG_GENEVE_OUT ? 98ULL : 90ULL) +
-					      pkt->payload_len)))
-				return fr_unfit(skb, &pkt->n->hop_remote,
-						pkt->prog + reason_too_big);
-		}
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+
+		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
+		if (pkt->payload_len + (is_fou_out ? 48 : is_geneve_out ? 78 : 70) > 0x4000)
+			return fr_punt(skb, pkt->prog + reason_too_big);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      (is_fou_out ? 68ULL : is_geneve_out ? 98ULL : 90ULL) +
+				      pkt->payload_len)))
+			return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
 		fr_shared_add(pkt->n->packets, 1);
-		if (pkt->prog == PROG_FOU_OUT)
+		if (is_fou_out)
 			return shared_out_ipv6_send_ipv4_2(skb, pkt, 1);
 		return shared_out_ipv6_send_ipv4(skb, pkt, 1);
 	}
-	if (pkt->prog == PROG_FOU_OUT) {
+	if (is_fou_out)
 		return shared_out_ipv6_rules(skb, pkt, 0, 1);
-	}
-	if (pkt->prog == PROG_GENEVE_OUT) {
-		return shared_out_ipv6_rules(skb, pkt, 1, 0);
-	}
-
-	return shared_out_ipv6_rules(skb, pkt, 0, 0);
+	return shared_out_ipv6_rules(skb, pkt, is_geneve_out, 0);
 }
 
 static __always_inline __u32 check_ipv6_3(struct __sk_buff *skb, void *data, void *data_end,
@@ -1700,25 +1572,35 @@ static __always_inline __u32 check_ipv4_any_2(struct __sk_buff *skb, void *data,
 	return 0;
 }
 
-static __always_inline int shared_in_ip_ipv4_send(struct __sk_buff *skb, struct packet *pkt,
-						  const int to_v6)
+static __always_inline int shared_in_ip_ip_send(struct __sk_buff *skb, struct packet *pkt,
+						const int to_v6, const int to_v6_2)
 {
+	const int is_vxlan_in = pkt->prog == PROG_VXLAN_IN;
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_ipv4_any *ipv4_any = pkt->data +
-		((pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ? (to_v6 ? 62 : 42) :
-		 to_v6 ? 84 : 64);
+		(to_v6_2 ? 54 : is_vxlan_in ? (to_v6 ? 84 : 64) : to_v6 ? 62 : 42);
 	__u32 len = skb->len;
-	const __u32 headers_len = (pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ?
-		(to_v6 ? 62 : 42) : to_v6 ? 84 : 64, new_headers_len = 14;
+	const __u32 headers_len = to_v6_2 ? 54 : is_vxlan_in ? (to_v6 ? 84 : 64) : to_v6 ? 62 :
+		42, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be16 ipv4_any_version_to_ecn;
 
-	if (to_v6)
+	if (to_v6_2)
+		ipv4_any_version_to_ecn =
+			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+				  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+				    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+				    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
+				   be8(&ipv4_any->dscp_ecn) & 3 :
+				   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	else if (to_v6)
 		ipv4_any_version_to_ecn =
 			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
@@ -1745,9 +1627,8 @@ static __always_inline int shared_in_ip_ipv4_send(struct __sk_buff *skb, struct 
 	int err = fr_resize(skb, headers_len, new_headers_len,
 			    pkt->payload_len +
 			    (pkt->inner_options_end -
-			     ((pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ?
-			      (to_v6 ? 62 : 42) : to_v6 ? 84 : 64)), to_v6 ? FR_TO_IPV4 :
-			    0, &pkt->data);
+			     (to_v6_2 ? 54 : is_vxlan_in ? (to_v6 ? 84 : 64) : to_v6 ? 62 : 42)),
+			    to_v6_2 ? FR_TO_IPV4 : to_v6 ? FR_TO_IPV4 : 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
@@ -1765,29 +1646,42 @@ static __always_inline int shared_in_ip_ipv4_send(struct __sk_buff *skb, struct 
 	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+	if (!to_v6_2) {
+		/*
+		 * What a device has verified may have been the checksum of a header that has gone.
+		 */
+		bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+	}
 
 	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int shared_in_ip_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt,
-						    struct fr_hop *hop, struct bpf_fib_lookup *fib,
-						    const int to_v6)
+static __always_inline int shared_in_ip_ip_send_2(struct __sk_buff *skb, struct packet *pkt,
+						  struct fr_hop *hop, struct bpf_fib_lookup *fib,
+						  const int to_v6, const int to_v6_2)
 {
+	const int is_vxlan_in = pkt->prog == PROG_VXLAN_IN;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_ipv4_any *ipv4_any = pkt->data +
-		((pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ? (to_v6 ? 62 : 42) :
-		 to_v6 ? 84 : 64);
+		(to_v6_2 ? 54 : is_vxlan_in ? (to_v6 ? 84 : 64) : to_v6 ? 62 : 42);
 	__u32 len = skb->len;
-	const __u32 headers_len = (pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ?
-		(to_v6 ? 62 : 42) : to_v6 ? 84 : 64, new_headers_len = 14;
+	const __u32 headers_len = to_v6_2 ? 54 : is_vxlan_in ? (to_v6 ? 84 : 64) : to_v6 ? 62 :
+		42, new_headers_len = 14;
 	__be16 ipv4_any_version_to_ecn;
 
-	if (to_v6)
+	if (to_v6_2)
+		ipv4_any_version_to_ecn =
+			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+				  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+				    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+				    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
+				   be8(&ipv4_any->dscp_ecn) & 3 :
+				   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	else if (to_v6)
 		ipv4_any_version_to_ecn =
 			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
 				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
@@ -1819,9 +1713,8 @@ static __always_inline int shared_in_ip_ipv4_send_2(struct __sk_buff *skb, struc
 	int err = fr_resize(skb, headers_len, new_headers_len,
 			    pkt->payload_len_2 +
 			    (pkt->inner_options_end -
-			     ((pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ?
-			      (to_v6 ? 62 : 42) : to_v6 ? 84 : 64)), to_v6 ? FR_TO_IPV4 :
-			    0, &pkt->data);
+			     (to_v6_2 ? 54 : is_vxlan_in ? (to_v6 ? 84 : 64) : to_v6 ? 62 : 42)),
+			    to_v6_2 ? FR_TO_IPV4 : to_v6 ? FR_TO_IPV4 : 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
@@ -1838,9 +1731,12 @@ static __always_inline int shared_in_ip_ipv4_send_2(struct __sk_buff *skb, struc
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+	if (!to_v6_2) {
+		/*
+		 * What a device has verified may have been the checksum of a header that has gone.
+		 */
+		bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+	}
 
 	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
@@ -1851,21 +1747,21 @@ static __always_inline int shared_in_ip_ipv4_send_2(struct __sk_buff *skb, struc
 static __always_inline int shared_ip_ipv4_any_rules(struct __sk_buff *skb, struct packet *pkt,
 						    const int v6)
 {
+	const int is_vxlan_in = pkt->prog == PROG_VXLAN_IN;
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	struct hdr_ipv4_any *ipv4_any = pkt->data +
-		(v6 ? ((pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ? 62 : 84) :
-		 (pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ? 42 : 64);
+		(v6 ? (is_vxlan_in ? 84 : 62) : is_vxlan_in ? 64 : 42);
 
-	if (!(pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN)) {
+	if (is_vxlan_in) {
 		/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{sen... */
 		if (fr_has(pkt->own)) {
 			/* }, for a in end.do {a}] */
 			if (skb->gso_size != 0)
-				return fr_up(skb, pkt->prog + reason_gso_packet);
+				return fr_punt(skb, pkt->prog + reason_gso_packet);
 			if (v6) {
 				/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 				if (!(be16(&udp->checksum) == 0 ||
@@ -1877,7 +1773,7 @@ static __always_inline int shared_ip_ipv4_any_rules(struct __sk_buff *skb, struc
 						bpf_htons(be16(&udp->length)) +
 						fr_sum_whole(skb, 54, pkt->udp_end - 54,
 						fr_partial(skb)))))
-					return fr_up(skb, pkt->prog + reason_udp_checksum);
+					return fr_punt(skb, pkt->prog + reason_udp_checksum);
 			} else {
 				/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 				if (!(be16(&udp->checksum) == 0 ||
@@ -1886,26 +1782,24 @@ static __always_inline int shared_ip_ipv4_any_rules(struct __sk_buff *skb, struc
 						bpf_htons(be16(&udp->length)) +
 						fr_sum_whole(skb, 34, pkt->udp_end - 34,
 						fr_partial(skb)))))
-					return fr_up(skb, pkt->prog + reason_udp_checksum);
+					return fr_punt(skb, pkt->prog + reason_udp_checksum);
 			}
 			pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 ||
 			      ((partial >> 16) >= pkt->inner_options_end &&
 			       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-				return fr_up(skb, pkt->prog + reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 
 			/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 			fr_shared_add(pkt->p->packets, 1);
 			fr_shared_add(pkt->own->packets, 1);
-			if (v6)
-				return shared_in_ip_ipv4_send(skb, pkt, 1);
-			return shared_in_ip_ipv4_send(skb, pkt, 0);
+			return shared_in_ip_ip_send(skb, pkt, v6, 0);
 		}
 	}
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (v6) {
 		/* "?(FOU)": ["udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
@@ -1914,48 +1808,45 @@ static __always_inline int shared_ip_ipv4_any_rules(struct __sk_buff *skb, struc
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	} else {
 		/* "?(FOU)": ["udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
 		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	}
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, pkt->prog + reason_hop_limit);
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->inner_options_end &&
 	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET;
 	fib->src[0] = ld32(ipv4_any->src);
 	fib->dst[0] = ld32(ipv4_any->dst);
 	if (fr_route(skb, fib,
 		     pkt->inner_options_end +
-		     (pkt->payload_len_2 -
-		      (v6 ? ((pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ? 62 : 84) :
-		       (pkt->prog == PROG_IPIP_IN || pkt->prog == PROG_FOU_IN) ? 42 : 64)), hop))
-		return fr_up(skb, pkt->prog + reason_too_big);
+		     (pkt->payload_len_2 - (v6 ? (is_vxlan_in ? 84 : 62) : is_vxlan_in ? 64 : 42)),
+		     hop))
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-					 pkt->prog + reason_unreachable));
+		return fr_punt(skb,
+			       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					   pkt->prog + reason_unreachable));
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(pkt->p->packets, 1);
-	if (v6)
-		return shared_in_ip_ipv4_send_2(skb, pkt, hop, fib, 1);
-	return shared_in_ip_ipv4_send_2(skb, pkt, hop, fib, 0);
+	return shared_in_ip_ip_send_2(skb, pkt, hop, fib, v6, 0);
 }
 
 static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
@@ -1973,39 +1864,35 @@ static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, voi
 	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > udp_end)
 		return reason_ipv6_payload_length;
-	if (!second) {
-		if (!(skb->gso_size == 0 || fr_encapsulated(skb)))
-			return reason_gso_packet;
-	}
+	if (!second && !(skb->gso_size == 0 || fr_encapsulated(skb)))
+		return reason_gso_packet;
 
 	*end = inner_end;
 	return 0;
 }
 
-static __always_inline int shared_ip_ip_send(struct __sk_buff *skb, struct packet *pkt,
-					     const int to_v6, const int to_v6_2)
+static __always_inline int shared_ip_ipv4_send(struct __sk_buff *skb, struct packet *pkt,
+					       const int v6, const int to_v6)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 34;
 	struct hdr_ipv6 *ipv6 = 0;
+	struct hdr_ipv6 *ipv6_2 = pkt->data + 62;
 
-	if (to_v6_2)
-		ipv6 = pkt->data + (to_v6 ? 14 : 42);
-	struct hdr_ipv6 *ipv6_2 = pkt->data + (to_v6_2 ? 62 : 14);
-	struct hdr_ipv4_any *ipv4_any = 0;
-	if (!to_v6_2)
-		ipv4_any = pkt->data + (to_v6 ? 54 : 34);
+	if (to_v6)
+		ipv6 = pkt->data + (v6 ? 14 : 42);
 	__u32 len = skb->len;
-	const __u32 headers_len = to_v6 ? (to_v6_2 ? 62 : 54) : to_v6_2 ? 42 :
-		34, new_headers_len = 14;
+	const __u32 headers_len = to_v6 ? (v6 ? 62 : 42) : 34, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be16 ipv4_any_version_to_ecn = 0;
+	__be16 inner_checksum = 0;
 	__be32 ipv6_version_to_flow_label = 0;
 	if (to_v6) {
-		if (to_v6_2)
+		if (v6)
 			ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 				(((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
 				(((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
@@ -2017,17 +1904,6 @@ static __always_inline int shared_ip_ip_send(struct __sk_buff *skb, struct packe
 				  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
 				    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
 		else
-			ipv4_any_version_to_ecn = bpf_htons(0x4000ULL |
-							    ((be8(&ipv4_any->version_ihl) & 15) <<
-							    8) | ((be8(&ipv4_any->dscp_ecn) >> 2) <<
-							    2) | (((be8(&ipv4_any->dscp_ecn) & 3) ==
-							    0 || (be8(&ipv4_any->dscp_ecn) & 3) ==
-				3 || ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-				((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-				be8(&ipv4_any->dscp_ecn) & 3 :
-				(be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3));
-	} else {
-		if (to_v6_2)
 			ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 				(((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
@@ -2038,19 +1914,15 @@ static __always_inline int shared_ip_ip_send(struct __sk_buff *skb, struct packe
 				  be8(&ipv4->dscp_ecn) & 3) << 20) |
 				  (((be16(ipv6->version_to_flow_label + 1) << 8) |
 				    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-		else
-			ipv4_any_version_to_ecn = bpf_htons(0x4000ULL |
-							    ((be8(&ipv4_any->version_ihl) & 15) <<
-							    8) | ((be8(&ipv4_any->dscp_ecn) >> 2) <<
-							    2) | (((be8(&ipv4_any->dscp_ecn) & 3) ==
-							    0 || (be8(&ipv4_any->dscp_ecn) & 3) ==
-							    3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-							    (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-							    be8(&ipv4_any->dscp_ecn) & 3 :
-							    be8(&ipv4->dscp_ecn) & 3));
-	}
-	__be16 inner_checksum = 0;
-	if (!to_v6_2) {
+	} else {
+		ipv4_any_version_to_ecn =
+			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+				  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+				    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+				    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+				    (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+				   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
 		/* inner.checksum */
 		inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					     ld16(&ipv4_any->version_ihl) +
@@ -2058,16 +1930,14 @@ static __always_inline int shared_ip_ip_send(struct __sk_buff *skb, struct packe
 	}
 
 	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len +
-			    (to_v6_2 ? 40 : pkt->inner_options_end - (to_v6 ? 54 : 34)),
-			    to_v6 ? (to_v6_2 ? 0 : FR_TO_IPV4) : to_v6_2 ? FR_TO_IPV6 :
-			    0, &pkt->data);
+			    pkt->payload_len + (to_v6 ? 40 : pkt->inner_options_end - 34),
+			    to_v6 ? (v6 ? 0 : FR_TO_IPV6) : 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-	if (unlikely(pkt->data + (to_v6_2 ? 18 : 26) > (void *)(long)skb->data_end))
+	if (unlikely(pkt->data + (to_v6 ? 18 : 26) > (void *)(long)skb->data_end))
 		return fr_drop(len, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, to_v6_2 ? 4 : 12);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, to_v6 ? 4 : 12);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
@@ -2076,15 +1946,15 @@ static __always_inline int shared_ip_ip_send(struct __sk_buff *skb, struct packe
 	st16(new_eth->dst + 4, eth_dst_2);
 	st32(new_eth->src, eth_src);
 	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(to_v6_2 ? 0x86dd : 0x800));
-	if (to_v6_2) {
+	st16(&new_eth->type, bpf_htons(to_v6 ? 0x86dd : 0x800));
+	if (to_v6) {
 		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	} else {
 		st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
 		st16(&new_ipv4_any->checksum, inner_checksum);
 	}
-	fr_complete_end(skb, csum, ETH_HLEN, to_v6_2 ? 4 : 12);
-	if (to_v6_2) {
+	fr_complete_end(skb, csum, ETH_HLEN, to_v6 ? 4 : 12);
+	if (to_v6) {
 		/*
 		 * What a device has verified may have been the checksum of a header that has gone.
 		 */
@@ -2098,20 +1968,21 @@ static __always_inline int shared_ip_ip_send(struct __sk_buff *skb, struct packe
 static __always_inline int shared_in_ip_ipv6_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
 						       const int v6)
 {
+	const int is_ipip_in = pkt->prog == PROG_IPIP_IN;
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6_2 = pkt->data +
-		(pkt->prog == PROG_IPIP_IN ? (v6 ? 54 : 34) : v6 ? 84 : 64);
+	struct hdr_ipv6 *ipv6 = pkt->data + (v6 ? 14 : is_ipip_in ? 34 : 64);
+	struct hdr_ipv6 *ipv6_2 = 0;
+
+	if (v6)
+		ipv6_2 = pkt->data + (is_ipip_in ? 54 : 84);
 	__u32 len = skb->len;
-	const __u32 headers_len = pkt->prog == PROG_IPIP_IN ? (v6 ? 54 : 34) : v6 ? 84 :
-		64, new_headers_len = 14;
+	const __u32 headers_len = is_ipip_in ? (v6 ? 54 : 34) : v6 ? 84 : 64, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label;
-
 	if (v6)
 		ipv6_version_to_flow_label =
 			bpf_htonl(0x60000000ULL |
@@ -2127,15 +1998,15 @@ static __always_inline int shared_in_ip_ipv6_send_ipv6(struct __sk_buff *skb, st
 	else
 		ipv6_version_to_flow_label =
 			bpf_htonl(0x60000000ULL |
-				  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
-				  (((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-				     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
 				     (be8(&ipv4->dscp_ecn) & 3) == 0 ||
 				     (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-				    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3 :
+				    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
 				    be8(&ipv4->dscp_ecn) & 3) << 20) |
-				  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
-				    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
+				  (((be16(ipv6->version_to_flow_label + 1) << 8) |
+				    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, v6 ? 0 :
 			    FR_TO_IPV6, &pkt->data);
@@ -2155,7 +2026,7 @@ static __always_inline int shared_in_ip_ipv6_send_ipv6(struct __sk_buff *skb, st
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
-	if (!(pkt->prog == PROG_IPIP_IN)) {
+	if (!is_ipip_in) {
 		/*
 		 * What a device has verified may have been the checksum of a header that has gone.
 		 */
@@ -2240,16 +2111,19 @@ static __always_inline int
 shared_in_ip_ipv6_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt, struct fr_hop *hop,
 			      struct bpf_fib_lookup *fib, const int to_v6)
 {
+	const int is_ipip_in = pkt->prog == PROG_IPIP_IN;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6_2 = pkt->data +
-		(pkt->prog == PROG_IPIP_IN ? (to_v6 ? 54 : 34) : to_v6 ? 84 : 64);
-	__u32 len = skb->len;
-	const __u32 headers_len = pkt->prog == PROG_IPIP_IN ? (to_v6 ? 54 : 34) : to_v6 ? 84 :
-		64, new_headers_len = 14;
-	__be32 ipv6_version_to_flow_label;
+	struct hdr_ipv6 *ipv6 = pkt->data + (to_v6 ? 14 : is_ipip_in ? 34 : 64);
+	struct hdr_ipv6 *ipv6_2 = 0;
 
 	if (to_v6)
+		ipv6_2 = pkt->data + (is_ipip_in ? 54 : 84);
+	__u32 len = skb->len;
+	const __u32 headers_len = is_ipip_in ? (to_v6 ? 54 : 34) : to_v6 ? 84 :
+		64, new_headers_len = 14;
+	__be32 ipv6_version_to_flow_label;
+	__be16 ipv6_next_header_hop_limit;
+	if (to_v6) {
 		ipv6_version_to_flow_label =
 			bpf_htonl(0x60000000ULL |
 				  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
@@ -2261,20 +2135,23 @@ shared_in_ip_ipv6_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt, struct 
 				    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
 				  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
 				    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
-	else
+		ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6_2->next_header) << 8) |
+						       (be8(&ipv6_2->hop_limit) - 1));
+	} else {
 		ipv6_version_to_flow_label =
 			bpf_htonl(0x60000000ULL |
-				  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
-				  (((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-				     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
 				     (be8(&ipv4->dscp_ecn) & 3) == 0 ||
 				     (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-				    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3 :
+				    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
 				    be8(&ipv4->dscp_ecn) & 3) << 20) |
-				  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
-				    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6_2->next_header) << 8) |
-						      (be8(&ipv6_2->hop_limit) - 1));
+				  (((be16(ipv6->version_to_flow_label + 1) << 8) |
+				    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+		ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						       (be8(&ipv6->hop_limit) - 1));
+	}
 	int direct = hop->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, to_v6 ? 0 :
@@ -2294,7 +2171,7 @@ shared_in_ip_ipv6_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt, struct 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
-	if (!(pkt->prog == PROG_IPIP_IN)) {
+	if (!is_ipip_in) {
 		/*
 		 * What a device has verified may have been the checksum of a header that has gone.
 		 */
@@ -2310,17 +2187,17 @@ shared_in_ip_ipv6_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt, struct 
 static __always_inline int shared_in_ip_ipv6_gso_packet(struct __sk_buff *skb, struct packet *pkt,
 							const int v6)
 {
+	const int is_fou_in = pkt->prog == PROG_FOU_IN;
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
-	struct hdr_ipv6 *ipv6_2 = pkt->data +
-		(pkt->prog == PROG_FOU_IN ? (v6 ? 62 : 42) : v6 ? 84 : 64);
+	struct hdr_ipv6 *ipv6_2 = pkt->data + (is_fou_in ? (v6 ? 62 : 42) : v6 ? 84 : 64);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (v6) {
 		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 		/* "?(FOU)": ["udp", "outer"] */
@@ -2330,7 +2207,7 @@ static __always_inline int shared_in_ip_ipv6_gso_packet(struct __sk_buff *skb, s
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	} else {
 		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 		/* "?(FOU)": ["udp", "outer"] */
@@ -2338,24 +2215,23 @@ static __always_inline int shared_in_ip_ipv6_gso_packet(struct __sk_buff *skb, s
 		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	}
 	if (be8(&ipv6_2->hop_limit) <= 1)
-		return fr_up(skb, pkt->prog + reason_hop_limit);
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	if (!fr_unicast(ipv6_2->src))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast(ipv6_2->dst))
-		return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast(ipv6_2->dst))
-		return fr_up(skb, pkt->prog + reason_martian_destination);
-	pkt->payload_len = pkt->inner_end -
-		(pkt->prog == PROG_FOU_IN ? (v6 ? 102 : 82) : v6 ? 124 : 104);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
+	pkt->payload_len = pkt->inner_end - (is_fou_in ? (v6 ? 102 : 82) : v6 ? 124 : 104);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= (pkt->prog == PROG_FOU_IN ? (v6 ? 102 : 82) : v6 ? 124 : 104) &&
-	       (partial & 0xffff) < (pkt->prog == PROG_FOU_IN ? (v6 ? 102ULL : 82ULL) :
-				     v6 ? 124ULL : 104ULL) + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	      ((partial >> 16) >= (is_fou_in ? (v6 ? 102 : 82) : v6 ? 124 : 104) &&
+	       (partial & 0xffff) < (is_fou_in ? (v6 ? 102ULL : 82ULL) : v6 ? 124ULL : 104ULL) +
+	       pkt->payload_len - 1)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET6;
 	fib->src[0] = ld32(ipv6_2->src);
@@ -2367,41 +2243,37 @@ static __always_inline int shared_in_ip_ipv6_gso_packet(struct __sk_buff *skb, s
 	fib->dst[2] = ld32(ipv6_2->dst + 8);
 	fib->dst[3] = ld32(ipv6_2->dst + 12);
 	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
-		return fr_up(skb, pkt->prog + reason_too_big);
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-					 pkt->prog + reason_unreachable));
+		return fr_punt(skb,
+			       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					   pkt->prog + reason_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(pkt->p->packets, 1);
-	if (pkt->prog == PROG_FOU_IN) {
-		if (v6)
-			return fou_in_ip_ipv6_send_ipv6_2(skb, pkt, hop, fib, 1);
-		return fou_in_ip_ipv6_send_ipv6_2(skb, pkt, hop, fib, 0);
-	}
-	if (v6)
-		return shared_in_ip_ipv6_send_ipv6_2(skb, pkt, hop, fib, 1);
-	return shared_in_ip_ipv6_send_ipv6_2(skb, pkt, hop, fib, 0);
+	if (is_fou_in)
+		return fou_in_ip_ipv6_send_ipv6_2(skb, pkt, hop, fib, v6);
+	return shared_in_ip_ipv6_send_ipv6_2(skb, pkt, hop, fib, v6);
 }
 
 static __always_inline int shared_in_ipv6_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_fou_in = pkt->prog == PROG_FOU_IN;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_vxlan *vxlan = pkt->data + 62;
 	struct hdr_eth *eth = pkt->data + 70;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + (pkt->prog == PROG_FOU_IN ? 62 : 84);
+	struct hdr_ipv6 *ipv6_2 = pkt->data + (is_fou_in ? 62 : 84);
 	__u32 why;
 
-	if (pkt->prog == PROG_FOU_IN)
+	if (is_fou_in)
 		why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &pkt->inner_end,
 				   1);
 	else
 		why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 84, &pkt->inner_end,
 				   0);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
@@ -2410,9 +2282,8 @@ static __always_inline int shared_in_ipv6_ipv6(struct __sk_buff *skb, struct pac
 
 		fr_put_v6(key.remote, ipv6->src, 0);
 		fr_put_v6(key.local, ipv6->dst, 0);
-		key.kind = pkt->prog == PROG_FOU_IN ? 4 : 1;
-		key.vni = pkt->prog == PROG_FOU_IN ? 0 :
-			(be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
+		key.kind = is_fou_in ? 4 : 1;
+		key.vni = is_fou_in ? 0 : (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, pkt->prog + reason_no_peers,
@@ -2425,24 +2296,24 @@ static __always_inline int shared_in_ipv6_ipv6(struct __sk_buff *skb, struct pac
 		fr_put_v6(key.addr, ipv6_2->dst, 0);
 		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
-	if (pkt->prog == PROG_FOU_IN) {
+	if (is_fou_in) {
 		/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(chec... */
 		if (!(be16(&udp->dst_port) == ((be8(ipv6_2->version_to_flow_label) >> 4) == 4 ?
 					       0x15b3ULL : 0x15b4ULL) &&
 		      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 		       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
-			return fr_up(skb, pkt->prog + reason_no_match);
+			return fr_punt(skb, pkt->prog + reason_no_match);
 	} else {
 		/* when:  "inner_eth.dst == p.own && ?(checked)" */
 		if (!(ld32(eth->dst) == ld32(pkt->p->own) &&
 		      ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
 		      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 		       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
-			return fr_up(skb, pkt->prog + reason_no_match);
+			return fr_punt(skb, pkt->prog + reason_no_match);
 	}
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
@@ -2454,7 +2325,7 @@ static __always_inline int shared_in_ipv6_ipv6(struct __sk_buff *skb, struct pac
 	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 		/* "?(FOU)": ["udp", "outer"] */
@@ -2464,20 +2335,19 @@ static __always_inline int shared_in_ipv6_ipv6(struct __sk_buff *skb, struct pac
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
-		pkt->payload_len = pkt->inner_end - (pkt->prog == PROG_FOU_IN ? 102 : 124);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		pkt->payload_len = pkt->inner_end - (is_fou_in ? 102 : 124);
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= (pkt->prog == PROG_FOU_IN ? 102 : 124) &&
-		       (partial & 0xffff) < (pkt->prog == PROG_FOU_IN ? 102ULL : 124ULL) +
-		       pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		      ((partial >> 16) >= (is_fou_in ? 102 : 124) &&
+		       (partial & 0xffff) < (is_fou_in ? 102ULL : 124ULL) + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		if (pkt->prog == PROG_FOU_IN)
-			return shared_ip_ip_send(skb, pkt, 1, 1);
+		if (is_fou_in)
+			return shared_ip_ipv4_send(skb, pkt, 1, 1);
 		return shared_in_ip_ipv6_send_ipv6(skb, pkt, 1);
 	}
 
@@ -2486,21 +2356,22 @@ static __always_inline int shared_in_ipv6_ipv6(struct __sk_buff *skb, struct pac
 
 static __always_inline int shared_in_ipv4_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_fou_in = pkt->prog == PROG_FOU_IN;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_vxlan *vxlan = pkt->data + 42;
 	struct hdr_eth *eth = pkt->data + 50;
-	struct hdr_ipv6 *ipv6 = pkt->data + (pkt->prog == PROG_FOU_IN ? 42 : 64);
+	struct hdr_ipv6 *ipv6 = pkt->data + (is_fou_in ? 42 : 64);
 	__u32 why;
 
-	if (pkt->prog == PROG_FOU_IN)
+	if (is_fou_in)
 		why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &pkt->inner_end,
 				   1);
 	else
 		why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 64, &pkt->inner_end,
 				   0);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
@@ -2509,9 +2380,8 @@ static __always_inline int shared_in_ipv4_ipv6(struct __sk_buff *skb, struct pac
 
 		fr_put_v4(key.remote, ld32(ipv4->src));
 		fr_put_v4(key.local, ld32(ipv4->dst));
-		key.kind = pkt->prog == PROG_FOU_IN ? 4 : 1;
-		key.vni = pkt->prog == PROG_FOU_IN ? 0 :
-			(be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
+		key.kind = is_fou_in ? 4 : 1;
+		key.vni = is_fou_in ? 0 : (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
 			return fr_missed(skb, found, pkt->prog + reason_no_peers,
@@ -2524,24 +2394,24 @@ static __always_inline int shared_in_ipv4_ipv6(struct __sk_buff *skb, struct pac
 		fr_put_v6(key.addr, ipv6->dst, 0);
 		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
-	if (pkt->prog == PROG_FOU_IN) {
+	if (is_fou_in) {
 		/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(chec... */
 		if (!(be16(&udp->dst_port) == ((be8(ipv6->version_to_flow_label) >> 4) == 4 ?
 					       0x15b3ULL : 0x15b4ULL) &&
 		      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 		       (be8(&ipv4->version_ihl) >> 4) == 4)))
-			return fr_up(skb, pkt->prog + reason_no_match);
+			return fr_punt(skb, pkt->prog + reason_no_match);
 	} else {
 		/* when:  "inner_eth.dst == p.own && ?(checked)" */
 		if (!(ld32(eth->dst) == ld32(pkt->p->own) &&
 		      ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
 		      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 		       (be8(&ipv4->version_ihl) >> 4) == 4)))
-			return fr_up(skb, pkt->prog + reason_no_match);
+			return fr_punt(skb, pkt->prog + reason_no_match);
 	}
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
@@ -2553,7 +2423,7 @@ static __always_inline int shared_in_ipv4_ipv6(struct __sk_buff *skb, struct pac
 	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 		/* "?(FOU)": ["udp", "outer"] */
@@ -2561,56 +2431,40 @@ static __always_inline int shared_in_ipv4_ipv6(struct __sk_buff *skb, struct pac
 		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
-		pkt->payload_len = pkt->inner_end - (pkt->prog == PROG_FOU_IN ? 82 : 104);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		pkt->payload_len = pkt->inner_end - (is_fou_in ? 82 : 104);
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
-		      ((partial >> 16) >= (pkt->prog == PROG_FOU_IN ? 82 : 104) &&
-		       (partial & 0xffff) < (pkt->prog == PROG_FOU_IN ? 82ULL : 104ULL) +
-		       pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+		      ((partial >> 16) >= (is_fou_in ? 82 : 104) &&
+		       (partial & 0xffff) < (is_fou_in ? 82ULL : 104ULL) + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		if (pkt->prog == PROG_FOU_IN)
-			return shared_ip_ip_send(skb, pkt, 0, 1);
+		if (is_fou_in)
+			return shared_ip_ipv4_send(skb, pkt, 0, 1);
 		return shared_in_ip_ipv6_send_ipv6(skb, pkt, 0);
 	}
 
 	return shared_in_ip_ipv6_gso_packet(skb, pkt, 0);
 }
 
-static __always_inline int ipip_in_ip_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt,
-						  struct fr_hop *hop, struct bpf_fib_lookup *fib,
-						  const int to_v6)
+static __always_inline int ipip_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, struct packet *pkt,
+							struct fr_hop *hop,
+							struct bpf_fib_lookup *fib)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 34;
 	__u32 len = skb->len;
-	const __u32 headers_len = to_v6 ? 54 : 34, new_headers_len = 14;
-	__be16 ipv4_any_version_to_ecn;
-
-	if (to_v6)
-		ipv4_any_version_to_ecn =
-			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-				  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-				    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-				    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-				    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-				   be8(&ipv4_any->dscp_ecn) & 3 :
-				   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	else
-		ipv4_any_version_to_ecn =
-			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-				  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-				    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-				    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-				    (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-				   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
+	const __u32 headers_len = 34, new_headers_len = 14;
+	__be16 ipv4_any_version_to_ecn =
+		bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -2622,8 +2476,7 @@ static __always_inline int ipip_in_ip_ipv4_send_2(struct __sk_buff *skb, struct 
 	int direct = hop->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - (to_v6 ? 54 : 34)),
-			    to_v6 ? FR_TO_IPV4 : 0, &pkt->data);
+			    pkt->payload_len_2 + (pkt->inner_options_end - 34), 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
@@ -2656,65 +2509,66 @@ static __always_inline int ipip_in_ip_ipv4_any_gso_packet(struct __sk_buff *skb,
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, pkt->prog + reason_hop_limit);
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, pkt->prog + reason_martian_destination);
-	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
+	pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 - 1)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET;
 	fib->src[0] = ld32(ipv4_any->src);
 	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len - (v6 ? 54 : 34)), hop))
-		return fr_up(skb, pkt->prog + reason_too_big);
+	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len_2 - (v6 ? 54 : 34)), hop))
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-					 pkt->prog + reason_unreachable));
+		return fr_punt(skb,
+			       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					   pkt->prog + reason_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(pkt->p->packets, 1);
 	if (v6)
-		return ipip_in_ip_ipv4_send_2(skb, pkt, hop, fib, 1);
-	return ipip_in_ip_ipv4_send_2(skb, pkt, hop, fib, 0);
+		return shared_in_ip_ip_send_2(skb, pkt, hop, fib, 0, 1);
+	return ipip_in_ipv4_ipv4_any_send_2(skb, pkt, hop, fib);
 }
 
 static __always_inline int shared_in_ipv4_ipv4_any(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_fou_in = pkt->prog == PROG_FOU_IN;
 	void *at_inner_options_end;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + (pkt->prog == PROG_FOU_IN ? 42 : 34);
-	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->udp_end,
-				     pkt->prog == PROG_FOU_IN ? 42 : 34, &pkt->inner_options_end);
+	struct hdr_ipv4_any *ipv4_any = pkt->data + (is_fou_in ? 42 : 34);
+	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->udp_end, is_fou_in ? 42 :
+				     34, &pkt->inner_options_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
 	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->inner_options_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end -
-	    (pkt->prog == PROG_FOU_IN ? 42 : 34))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
-	pkt->inner_end = (pkt->prog == PROG_FOU_IN ? 42ULL : 34ULL) + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end -
-	    (pkt->prog == PROG_FOU_IN ? 42 : 34) || pkt->inner_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, pkt->prog == PROG_FOU_IN ? 42 :
-				34, pkt->inner_options_end - (pkt->prog == PROG_FOU_IN ? 42 : 34))))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
+	    (is_fou_in ? 42 : 34))
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_ihl);
+	pkt->inner_end = (is_fou_in ? 42ULL : 34ULL) + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - (is_fou_in ? 42 : 34) ||
+	    pkt->inner_end > pkt->udp_end)
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, is_fou_in ? 42 :
+				34, pkt->inner_options_end - (is_fou_in ? 42 : 34))))
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_checksum);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
@@ -2723,7 +2577,7 @@ static __always_inline int shared_in_ipv4_ipv4_any(struct __sk_buff *skb, struct
 
 		fr_put_v4(key.remote, ld32(ipv4->src));
 		fr_put_v4(key.local, ld32(ipv4->dst));
-		key.kind = pkt->prog == PROG_FOU_IN ? 4 : 3;
+		key.kind = is_fou_in ? 4 : 3;
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
@@ -2737,17 +2591,17 @@ static __always_inline int shared_in_ipv4_ipv4_any(struct __sk_buff *skb, struct
 		fr_put_v4(key.addr, ld32(ipv4_any->dst));
 		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
-	if (pkt->prog == PROG_FOU_IN) {
+	if (is_fou_in) {
 		/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(chec... */
 		if (!(be16(&udp->dst_port) == ((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
 					       0x15b4ULL) &&
 		      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 		       (be8(&ipv4->version_ihl) >> 4) == 4)))
-			return fr_up(skb, pkt->prog + reason_no_match);
+			return fr_punt(skb, pkt->prog + reason_no_match);
 	}
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
@@ -2758,62 +2612,62 @@ static __always_inline int shared_in_ipv4_ipv4_any(struct __sk_buff *skb, struct
 	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
-		if (pkt->prog == PROG_FOU_IN) {
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
+		if (is_fou_in) {
 			/* "?(FOU)": ["udp", "outer"] */
 			if (!(be16(&udp->checksum) == 0 ||
 			      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
 					fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-				return fr_up(skb, pkt->prog + reason_udp_checksum);
+				return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		}
 		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->inner_options_end &&
 		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		if (pkt->prog == PROG_FOU_IN)
-			return shared_in_ip_ipv4_send(skb, pkt, 0);
-		return shared_ip_ip_send(skb, pkt, 0, 0);
+		if (is_fou_in)
+			return shared_in_ip_ip_send(skb, pkt, 0, 0);
+		return shared_ip_ipv4_send(skb, pkt, 0, 0);
 	}
-	if (pkt->prog == PROG_FOU_IN) {
+	if (is_fou_in)
 		return shared_ip_ipv4_any_rules(skb, pkt, 0);
-	}
 
 	return ipip_in_ip_ipv4_any_gso_packet(skb, pkt, 0);
 }
 
 static __always_inline int shared_in_ipv6_ipv4_any(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_fou_in = pkt->prog == PROG_FOU_IN;
 	void *at_inner_options_end;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + (pkt->prog == PROG_FOU_IN ? 62 : 54);
-	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->udp_end,
-				     pkt->prog == PROG_FOU_IN ? 62 : 54, &pkt->inner_options_end);
+	struct hdr_ipv4_any *ipv4_any = pkt->data + (is_fou_in ? 62 : 54);
+	__u32 why = check_ipv4_any_2(skb, pkt->data, pkt->data_end, pkt->udp_end, is_fou_in ? 62 :
+				     54, &pkt->inner_options_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
 	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->inner_options_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end -
-	    (pkt->prog == PROG_FOU_IN ? 62 : 54))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
-	pkt->inner_end = (pkt->prog == PROG_FOU_IN ? 62ULL : 54ULL) + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end -
-	    (pkt->prog == PROG_FOU_IN ? 62 : 54) || pkt->inner_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, pkt->prog == PROG_FOU_IN ? 62 :
-				54, pkt->inner_options_end - (pkt->prog == PROG_FOU_IN ? 62 : 54))))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
+	    (is_fou_in ? 62 : 54))
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_ihl);
+	pkt->inner_end = (is_fou_in ? 62ULL : 54ULL) + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - (is_fou_in ? 62 : 54) ||
+	    pkt->inner_end > pkt->udp_end)
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, is_fou_in ? 62 :
+				54, pkt->inner_options_end - (is_fou_in ? 62 : 54))))
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_checksum);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
@@ -2822,7 +2676,7 @@ static __always_inline int shared_in_ipv6_ipv4_any(struct __sk_buff *skb, struct
 
 		fr_put_v6(key.remote, ipv6->src, 0);
 		fr_put_v6(key.local, ipv6->dst, 0);
-		key.kind = pkt->prog == PROG_FOU_IN ? 4 : 3;
+		key.kind = is_fou_in ? 4 : 3;
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
 		if (found != FR_FOUND)
@@ -2836,17 +2690,17 @@ static __always_inline int shared_in_ipv6_ipv4_any(struct __sk_buff *skb, struct
 		fr_put_v4(key.addr, ld32(ipv4_any->dst));
 		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
-	if (pkt->prog == PROG_FOU_IN) {
+	if (is_fou_in) {
 		/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(chec... */
 		if (!(be16(&udp->dst_port) == ((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
 					       0x15b4ULL) &&
 		      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 		       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
-			return fr_up(skb, pkt->prog + reason_no_match);
+			return fr_punt(skb, pkt->prog + reason_no_match);
 	}
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
@@ -2858,8 +2712,8 @@ static __always_inline int shared_in_ipv6_ipv4_any(struct __sk_buff *skb, struct
 	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
-		if (pkt->prog == PROG_FOU_IN) {
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
+		if (is_fou_in) {
 			/* "?(FOU)": ["udp", "outer"] */
 			if (!(be16(&udp->checksum) == 0 ||
 			      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -2868,25 +2722,22 @@ static __always_inline int shared_in_ipv6_ipv4_any(struct __sk_buff *skb, struct
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
 					fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-				return fr_up(skb, pkt->prog + reason_udp_checksum);
+				return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		}
 		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->inner_options_end &&
 		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		if (pkt->prog == PROG_FOU_IN)
-			return shared_in_ip_ipv4_send(skb, pkt, 1);
-		return shared_ip_ip_send(skb, pkt, 1, 0);
+		return shared_in_ip_ip_send(skb, pkt, is_fou_in, !is_fou_in);
 	}
-	if (pkt->prog == PROG_FOU_IN) {
+	if (is_fou_in)
 		return shared_ip_ipv4_any_rules(skb, pkt, 1);
-	}
 
 	return ipip_in_ip_ipv4_any_gso_packet(skb, pkt, 1);
 }
@@ -2912,19 +2763,19 @@ SEC("tc") int prog_vxlan_out(struct __sk_buff *skb)
 
 	/* "?(name)_out": { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_VXLAN_OUT + reason_inactive);
+		return fr_punt(skb, PROG_VXLAN_OUT + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_VXLAN_OUT + why);
+		return fr_punt(skb, PROG_VXLAN_OUT + why);
 
 	/* stack: ["eth", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return shared_out_ipv4_any(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return shared_out_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_VXLAN_OUT + reason_not_inner);
+	return fr_punt(skb, PROG_VXLAN_OUT + reason_not_inner);
 }
 
 /*
@@ -2948,19 +2799,19 @@ SEC("tc") int prog_geneve_out(struct __sk_buff *skb)
 
 	/* "?(name)_out": { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_GENEVE_OUT + reason_inactive);
+		return fr_punt(skb, PROG_GENEVE_OUT + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_GENEVE_OUT + why);
+		return fr_punt(skb, PROG_GENEVE_OUT + why);
 
 	/* stack: ["eth", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return shared_out_ipv4_any(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return shared_out_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_GENEVE_OUT + reason_not_inner);
+	return fr_punt(skb, PROG_GENEVE_OUT + reason_not_inner);
 }
 
 /*
@@ -2969,101 +2820,6 @@ SEC("tc") int prog_geneve_out(struct __sk_buff *skb)
  *	eth ipv6
  */
 
-static __always_inline int ipip_out_ipv4_any_segment_front(struct __sk_buff *skb,
-							   struct packet *pkt)
-{
-	/* {send: {from: "n.local", to: "n.remote"}}, */
-	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= pkt->inner_end)))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
-	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-		return fr_up(skb, pkt->prog + reason_address_family);
-	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= pkt->inner_options_end &&
-	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->n->hop_remote,
-			      skb->gso_size ? skb->gso_size + segment_front + 26 :
-			      pkt->inner_options_end + (26ULL + pkt->payload_len))))
-		return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
-
-	/* {count: "n.packets"}, */
-	fr_shared_add(pkt->n->packets, 1);
-	return shared_out_ipv4_any_send_ipv6_2(skb, pkt, 0);
-}
-
-static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, struct packet *pkt)
-{
-	void *at_inner_options_end;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
-	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, 14, &pkt->inner_options_end);
-
-	if (why)
-		return fr_up(skb, pkt->prog + why);
-	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
-	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
-	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 14)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
-	pkt->inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 14 ||
-	    pkt->inner_end > skb->len)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
-	if (!fr_sum_ok(fr_sum64(skb, 14, pkt->inner_options_end - 14)))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, pkt->prog + reason_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, pkt->prog + reason_multicast);
-		return fr_up(skb, pkt->prog + reason_martian_destination);
-	}
-
-	/* lookup: n: networks: ["inner.dst"] */
-	struct key_networks key __attribute__((aligned(8))) = {};
-
-	key.dst.len = 128;
-	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-	pkt->n = find_networks(&key);
-	if (!pkt->n)
-		return fr_up(skb, pkt->prog + reason_no_networks);
-
-	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-	if (!(pkt->n->kind == 3 && be8(&ipv4_any->ttl) > 1))
-		return fr_up(skb, pkt->prog + reason_no_match);
-
-	/* let plain = [{when: "!n.v6", outer: "ipv4"}, {outer: "ipv6"}] */
-	if (!pkt->n->v6) {
-		/* {send: {from: "n.local", to: "n.remote"}}, */
-		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= pkt->inner_end)))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
-		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
-		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, pkt->prog + reason_address_family);
-		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= pkt->inner_options_end &&
-		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->n->hop_remote,
-				      skb->gso_size ? skb->gso_size + segment_front + 6 :
-				      pkt->inner_options_end + (6ULL + pkt->payload_len))))
-			return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
-
-		/* {count: "n.packets"}, */
-		fr_shared_add(pkt->n->packets, 1);
-		return shared_out_ipv4_any_send_2(skb, pkt, 0);
-	}
-
-	return ipip_out_ipv4_any_segment_front(skb, pkt);
-}
-
 static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -3071,7 +2827,7 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, struct packet *p
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &inner_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: n: networks: ["inner.dst"] */
 	struct key_networks key __attribute__((aligned(8)));
@@ -3080,11 +2836,11 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, struct packet *p
 	fr_put_v6(key.dst.addr, ipv6->dst, 4);
 	pkt->n = find_networks(&key);
 	if (!pkt->n)
-		return fr_up(skb, pkt->prog + reason_no_networks);
+		return fr_punt(skb, pkt->prog + reason_no_networks);
 
 	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
 	if (!(pkt->n->kind == 3 && be8(&ipv6->hop_limit) > 1))
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* let plain = [{when: "!n.v6", outer: "ipv4"}, {outer: "ipv6"}] */
 	if (!pkt->n->v6) {
@@ -3092,15 +2848,15 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, struct packet *p
 		__u64 segment_front = fr_segment_front(skb);
 		if (!(skb->gso_size == 0 ||
 		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
 		    !fr_is_v4(pkt->n->remote))
-			return fr_up(skb, pkt->prog + reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = inner_end - 54;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->n->hop_remote,
 				      skb->gso_size ? skb->gso_size + segment_front + 6 :
 				      60ULL + pkt->payload_len)))
@@ -3113,14 +2869,14 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, struct packet *p
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
 	      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= inner_end)))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	pkt->payload_len = inner_end - 54;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 54 && (partial & 0xffff) < 54ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->n->hop_remote,
 			      skb->gso_size ? skb->gso_size + segment_front + 26 :
 			      80ULL + pkt->payload_len)))
@@ -3144,19 +2900,19 @@ SEC("tc") int prog_ipip_out(struct __sk_buff *skb)
 
 	/* "?(name)_out": { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_IPIP_OUT + reason_inactive);
+		return fr_punt(skb, PROG_IPIP_OUT + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_IPIP_OUT + why);
+		return fr_punt(skb, PROG_IPIP_OUT + why);
 
 	/* stack: ["eth", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return ipip_out_ipv4_any(skb, &pkt);
+		return shared_out_ipv4_any(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return ipip_out_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_IPIP_OUT + reason_not_inner);
+	return fr_punt(skb, PROG_IPIP_OUT + reason_not_inner);
 }
 
 /*
@@ -3180,19 +2936,19 @@ SEC("tc") int prog_fou_out(struct __sk_buff *skb)
 
 	/* "?(name)_out": { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_FOU_OUT + reason_inactive);
+		return fr_punt(skb, PROG_FOU_OUT + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_FOU_OUT + why);
+		return fr_punt(skb, PROG_FOU_OUT + why);
 
 	/* stack: ["eth", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return shared_out_ipv4_any(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return shared_out_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_FOU_OUT + reason_not_inner);
+	return fr_punt(skb, PROG_FOU_OUT + reason_not_inner);
 }
 
 /*
@@ -3254,25 +3010,25 @@ static __always_inline int vxlan_in_ip_ipv4_any(struct __sk_buff *skb, struct pa
 				     64, &pkt->inner_options_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	at_inner_options_end = fr_pin(pkt->data +
 				      fr_bound(pkt->inner_options_end, v6 ? 0xff : 0x7f));
 	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->inner_options_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - (v6 ? 84 : 64))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_ihl);
 	pkt->inner_end = (v6 ? 84ULL : 64ULL) + be16(&ipv4_any->total_length);
 	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - (v6 ? 84 : 64) ||
 	    pkt->inner_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, v6 ? 84 : 64, pkt->inner_options_end - (v6 ? 84 : 64))))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_checksum);
 
 	/* hook: "tc/ingress" */
 	if (!(skb->gso_size == 0 || fr_encapsulated(skb)))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	{
@@ -3297,7 +3053,7 @@ static __always_inline int vxlan_in_ip_ipv4_any(struct __sk_buff *skb, struct pa
 		fr_put_v4(key.addr, ld32(ipv4_any->dst));
 		enum fr_found found = find_own(&key, pkt->lease, 16, &pkt->own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			pkt->own = NULL;
 	}
@@ -3307,7 +3063,7 @@ static __always_inline int vxlan_in_ip_ipv4_any(struct __sk_buff *skb, struct pa
 		      ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
 		      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 		       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
-			return fr_up(skb, pkt->prog + reason_no_match);
+			return fr_punt(skb, pkt->prog + reason_no_match);
 
 		/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 		if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
@@ -3321,7 +3077,7 @@ static __always_inline int vxlan_in_ip_ipv4_any(struct __sk_buff *skb, struct pa
 	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
 	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 	       (be8(&ipv4->version_ihl) >> 4) == 4)))
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
@@ -3343,14 +3099,14 @@ static __always_inline int vxlan_in_ip(struct __sk_buff *skb, struct packet *pkt
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* vxlan: { */
 	why = check_vxlan(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 : 42);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	if ((void *)(eth + 1) > pkt->data_end || (v6 ? 84ULL : 64ULL) > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
@@ -3360,7 +3116,7 @@ static __always_inline int vxlan_in_ip(struct __sk_buff *skb, struct packet *pkt
 			return shared_in_ipv6_ipv6(skb, pkt);
 		return shared_in_ipv4_ipv6(skb, pkt);
 	}
-	return fr_up(skb, pkt->prog + reason_not_inner);
+	return fr_punt(skb, pkt->prog + reason_not_inner);
 }
 
 SEC("tc") int prog_vxlan_in(struct __sk_buff *skb)
@@ -3378,19 +3134,19 @@ SEC("tc") int prog_vxlan_in(struct __sk_buff *skb)
 
 	/* "?(name)_in": { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_VXLAN_IN + reason_inactive);
+		return fr_punt(skb, PROG_VXLAN_IN + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_VXLAN_IN + why);
+		return fr_punt(skb, PROG_VXLAN_IN + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return vxlan_in_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return vxlan_in_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_VXLAN_IN + reason_not_outer);
+	return fr_punt(skb, PROG_VXLAN_IN + reason_not_outer);
 }
 
 /*
@@ -3450,73 +3206,96 @@ static __always_inline __u32 check_geneve(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline int geneve_in_ip_ipv4_send(struct __sk_buff *skb, struct packet *pkt,
-						  const int to_v6)
+static __always_inline int geneve_in_ip_ip_send(struct __sk_buff *skb, struct packet *pkt,
+						const int to_v6, const int v6)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt->at_geneve_options_end + 14;
 	__u32 len = skb->len;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
 	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be16 ipv4_any_version_to_ecn;
+	__be16 ipv4_any_version_to_ecn = 0;
+	__be16 inner_checksum = 0;
+	__be32 ipv6_version_to_flow_label = 0;
 
-	if (to_v6)
-		ipv4_any_version_to_ecn =
-			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-				  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-				    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-				    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-				    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-				   be8(&ipv4_any->dscp_ecn) & 3 :
-				   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	else
-		ipv4_any_version_to_ecn =
-			bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
-				  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-				  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
-				    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-				    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-				    (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-				   be8(&ipv4_any->dscp_ecn) & 3 : be8(&ipv4->dscp_ecn) & 3));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->version_ihl) + ipv4_any_version_to_ecn);
+	if (v6) {
+		ipv6_version_to_flow_label =
+			bpf_htonl(0x60000000ULL |
+				  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
+				  (((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+				     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
+				    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3 :
+				    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+				  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
+				    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
+	} else {
+		if (to_v6)
+			ipv4_any_version_to_ecn =
+				bpf_htons(0x4000ULL | ((be8(&ipv4_any->version_ihl) & 15) << 8) |
+					  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+					  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
+					    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
+					    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) ==
+					    0 || ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						  3) == 2) ? be8(&ipv4_any->dscp_ecn) & 3 :
+					   (be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+		else
+			ipv4_any_version_to_ecn = bpf_htons(0x4000ULL |
+							    ((be8(&ipv4_any->version_ihl) & 15) <<
+							    8) | ((be8(&ipv4_any->dscp_ecn) >> 2) <<
+							    2) | (((be8(&ipv4_any->dscp_ecn) & 3) ==
+							    0 || (be8(&ipv4_any->dscp_ecn) & 3) ==
+							    3 || (be8(&ipv4->dscp_ecn) & 3) == 0 ||
+							    (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+							    be8(&ipv4_any->dscp_ecn) & 3 :
+							    be8(&ipv4->dscp_ecn) & 3));
+		/* inner.checksum */
+		inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					     ld16(&ipv4_any->version_ihl) +
+					     ipv4_any_version_to_ecn);
+	}
 
 	int err = fr_move(skb, pkt->geneve_options_end + 14, 14,
 			  pkt->payload_len +
-			  (pkt->inner_options_end - (pkt->geneve_options_end + 14)),
-			  to_v6 ? FR_TO_IPV4 : 0);
+			  (v6 ? 40 : pkt->inner_options_end - (pkt->geneve_options_end + 14)),
+			  v6 ? 0 : to_v6 ? FR_TO_IPV4 : 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
+	if (unlikely(pkt->data + (v6 ? 18 : 26) > (void *)(long)skb->data_end))
 		return fr_drop(len, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (((to_v6 ? 20 : 0) - (__s32)pkt->geneve_options_end) & 1)
+		if (((v6 ? 0 : to_v6 ? 20 : 0) - (__s32)pkt->geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 12);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, v6 ? 4 : 12);
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 14;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
 	st32(new_eth->src, eth_src);
 	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 12);
+	st16(&new_eth->type, bpf_htons(v6 ? 0x86dd : 0x800));
+	if (v6) {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	} else {
+		st16(&new_ipv4_any->version_ihl, ipv4_any_version_to_ecn);
+		st16(&new_ipv4_any->checksum, inner_checksum);
+	}
+	fr_complete_end(skb, csum, ETH_HLEN, v6 ? 4 : 12);
 
 	/* What a device has verified may have been the checksum of a header that has gone. */
 	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
@@ -3546,10 +3325,10 @@ static __always_inline int geneve_in_ip_ip_send_2(struct __sk_buff *skb, struct 
 				  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
 				  (((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 				     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-				     (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-				     (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+				     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+				     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 				    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3 :
-				    be8(&ipv4->dscp_ecn) & 3) << 20) |
+				    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
 				  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
 				    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
 		ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6_2->next_header) << 8) |
@@ -3588,7 +3367,7 @@ static __always_inline int geneve_in_ip_ip_send_2(struct __sk_buff *skb, struct 
 	int err = fr_move(skb, pkt->geneve_options_end + 14, 14,
 			  pkt->payload_len +
 			  (to_v6_2 ? 40 : pkt->inner_options_end - (pkt->geneve_options_end + 14)),
-			  to_v6_2 ? FR_TO_IPV6 : to_v6 ? FR_TO_IPV4 : 0);
+			  to_v6_2 ? 0 : to_v6 ? FR_TO_IPV4 : 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
@@ -3598,13 +3377,8 @@ static __always_inline int geneve_in_ip_ip_send_2(struct __sk_buff *skb, struct 
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (to_v6_2) {
-			if ((-20 - (__s32)pkt->geneve_options_end) & 1)
-				csum = fr_complete_shifted(csum);
-		} else {
-			if (((to_v6 ? 20 : 0) - (__s32)pkt->geneve_options_end) & 1)
-				csum = fr_complete_shifted(csum);
-		}
+		if (((to_v6_2 ? 0 : to_v6 ? 20 : 0) - (__s32)pkt->geneve_options_end) & 1)
+			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, to_v6_2 ? 8 : 12);
 	}
 
@@ -3651,7 +3425,7 @@ static __always_inline int geneve_in_ip_ipv4_any_no_match(struct __sk_buff *skb,
 		      ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
 		      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 		       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
-			return fr_up(skb, pkt->prog + reason_no_match);
+			return fr_punt(skb, pkt->prog + reason_no_match);
 
 		/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 		if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
@@ -3663,7 +3437,7 @@ static __always_inline int geneve_in_ip_ipv4_any_no_match(struct __sk_buff *skb,
 		      ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
 		      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 		       (be8(&ipv4->version_ihl) >> 4) == 4)))
-			return fr_up(skb, pkt->prog + reason_no_match);
+			return fr_punt(skb, pkt->prog + reason_no_match);
 
 		/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 		if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
@@ -3681,14 +3455,14 @@ static __always_inline int geneve_in_ip_ipv4_any_no_match(struct __sk_buff *skb,
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
 					fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-				return fr_up(skb, pkt->prog + reason_udp_checksum);
+				return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		} else {
 			/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 			if (!(be16(&udp->checksum) == 0 ||
 			      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
 					fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-				return fr_up(skb, pkt->prog + reason_udp_checksum);
+				return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		}
 
 		/* }, for a in end.do {a}] */
@@ -3697,12 +3471,12 @@ static __always_inline int geneve_in_ip_ipv4_any_no_match(struct __sk_buff *skb,
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->inner_options_end &&
 		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(pkt->own->packets, 1);
-		return geneve_in_ip_ipv4_send(skb, pkt, v6);
+		return geneve_in_ip_ip_send(skb, pkt, v6, 0);
 	}
 	if (v6) {
 		if (!(be16(&udp->checksum) == 0 ||
@@ -3711,43 +3485,40 @@ static __always_inline int geneve_in_ip_ipv4_any_no_match(struct __sk_buff *skb,
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
-	} else {
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	} else if (!(be16(&udp->checksum) == 0 ||
+		     fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+			       bpf_htons(be16(&udp->length)) +
+			       fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb))))) {
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	}
 	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, pkt->prog + reason_hop_limit);
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	__u64 inner_new_end = 14ULL + (pkt->inner_options_end - (pkt->geneve_options_end + 14));
 	pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->inner_options_end &&
 	       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET;
 	fib->src[0] = ld32(ipv4_any->src);
 	fib->dst[0] = ld32(ipv4_any->dst);
 	if (fr_route(skb, fib, inner_new_end + (pkt->payload_len - 14), hop))
-		return fr_up(skb, pkt->prog + reason_too_big);
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-					 pkt->prog + reason_unreachable));
+		return fr_punt(skb,
+			       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					   pkt->prog + reason_unreachable));
 	fr_shared_add(pkt->p->packets, 1);
-	if (v6)
-		return geneve_in_ip_ip_send_2(skb, pkt, hop, fib, 1, 0);
-	return geneve_in_ip_ip_send_2(skb, pkt, hop, fib, 0, 0);
+	return geneve_in_ip_ip_send_2(skb, pkt, hop, fib, v6, 0);
 }
 
 static __always_inline int geneve_in_ip_ipv4_any(struct __sk_buff *skb, struct packet *pkt,
@@ -3761,37 +3532,37 @@ static __always_inline int geneve_in_ip_ipv4_any(struct __sk_buff *skb, struct p
 
 	ipv4_any = pkt->at_geneve_options_end + 14;
 	if ((void *)(ipv4_any + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->geneve_options_end + 34 > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_version);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_version);
 	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_ihl);
 	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_options);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_options);
 	pkt->inner_options_end = fr_forget(skb, pkt->geneve_options_end + 34 + inner_options_size);
 	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x1ff));
 	if (at_inner_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->inner_options_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end -
 	    (pkt->geneve_options_end + 14))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_ihl);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_ihl);
 	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - (pkt->geneve_options_end + 14))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_total_length);
 	pkt->inner_end = pkt->geneve_options_end + 14 + be16(&ipv4_any->total_length);
 	if (pkt->inner_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_ipv4_any_total_length);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, pkt->geneve_options_end + 14,
 				pkt->inner_options_end - (pkt->geneve_options_end + 14))))
-		return fr_up(skb, pkt->prog + reason_ipv4_any_checksum);
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_checksum);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	{
@@ -3816,119 +3587,37 @@ static __always_inline int geneve_in_ip_ipv4_any(struct __sk_buff *skb, struct p
 		fr_put_v4(key.addr, ld32(ipv4_any->dst));
 		enum fr_found found = find_own(&key, pkt->lease, 16, &pkt->own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			pkt->own = NULL;
 	}
-	if (v6) {
+	if (v6)
 		return geneve_in_ip_ipv4_any_no_match(skb, pkt, 1);
-	}
 
 	return geneve_in_ip_ipv4_any_no_match(skb, pkt, 0);
 }
 
-static __always_inline int geneve_in_ip_ipv6_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
-						       const int v6)
+static __always_inline int geneve_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb,
+							   struct packet *pkt, struct fr_hop *hop,
+							   struct bpf_fib_lookup *fib)
 {
-	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
-	struct hdr_ipv6 *ipv6_2 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6_3 = pkt->at_geneve_options_end + 14;
-	__u32 len = skb->len;
-	__be32 eth_dst = ld32(eth->dst);
-	__be16 eth_dst_2 = ld16(eth->dst + 4);
-	__be32 eth_src = ld32(eth->src);
-	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be32 ipv6_version_to_flow_label;
-
-	if (v6)
-		ipv6_version_to_flow_label =
-			bpf_htonl(0x60000000ULL |
-				  (((be16(ipv6_3->version_to_flow_label) >> 6) & 63) << 22) |
-				  (((((be8(ipv6_3->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-				     ((be8(ipv6_3->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-				     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-				     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-				    (be8(ipv6_3->version_to_flow_label + 1) >> 4) & 3 :
-				    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) << 20) |
-				  (((be16(ipv6_3->version_to_flow_label + 1) << 8) |
-				    be8(ipv6_3->version_to_flow_label + 3)) & 0xfffff));
-	else
-		ipv6_version_to_flow_label =
-			bpf_htonl(0x60000000ULL |
-				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-				  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-				     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-				     (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-				     (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-				    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
-				    be8(&ipv4->dscp_ecn) & 3) << 20) |
-				  (((be16(ipv6->version_to_flow_label + 1) << 8) |
-				    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-
-	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, v6 ? 0 :
-			  FR_TO_IPV6);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-
-	pkt->data = (void *)(long)skb->data;
-	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
-		return fr_drop(len, pkt->prog + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (v6) {
-			if ((0 - (__s32)pkt->geneve_options_end) & 1)
-				csum = fr_complete_shifted(csum);
-		} else {
-			if ((-20 - (__s32)pkt->geneve_options_end) & 1)
-				csum = fr_complete_shifted(csum);
-		}
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 4);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-
-	st32(new_eth->dst, eth_dst);
-	st16(new_eth->dst + 4, eth_dst_2);
-	st32(new_eth->src, eth_src);
-	st16(new_eth->src + 4, eth_src_2);
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, ETH_HLEN, 4);
-
-	/* What a device has verified may have been the checksum of a header that has gone. */
-	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
-
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int geneve_in_ipv6_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt,
-						      struct fr_hop *hop,
-						      struct bpf_fib_lookup *fib)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6_2 = pkt->at_geneve_options_end + 14;
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL |
-			  (((be16(ipv6_2->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    (be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3 :
-			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
-			  (((be16(ipv6_2->version_to_flow_label + 1) << 8) |
-			    be8(ipv6_2->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6_2->next_header) << 8) |
-						      (be8(&ipv6_2->hop_limit) - 1));
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+			    be8(&ipv4->dscp_ecn) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop->state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, 0);
+	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, FR_TO_IPV6);
 
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
@@ -3939,7 +3628,7 @@ static __always_inline int geneve_in_ipv6_ipv6_send_2(struct __sk_buff *skb, str
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((0 - (__s32)pkt->geneve_options_end) & 1)
+		if ((-20 - (__s32)pkt->geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 8);
 	}
@@ -3981,31 +3670,31 @@ static __always_inline int geneve_in_ip_ipv6_udp_checksum(struct __sk_buff *skb,
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	} else {
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
 		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	}
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (be8(&ipv6_2->hop_limit) <= 1)
-		return fr_up(skb, pkt->prog + reason_hop_limit);
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	if (!fr_unicast(ipv6_2->src))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast(ipv6_2->dst))
-		return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast(ipv6_2->dst))
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	pkt->payload_len = pkt->inner_end - (pkt->geneve_options_end + 54);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= pkt->geneve_options_end + 54 &&
 	       (partial & 0xffff) < pkt->geneve_options_end + 54 + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET6;
 	fib->src[0] = ld32(ipv6_2->src);
@@ -4017,17 +3706,17 @@ static __always_inline int geneve_in_ip_ipv6_udp_checksum(struct __sk_buff *skb,
 	fib->dst[2] = ld32(ipv6_2->dst + 8);
 	fib->dst[3] = ld32(ipv6_2->dst + 12);
 	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
-		return fr_up(skb, pkt->prog + reason_too_big);
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-					 pkt->prog + reason_unreachable));
+		return fr_punt(skb,
+			       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					   pkt->prog + reason_unreachable));
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(pkt->p->packets, 1);
 	if (v6)
-		return geneve_in_ipv6_ipv6_send_2(skb, pkt, hop, fib);
-	return geneve_in_ip_ip_send_2(skb, pkt, hop, fib, 0, 1);
+		return geneve_in_ip_ip_send_2(skb, pkt, hop, fib, 0, 1);
+	return geneve_in_ipv4_ipv6_send_ipv6_2(skb, pkt, hop, fib);
 }
 
 static __always_inline int geneve_in_ipv6_ipv6(struct __sk_buff *skb, struct packet *pkt)
@@ -4040,20 +3729,20 @@ static __always_inline int geneve_in_ipv6_ipv6(struct __sk_buff *skb, struct pac
 
 	ipv6_2 = pkt->at_geneve_options_end + 14;
 	if ((void *)(ipv6_2 + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->geneve_options_end + 54 > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(ipv6_2->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, pkt->prog + reason_ipv6_version);
+		return fr_punt(skb, pkt->prog + reason_ipv6_version);
 	if (fr_is_v4(ipv6_2->src) || fr_is_v4(ipv6_2->dst))
-		return fr_up(skb, pkt->prog + reason_mapped_address);
+		return fr_punt(skb, pkt->prog + reason_mapped_address);
 	pkt->inner_end = pkt->geneve_options_end + 54 + be16(&ipv6_2->payload_length);
 	if (pkt->inner_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_ipv6_payload_length);
+		return fr_punt(skb, pkt->prog + reason_ipv6_payload_length);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	{
@@ -4075,7 +3764,7 @@ static __always_inline int geneve_in_ipv6_ipv6(struct __sk_buff *skb, struct pac
 		fr_put_v6(key.addr, ipv6_2->dst, 0);
 		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -4084,7 +3773,7 @@ static __always_inline int geneve_in_ipv6_ipv6(struct __sk_buff *skb, struct pac
 	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
 	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
@@ -4100,7 +3789,7 @@ static __always_inline int geneve_in_ipv6_ipv6(struct __sk_buff *skb, struct pac
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 
 		/* }, for a in end.do {a}] */
 		pkt->payload_len = pkt->inner_end - (pkt->geneve_options_end + 54);
@@ -4108,15 +3797,69 @@ static __always_inline int geneve_in_ipv6_ipv6(struct __sk_buff *skb, struct pac
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->geneve_options_end + 54 &&
 		       (partial & 0xffff) < pkt->geneve_options_end + 54 + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		return geneve_in_ip_ipv6_send_ipv6(skb, pkt, 1);
+		return geneve_in_ip_ip_send(skb, pkt, 0, 1);
 	}
 
 	return geneve_in_ip_ipv6_udp_checksum(skb, pkt, 1);
+}
+
+static __always_inline int geneve_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->at_geneve_options_end + 14;
+	__u32 len = skb->len;
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be32 eth_src = ld32(eth->src);
+	__be16 eth_src_2 = ld16(eth->src + 4);
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
+			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
+			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			    (be8(ipv6->version_to_flow_label + 1) >> 4) & 3 :
+			    be8(&ipv4->dscp_ecn) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+
+	int err = fr_move(skb, pkt->geneve_options_end + 14, 14, pkt->payload_len + 40, FR_TO_IPV6);
+
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	pkt->data = (void *)(long)skb->data;
+	if (unlikely(pkt->data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, pkt->prog + reason_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		if ((-20 - (__s32)pkt->geneve_options_end) & 1)
+			csum = fr_complete_shifted(csum);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 4);
+	}
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st32(new_eth->src, eth_src);
+	st16(new_eth->src + 4, eth_src_2);
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	fr_complete_end(skb, csum, ETH_HLEN, 4);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
 }
 
 static __always_inline int geneve_in_ipv4_ipv6(struct __sk_buff *skb, struct packet *pkt)
@@ -4129,20 +3872,20 @@ static __always_inline int geneve_in_ipv4_ipv6(struct __sk_buff *skb, struct pac
 
 	ipv6 = pkt->at_geneve_options_end + 14;
 	if ((void *)(ipv6 + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->geneve_options_end + 54 > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, pkt->prog + reason_ipv6_version);
+		return fr_punt(skb, pkt->prog + reason_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, pkt->prog + reason_mapped_address);
+		return fr_punt(skb, pkt->prog + reason_mapped_address);
 	pkt->inner_end = pkt->geneve_options_end + 54 + be16(&ipv6->payload_length);
 	if (pkt->inner_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_ipv6_payload_length);
+		return fr_punt(skb, pkt->prog + reason_ipv6_payload_length);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	{
@@ -4164,7 +3907,7 @@ static __always_inline int geneve_in_ipv4_ipv6(struct __sk_buff *skb, struct pac
 		fr_put_v6(key.addr, ipv6->dst, 0);
 		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -4173,7 +3916,7 @@ static __always_inline int geneve_in_ipv4_ipv6(struct __sk_buff *skb, struct pac
 	if (!(ld32(eth->dst) == ld32(pkt->p->own) && ld16(eth->dst + 4) == ld16(pkt->p->own + 4) &&
 	      (pkt->p->zero || !(be16(&udp->checksum) == 0) ||
 	       (be8(&ipv4->version_ihl) >> 4) == 4)))
-		return fr_up(skb, pkt->prog + reason_no_match);
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
@@ -4187,7 +3930,7 @@ static __always_inline int geneve_in_ipv4_ipv6(struct __sk_buff *skb, struct pac
 		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 
 		/* }, for a in end.do {a}] */
 		pkt->payload_len = pkt->inner_end - (pkt->geneve_options_end + 54);
@@ -4195,12 +3938,12 @@ static __always_inline int geneve_in_ipv4_ipv6(struct __sk_buff *skb, struct pac
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= pkt->geneve_options_end + 54 &&
 		       (partial & 0xffff) < pkt->geneve_options_end + 54 + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(pkt->p->packets, 1);
 		fr_shared_add(own->packets, 1);
-		return geneve_in_ip_ipv6_send_ipv6(skb, pkt, 0);
+		return geneve_in_ipv4_ipv6_send_ipv6(skb, pkt);
 	}
 
 	return geneve_in_ip_ipv6_udp_checksum(skb, pkt, 0);
@@ -4219,23 +3962,23 @@ static __always_inline int geneve_in_ip(struct __sk_buff *skb, struct packet *pk
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
 			check_udp_2(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* {name: "options", bytes: "words * 4", max: 252}, */
 	why = check_geneve(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 :
 			   42, &pkt->geneve_options_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 	pkt->at_geneve_options_end = fr_pin(pkt->data + fr_bound(pkt->geneve_options_end, 0x1ff));
 	if (pkt->at_geneve_options_end > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->geneve_options_end > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	eth = pkt->at_geneve_options_end;
 	if ((void *)(eth + 1) > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->geneve_options_end + 14 > pkt->udp_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
@@ -4245,7 +3988,7 @@ static __always_inline int geneve_in_ip(struct __sk_buff *skb, struct packet *pk
 			return geneve_in_ipv6_ipv6(skb, pkt);
 		return geneve_in_ipv4_ipv6(skb, pkt);
 	}
-	return fr_up(skb, pkt->prog + reason_not_inner);
+	return fr_punt(skb, pkt->prog + reason_not_inner);
 }
 
 SEC("tc") int prog_geneve_in(struct __sk_buff *skb)
@@ -4263,19 +4006,19 @@ SEC("tc") int prog_geneve_in(struct __sk_buff *skb)
 
 	/* "?(name)_in": { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_GENEVE_IN + reason_inactive);
+		return fr_punt(skb, PROG_GENEVE_IN + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_GENEVE_IN + why);
+		return fr_punt(skb, PROG_GENEVE_IN + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return geneve_in_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return geneve_in_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_GENEVE_IN + reason_not_outer);
+	return fr_punt(skb, PROG_GENEVE_IN + reason_not_outer);
 }
 
 /*
@@ -4330,7 +4073,7 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, struct packe
 	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 34, &inner_end, 1);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
 	struct val_peers *p;
@@ -4353,7 +4096,7 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, struct packe
 		fr_put_v6(key.addr, ipv6->dst, 0);
 		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -4367,12 +4110,12 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, struct packe
 	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		pkt->payload_len = inner_end - 74;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
@@ -4380,20 +4123,20 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, struct packe
 		return shared_in_ip_ipv6_send_ipv6(skb, pkt, 0);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, pkt->prog + reason_hop_limit);
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	pkt->payload_len = inner_end - 74;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 74 && (partial & 0xffff) < 74ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET6;
 	fib->src[0] = ld32(ipv6->src);
@@ -4405,11 +4148,11 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, struct packe
 	fib->dst[2] = ld32(ipv6->dst + 8);
 	fib->dst[3] = ld32(ipv6->dst + 12);
 	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
-		return fr_up(skb, pkt->prog + reason_too_big);
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-					 pkt->prog + reason_unreachable));
+		return fr_punt(skb,
+			       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					   pkt->prog + reason_unreachable));
 	fr_shared_add(p->packets, 1);
 	return shared_in_ip_ipv6_send_ipv6_2(skb, pkt, hop, fib, 0);
 }
@@ -4420,14 +4163,14 @@ static __always_inline int ipip_in_ipv4(struct __sk_buff *skb, struct packet *pk
 	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be8(&ipv4->protocol) == IPPROTO_IPIP)
 		return shared_in_ipv4_ipv4_any(skb, pkt);
 	if (be8(&ipv4->protocol) == IPPROTO_IPV6)
 		return ipip_in_ipv4_ipv6(skb, pkt);
-	return fr_up(skb, pkt->prog + reason_not_inner);
+	return fr_punt(skb, pkt->prog + reason_not_inner);
 }
 
 static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, struct packet *pkt)
@@ -4440,7 +4183,7 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, struct packe
 	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 54, &inner_end, 1);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
 	struct val_peers *p;
@@ -4463,7 +4206,7 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, struct packe
 		fr_put_v6(key.addr, ipv6_2->dst, 0);
 		enum fr_found found = find_own(&key, pkt->lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, pkt->prog + reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -4477,12 +4220,12 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, struct packe
 	if (fr_has(own)) {
 		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
-			return fr_up(skb, pkt->prog + reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		pkt->payload_len = inner_end - 94;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + pkt->payload_len - 1)))
-			return fr_up(skb, pkt->prog + reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
@@ -4490,20 +4233,20 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, struct packe
 		return shared_in_ip_ipv6_send_ipv6(skb, pkt, 1);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (be8(&ipv6_2->hop_limit) <= 1)
-		return fr_up(skb, pkt->prog + reason_hop_limit);
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	if (!fr_unicast(ipv6_2->src))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	if (fr_multicast(ipv6_2->dst))
-		return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast(ipv6_2->dst))
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	pkt->payload_len = inner_end - 94;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET6;
 	fib->src[0] = ld32(ipv6_2->src);
@@ -4515,11 +4258,11 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, struct packe
 	fib->dst[2] = ld32(ipv6_2->dst + 8);
 	fib->dst[3] = ld32(ipv6_2->dst + 12);
 	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
-		return fr_up(skb, pkt->prog + reason_too_big);
+		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
-		return fr_up(skb,
-			     fr_unrouted(hop, pkt->prog + reason_not_forwarded,
-					 pkt->prog + reason_unreachable));
+		return fr_punt(skb,
+			       fr_unrouted(hop, pkt->prog + reason_not_forwarded,
+					   pkt->prog + reason_unreachable));
 	fr_shared_add(p->packets, 1);
 	return shared_in_ip_ipv6_send_ipv6_2(skb, pkt, hop, fib, 1);
 }
@@ -4530,14 +4273,14 @@ static __always_inline int ipip_in_ipv6(struct __sk_buff *skb, struct packet *pk
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be8(&ipv6->next_header) == IPPROTO_IPIP)
 		return shared_in_ipv6_ipv4_any(skb, pkt);
 	if (be8(&ipv6->next_header) == IPPROTO_IPV6)
 		return ipip_in_ipv6_ipv6(skb, pkt);
-	return fr_up(skb, pkt->prog + reason_not_inner);
+	return fr_punt(skb, pkt->prog + reason_not_inner);
 }
 
 SEC("tc") int prog_ipip_in(struct __sk_buff *skb)
@@ -4555,19 +4298,19 @@ SEC("tc") int prog_ipip_in(struct __sk_buff *skb)
 
 	/* ipip_in: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_IPIP_IN + reason_inactive);
+		return fr_punt(skb, PROG_IPIP_IN + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_IPIP_IN + why);
+		return fr_punt(skb, PROG_IPIP_IN + why);
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return ipip_in_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return ipip_in_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_IPIP_IN + reason_not_outer);
+	return fr_punt(skb, PROG_IPIP_IN + reason_not_outer);
 }
 
 /*
@@ -4604,16 +4347,16 @@ static __always_inline int fou_in_ipv4(struct __sk_buff *skb, struct packet *pkt
 		check_udp_3(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
 	if (pkt->data + 43 > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(pkt->data + 42) >> 4) == 4 && (be8(pkt->data + 42) & 15) >= 5)
 		return shared_in_ipv4_ipv4_any(skb, pkt);
 	if ((be8(pkt->data + 42) >> 4) == 6)
 		return shared_in_ipv4_ipv6(skb, pkt);
-	return fr_up(skb, pkt->prog + reason_not_inner);
+	return fr_punt(skb, pkt->prog + reason_not_inner);
 }
 
 static __always_inline int fou_in_ipv6(struct __sk_buff *skb, struct packet *pkt)
@@ -4623,16 +4366,16 @@ static __always_inline int fou_in_ipv6(struct __sk_buff *skb, struct packet *pkt
 		check_udp_3(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
 	if (pkt->data + 63 > pkt->data_end)
-		return fr_up(skb, pkt->prog + reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(pkt->data + 62) >> 4) == 4 && (be8(pkt->data + 62) & 15) >= 5)
 		return shared_in_ipv6_ipv4_any(skb, pkt);
 	if ((be8(pkt->data + 62) >> 4) == 6)
 		return shared_in_ipv6_ipv6(skb, pkt);
-	return fr_up(skb, pkt->prog + reason_not_inner);
+	return fr_punt(skb, pkt->prog + reason_not_inner);
 }
 
 SEC("tc") int prog_fou_in(struct __sk_buff *skb)
@@ -4650,17 +4393,17 @@ SEC("tc") int prog_fou_in(struct __sk_buff *skb)
 
 	/* fou_in: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_FOU_IN + reason_inactive);
+		return fr_punt(skb, PROG_FOU_IN + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_FOU_IN + why);
+		return fr_punt(skb, PROG_FOU_IN + why);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return fou_in_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return fou_in_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_FOU_IN + reason_not_outer);
+	return fr_punt(skb, PROG_FOU_IN + reason_not_outer);
 }

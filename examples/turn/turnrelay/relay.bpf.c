@@ -404,12 +404,12 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, struct packet *pk
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* headers: channel_data: fields: [ */
 	why = check_channel_data(skb, pkt->data, pkt->data_end, udp_end, 42, &channel_data_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
 	struct key_by_channel key __attribute__((aligned(8))) = {};
@@ -424,12 +424,12 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, struct packet *pk
 
 	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 	if (fr_is_v4(pkt->ch->relayed.addr) != fr_is_v4(pkt->ch->peer.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	pkt->payload_len = channel_data_end - 46;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      ((partial >> 16) >= 46 && (partial & 0xffff) < 46ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	const __u32 headers_len = 46, udp_checksum_at = 40;
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, udp_end,
 					 ((channel_data_end - 34) & 1) != 0);
@@ -452,7 +452,7 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, struct packet *pk
 				       ipv4_ttl_protocol, 0, 0, 0, 0);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
@@ -471,12 +471,12 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, struct packet *pk
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* headers: channel_data: fields: [ */
 	why = check_channel_data(skb, pkt->data, pkt->data_end, udp_end, 62, &channel_data_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
 	struct key_by_channel key __attribute__((aligned(8)));
@@ -492,14 +492,14 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, struct packet *pk
 
 	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 	if (fr_is_v4(pkt->ch->relayed.addr) != fr_is_v4(pkt->ch->peer.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	pkt->payload_len = channel_data_end - 66;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	const __u32 headers_len = 66, udp_checksum_at = 60;
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, udp_end,
 					 ((channel_data_end - 54) & 1) != 0);
@@ -542,19 +542,19 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 	/* to_peer: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, PROG_TO_PEER + reason_inactive);
+		return fr_punt(skb, PROG_TO_PEER + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_TO_PEER + why);
+		return fr_punt(skb, PROG_TO_PEER + why);
 
 	/* stack: ["eth", "ip", "udp", "channel_data"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return to_peer_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return to_peer_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_TO_PEER + reason_not_ip);
+	return fr_punt(skb, PROG_TO_PEER + reason_not_ip);
 }
 
 /*
@@ -657,7 +657,7 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, struct packet *
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: ch: by_peer: ["udp.src", "udp.dst"] */
 	struct key_by_peer key __attribute__((aligned(8))) = {};
@@ -671,16 +671,16 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, struct packet *
 
 	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
 	if (!(pkt->ch_2->number >= 0x4000 && pkt->ch_2->number <= 0x7fff))
-		return fr_up(skb, pkt->prog + reason_unfit_channel_data_number);
+		return fr_punt(skb, pkt->prog + reason_unfit_channel_data_number);
 	if (fr_is_v4(pkt->ch_2->server.addr) != fr_is_v4(pkt->ch_2->client.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = udp_end - 42;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      ((partial >> 16) >= 42 && (partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	const __u32 headers_len = 42, udp_checksum_at = 40;
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
@@ -700,7 +700,7 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, struct packet *
 					 eth_type_to_ecn, ipv4_ttl_protocol, 0, 0, 0, 0);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
@@ -719,7 +719,7 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, struct packet *
 		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: ch: by_peer: ["udp.src", "udp.dst"] */
 	struct key_by_peer key __attribute__((aligned(8)));
@@ -733,18 +733,18 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, struct packet *
 
 	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
 	if (!(pkt->ch_2->number >= 0x4000 && pkt->ch_2->number <= 0x7fff))
-		return fr_up(skb, pkt->prog + reason_unfit_channel_data_number);
+		return fr_punt(skb, pkt->prog + reason_unfit_channel_data_number);
 	if (fr_is_v4(pkt->ch_2->server.addr) != fr_is_v4(pkt->ch_2->client.addr))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (skb->gso_size != 0)
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	pkt->payload_len = udp_end - 62;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      ((partial >> 16) >= 62 && (partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, pkt->prog + reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	const __u32 headers_len = 62, udp_checksum_at = 60;
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
@@ -784,17 +784,17 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 
 	/* to_client: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_up(skb, PROG_TO_CLIENT + reason_inactive);
+		return fr_punt(skb, PROG_TO_CLIENT + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_TO_CLIENT + why);
+		return fr_punt(skb, PROG_TO_CLIENT + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return to_client_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return to_client_ipv6(skb, &pkt);
-	return fr_up(skb, PROG_TO_CLIENT + reason_not_ip);
+	return fr_punt(skb, PROG_TO_CLIENT + reason_not_ip);
 }

@@ -190,7 +190,7 @@ func (b *bench) modelOnly(program string, p sim.Packet) (sim.Result, string, err
 		b.wrong = err
 		return res, err.Error(), nil
 	}
-	if (res.Verdict == sim.VerdictUp || res.Verdict == sim.VerdictDrop) && !bytes.Equal(res.Packet.Data, p.Data) {
+	if (res.Verdict == sim.VerdictPunt || res.Verdict == sim.VerdictDrop) && !bytes.Equal(res.Packet.Data, p.Data) {
 		return res, "the packet isn't sent, but changed", nil
 	}
 	if b.kernel == nil {
@@ -203,14 +203,14 @@ func (b *bench) modelOnly(program string, p sim.Packet) (sim.Result, string, err
 func compare(p *sim.Packet, got testrun.Result, want sim.Result) string {
 	verdict := want.Verdict
 	if verdict == sim.VerdictPass {
-		verdict = sim.VerdictUp // the same to the kernel; the counters differ
+		verdict = sim.VerdictPunt // the same to the kernel; the counters differ
 	}
 	switch {
 	case got.Verdict != verdict:
 		return fmt.Sprintf("verdict: the kernel says %s, the model %s (%s)", got.Verdict, want.Verdict, want.Reason)
 	case want.Verdict == sim.VerdictDrop && (len(want.Copies) > 0 || bytes.HasPrefix(want.Packet.Data, got.Data)):
 		return "" // no one sees what its copies left of it, or that it was cut off in front of them
-	case want.Verdict == sim.VerdictUp && !bytes.Equal(got.Data, p.Data):
+	case want.Verdict == sim.VerdictPunt && !bytes.Equal(got.Data, p.Data):
 		return fmt.Sprintf("the kernel changed a packet that passes to the stack (%s): %s", want.Reason,
 			firstByte(got.Data, p.Data))
 	case !bytes.Equal(got.Data, want.Packet.Data):

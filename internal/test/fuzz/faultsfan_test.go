@@ -202,7 +202,7 @@ var fanOutFaults = []fault{
 	{where: "back end", spec: "bucket", what: "the bucket of another level is spent",
 		plan: admitted(func(s *ir.Admit) bool { was := s.Level != nil; s.Level = number(1); return was })},
 	{where: "code", spec: "admit-else", what: "what is refused passes", old: `return fr_drop\(skb->len, `,
-		new: `return fr_up(skb, `},
+		new: `return fr_punt(skb, `},
 	{where: "back end", spec: "overdraft", what: "what is overdrawn isn't counted",
 		plan: admitted(func(s *ir.Admit) bool { was := s.Overdraft && s.Count != nil; s.Count = nil; return was })},
 	{where: "back end", spec: "numbers", what: "a step of one more", plan: effects(func(fx *ir.Effects) bool {

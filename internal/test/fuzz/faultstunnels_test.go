@@ -33,7 +33,7 @@ var tunnelFaults = []fault{
 		new: `be8(&ipv6->hop_limit)`},
 	{where: "back end", spec: "tunnels", what: "the last hop inside isn't the last", plan: noGuard("hop_limit")},
 	{where: "code", spec: "tunnels", what: "the length inside is trusted, of IPv4",
-		old: ` \|\|\s+inner_end > pkt->udp_end(\)\n\t+return fr_up\(skb, [^;]*reason_ipv4_any_total_length\);)`,
+		old: ` \|\|\s+inner_end > pkt->udp_end(\)\n\t+return fr_punt\(skb, [^;]*reason_ipv4_any_total_length\);)`,
 		new: `$1`},
 	{where: "code", spec: "tunnels", what: "the length inside is trusted, of IPv6",
 		old: `if \(inner_end > udp_end\)\n\t\treturn reason_ipv6_payload_length;`, new: ``},

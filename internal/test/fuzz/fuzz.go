@@ -59,7 +59,7 @@ func (r *Report) Rate() float64 { return float64(r.Packets) / max(r.Elapsed.Seco
 
 // Reached is the share of packets that came to the end of a rule: sent, passed or dropped, as the spec says.
 func (r *Report) Reached() float64 {
-	return 1 - float64(r.Verdicts[sim.VerdictUp])/max(float64(r.Packets), 1)
+	return 1 - float64(r.Verdicts[sim.VerdictPunt])/max(float64(r.Packets), 1)
 }
 
 // Missed returns the places of the plan that no packet came by, without those that no packet can come by.

@@ -208,7 +208,7 @@ func (l *live) try(program string, s *testlive.Shot) (string, error) {
 		}
 		text := ""
 		switch w.res.Verdict {
-		case sim.VerdictUp, sim.VerdictPass:
+		case sim.VerdictPunt, sim.VerdictPass:
 			up, text = l.stays(program, &w, up)
 		case sim.VerdictSent:
 			left, text = l.leaves(&w, left, len(want) > 1)
@@ -260,7 +260,7 @@ func framed(p sim.Packet, proto uint16) sim.Packet {
 // first header says, and what is sent has the addresses of its next hop.
 func (l *live) frameResult(program string, came *testlive.Seen, res *sim.Result) {
 	proto := came.Packet.Proto
-	if out := res.Packet.Data; res.Verdict != sim.VerdictUp && len(out) > 0 {
+	if out := res.Packet.Data; res.Verdict != sim.VerdictPunt && len(out) > 0 {
 		switch out[0] >> 4 {
 		case 4:
 			proto = unix.ETH_P_IP
@@ -361,7 +361,7 @@ func (l *live) stays(program string, w *expected, up []testlive.Seen) ([]testliv
 		return up, missing
 	}
 	got, want := up[0].Packet, w.res.Packet
-	if w.res.Verdict == sim.VerdictUp {
+	if w.res.Verdict == sim.VerdictPunt {
 		want = w.came.Packet
 	}
 	p := l.program(program)

@@ -59,7 +59,7 @@ func TestLiveAgrees(t *testing.T) {
 						"%d left a checksum, %d were GSO packets; %d right after the relay, %d not taken by the "+
 						"kernel",
 						r.Packets, r.Rate(), n[sim.VerdictSent], r.Left, n[sim.VerdictPass], n[sim.VerdictDrop],
-						n[sim.VerdictUp],
+						n[sim.VerdictPunt],
 						r.Partial, r.Super, r.Decoded, r.Refused)
 					if r.Difference != nil {
 						t.Fatalf("kernel and model differ: %s", r.Difference.Text)
@@ -95,7 +95,7 @@ func TestLiveAgreesWithoutLink(t *testing.T) {
 			n := r.Verdicts
 			t.Logf("%d packets, %d sent (%d left), %d passed, %d up; %d left a checksum, %d were GSO packets; "+
 				"%d right after the relay", r.Packets, n[sim.VerdictSent], r.Left, n[sim.VerdictPass],
-				n[sim.VerdictUp], r.Partial, r.Super, r.Decoded)
+				n[sim.VerdictPunt], r.Partial, r.Super, r.Decoded)
 			if r.Difference != nil {
 				t.Fatalf("kernel and model differ: %s", r.Difference.Text)
 			}

@@ -99,7 +99,7 @@ func copying(rules []*spec.Rule) (out []*spec.Rule) {
 // of it doesn't find is no reason for anything.
 func (j *judge) became(program string, came sim.Packet, res sim.Result) string {
 	p := j.programs[program]
-	if res.Verdict == sim.VerdictUp && res.Reason == "truncated" && came.VLAN == nil {
+	if res.Verdict == sim.VerdictPunt && res.Reason == "truncated" && came.VLAN == nil {
 		if text := j.truncated(p.Stack, came.Data); text != "" {
 			return text
 		}
@@ -108,7 +108,7 @@ func (j *judge) became(program string, came sim.Packet, res sim.Result) string {
 	for _, l := range p.Lookups {
 		found["no_"+l.Table.Value] = true
 	}
-	if res.Verdict == sim.VerdictUp {
+	if res.Verdict == sim.VerdictPunt {
 		if text := inVain(p.Rules, found, res.Reason); text != "" {
 			return text
 		}

@@ -411,22 +411,21 @@ static __always_inline int deliver_fan(struct __sk_buff *skb, struct packet *pkt
 	/* do: [{fan_out: { */
 	struct group_receivers key __attribute__((aligned(8))) = {};
 	struct list_receivers *list;
-	if (v6) {
+	if (v6)
 		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 0);
-	} else {
+	else
 		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
-	}
 	list = list_of_receivers(&key);
 	if (!list)
-		return fr_up(skb, reason_no_receivers);
+		return fr_punt(skb, reason_no_receivers);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, v6 ? 74 : 54);
 	if (!front)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -450,7 +449,7 @@ static __always_inline int deliver_fan(struct __sk_buff *skb, struct packet *pkt
 					    FR_SUM_ABSENT;
 	}
 	if (same->kind0 == FR_SUM_FAULT)
-		return fr_up(skb, reason_no_memory);
+		return fr_punt(skb, reason_no_memory);
 	if (v6) {
 		same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 			((__u64)fr_add64(ld64(saved_ipv6->src)) +
@@ -514,22 +513,22 @@ static __always_inline int deliver_ip(struct __sk_buff *skb, struct packet *pkt,
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* headers: rtp: fields: [// RFC 3550 §5.1, as far as it is the same in every packet */
 	if ((void *)(rtp + 1) > pkt->data_end || (v6 ? 74ULL : 54ULL) > udp_end)
-		return fr_up(skb, reason_truncated);
+		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "rtp"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_gso_packet);
+		return fr_punt(skb, reason_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (partial >> 16) >= (v6 ? 74 : 54)) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, reason_partial_checksum);
+		return fr_punt(skb, reason_partial_checksum);
 	return deliver_fan(skb, pkt, v6);
 }
 
@@ -546,17 +545,17 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 
 	/* programs: deliver: { */
 	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_inactive);
+		return fr_punt(skb, reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, why);
+		return fr_punt(skb, why);
 
 	/* stack: ["eth", "ip", "udp", "rtp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return deliver_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return deliver_ip(skb, &pkt, 1);
-	return fr_up(skb, reason_not_ip);
+	return fr_punt(skb, reason_not_ip);
 }

@@ -266,6 +266,7 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 
 static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
+	const int is_answer = pkt->prog == PROG_ANSWER;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	__u32 len = skb->len;
@@ -278,25 +279,24 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			pkt->prog == PROG_ANSWER ? ld16(&udp->src_port) : ld16(&udp->dst_port));
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, is_answer ? ld16(&udp->src_port) :
+					  ld16(&udp->dst_port));
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, pkt->partial, udp_checksum_at));
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo;
-	if (pkt->prog == PROG_ANSWER)
+	if (is_answer)
 		udp_new_pseudo = (__u64)fr_v4(pkt->c_2->service.addr) + old_ipv4_dst +
 			old_udp_length + bpf_htons(IPPROTO_UDP);
 	else
 		udp_new_pseudo = (__u64)old_ipv4_src + fr_v4(pkt->c->server.addr) + old_udp_length +
 			bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  pkt->prog == PROG_ANSWER ? bpf_htons(pkt->c_2->service.port) :
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, is_answer ? bpf_htons(pkt->c_2->service.port) :
 			  bpf_htons(pkt->c->server.port));
 	__be16 ip_checksum;
 	int direct;
-	if (pkt->prog == PROG_ANSWER) {
+	if (is_answer) {
 		/* ip.checksum */
 		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					  ((__u64)ld16(&ipv4->ttl) + old_ipv4_src) +
@@ -312,7 +312,7 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
@@ -323,14 +323,14 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
 	if (direct) {
-		if (pkt->prog == PROG_ANSWER)
+		if (is_answer)
 			fr_link(pkt->data, &pkt->c_2->hop.hop);
 		else
 			fr_link(pkt->data, &pkt->c->hop.hop);
 	}
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	if (pkt->prog == PROG_ANSWER) {
+	if (is_answer) {
 		st32(new_ipv4->src, fr_v4(pkt->c_2->service.addr));
 		st16(&new_udp->src_port, bpf_htons(pkt->c_2->service.port));
 	} else {
@@ -345,11 +345,11 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 
 	fr_count(pkt->prog + reason_sent, len);
 	if (direct) {
-		if (pkt->prog == PROG_ANSWER)
+		if (is_answer)
 			return bpf_redirect(pkt->c_2->hop.hop.ifindex, 0);
 		return bpf_redirect(pkt->c->hop.hop.ifindex, 0);
 	}
-	if (pkt->prog == PROG_ANSWER)
+	if (is_answer)
 		return fr_redirect_neigh(pkt->c_2->hop.hop.ifindex, AF_INET,
 					 fr_v4_in(pkt->c_2->hop.addr));
 	return fr_redirect_neigh(pkt->c->hop.hop.ifindex, AF_INET, fr_v4_in(pkt->c->hop.addr));
@@ -385,7 +385,7 @@ static __always_inline int request_ipv6_send(struct __sk_buff *skb, struct packe
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
@@ -427,7 +427,7 @@ static __always_inline int request_ip(struct __sk_buff *skb, struct packet *pkt,
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: c: by_client: ["udp.src", "udp.dst"] */
 	struct key_by_client key __attribute__((aligned(8)));
@@ -447,30 +447,27 @@ static __always_inline int request_ip(struct __sk_buff *skb, struct packet *pkt,
 
 	/* do: [{set: {"ip.dst": "c.server.addr", "udp.dst_port": "c.server.port"}}, {send: vi... */
 	if (fr_is_v4(pkt->c->server.addr) != (v6 ? 0 : 1))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (v6) {
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, pkt->prog + reason_hop_limit);
-	} else {
-		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, pkt->prog + reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
+	} else if (be8(&ipv4->ttl) <= 1) {
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	}
 	if (fr_multicast(pkt->c->server.addr))
-		return fr_up(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_multicast);
 	if (!fr_unicast(pkt->c->server.addr))
-		return fr_up(skb, pkt->prog + reason_martian_destination);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (pkt->partial >> 16) >= (v6 ? 62 : 42)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
-	if (v6) {
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
-	}
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (v6 && be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->c->hop.hop, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->c->hop.hop, pkt->prog + reason_too_big);
@@ -494,19 +491,19 @@ SEC("tc") int prog_request(struct __sk_buff *skb)
 
 	/* request: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_REQUEST + reason_inactive);
+		return fr_punt(skb, PROG_REQUEST + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_REQUEST + why);
+		return fr_punt(skb, PROG_REQUEST + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return request_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return request_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_REQUEST + reason_not_ip);
+	return fr_punt(skb, PROG_REQUEST + reason_not_ip);
 }
 
 /*
@@ -539,7 +536,7 @@ static __always_inline int answer_ipv6_send(struct __sk_buff *skb, struct packet
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_up(skb, pkt->prog + reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
@@ -581,7 +578,7 @@ static __always_inline int answer_ip(struct __sk_buff *skb, struct packet *pkt, 
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
-		return fr_up(skb, pkt->prog + why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: c: by_server: ["udp.src", "udp.dst"] */
 	struct key_by_server key __attribute__((aligned(8)));
@@ -601,28 +598,25 @@ static __always_inline int answer_ip(struct __sk_buff *skb, struct packet *pkt, 
 
 	/* do: [{set: {"ip.src": "c.service.addr", "udp.src_port": "c.service.port"}}, {send: ... */
 	if (fr_is_v4(pkt->c_2->service.addr) != (v6 ? 0 : 1))
-		return fr_up(skb, pkt->prog + reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (v6) {
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, pkt->prog + reason_hop_limit);
-	} else {
-		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, pkt->prog + reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
+	} else if (be8(&ipv4->ttl) <= 1) {
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	}
 	if (!fr_unicast(pkt->c_2->service.addr))
-		return fr_up(skb, pkt->prog + reason_martian_source);
+		return fr_punt(skb, pkt->prog + reason_martian_source);
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
 	      (pkt->partial >> 16) >= (v6 ? 62 : 42)))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
-	if (v6) {
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, pkt->prog + reason_udp_checksum);
-	}
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (v6 && be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_up(skb, pkt->prog + reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_up(skb, pkt->prog + reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->c_2->hop.hop, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->c_2->hop.hop, pkt->prog + reason_too_big);
@@ -646,17 +640,17 @@ SEC("tc") int prog_answer(struct __sk_buff *skb)
 
 	/* answer: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_up(skb, PROG_ANSWER + reason_inactive);
+		return fr_punt(skb, PROG_ANSWER + reason_inactive);
 
 	/* hook: "tc/ingress" */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_up(skb, PROG_ANSWER + why);
+		return fr_punt(skb, PROG_ANSWER + why);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return answer_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return answer_ip(skb, &pkt, 1);
-	return fr_up(skb, PROG_ANSWER + reason_not_ip);
+	return fr_punt(skb, PROG_ANSWER + reason_not_ip);
 }

@@ -9,20 +9,20 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// Where packets of several kinds (IPv4 and IPv6) leave as one kind, the function that writes stands once for all of
-// them. What has to be computed from the packet that came is done before, where that is known (the first half), and
-// given to it: headers_len, what is known of a checksum, and values, called what the fields are called. Since all is
-// inlined, that costs nothing.
+// If packets of several kinds (IPv4 and IPv6) leave as one kind, one function writes all of them. What has to be
+// computed from the packet that came is read before, where its kind is known, and given to that function: headers_len,
+// what is known of a checksum, and values, called what the fields are called. Since all is inlined, that costs nothing.
 
-// halves is what ways to one kind of packet have in common.
-type halves struct {
+// commonWrite is what statements that send one kind of packet have in common.
+type commonWrite struct {
 	cells []sharedCell
 	sums  []sharedSum
-	texts []c.Key  // of functions that were written: one, where the ways don't differ otherwise
+	texts []c.Key  // of functions that were written: one, unless the statements differ otherwise
 	names []string // what these are called
 }
 
-// sharedCell is a part of the packet that leaves; given: the ways differ in its value, or it comes from the packet.
+// sharedCell is a part of the packet that leaves; given: the statements differ in its value, or it comes from the
+// packet.
 type sharedCell struct {
 	off   ir.Off
 	size  int
@@ -31,28 +31,28 @@ type sharedCell struct {
 	want  string
 }
 
-// sharedSum is a checksum; own are its summands that the ways differ in.
+// sharedSum is a checksum; own are its summands that the statements differ in.
 type sharedSum struct {
 	name string
 	same []summand
 }
 
-// way is how one statement would write, for comparison with others.
-type way struct {
+// written is what one statement would write, for comparison with others.
+type written struct {
 	w     *writer
 	cells []cell
 	added [][]summand // of each checksum, what is added
 }
 
-// survey finds the ways that share a function.
+// survey finds the statements that share a function.
 func (p *program) survey() {
-	p.halves, p.fits = map[*ir.Forward]*halves{}, map[*ir.Forward]*ir.CheckHop{}
+	p.shared, p.fits = map[*ir.Forward]*commonWrite{}, map[*ir.Forward]*ir.CheckHop{}
 	p.pairs(p.ir.Body)
 	var order []string
-	kinds := map[string][]*way{}
+	kinds := map[string][]*written{}
 	for s := range ir.Stmts(p.ir.Body) {
 		s, ok := s.(*ir.Forward)
-		if !ok || !p.divides(s) {
+		if !ok || !p.canShareWrite(s) {
 			continue
 		}
 		w := p.writer(s.Rewrite, &s.Effects)
@@ -61,16 +61,16 @@ func (p *program) survey() {
 		if kinds[kind] == nil {
 			order = append(order, kind)
 		}
-		kinds[kind] = append(kinds[kind], w.way())
+		kinds[kind] = append(kinds[kind], w.written())
 	}
 	for _, kind := range order {
-		ways := kinds[kind]
-		if len(ways) < 2 {
+		list := kinds[kind]
+		if len(list) < 2 {
 			continue
 		}
-		if h := together(ways); h != nil {
-			for _, way := range ways {
-				p.halves[way.w.fwd] = h
+		if h := commonOf(list); h != nil {
+			for _, one := range list {
+				p.shared[one.w.fwd] = h
 			}
 		}
 	}
@@ -96,11 +96,11 @@ func (p *program) fitsLater(s *ir.CheckHop, rest []ir.Stmt) bool {
 		return false
 	}
 	fwd, ok := rest[0].(*ir.Forward)
-	return ok && p.halves[fwd] != nil && p.fits[fwd] == s
+	return ok && p.shared[fwd] != nil && p.fits[fwd] == s
 }
 
-// divides reports whether what a statement writes can be cut into halves.
-func (p *program) divides(s *ir.Forward) bool {
+// canShareWrite reports whether what a statement writes can be told from what it reads.
+func (p *program) canShareWrite(s *ir.Forward) bool {
 	rw, fx := s.Rewrite, &s.Effects
 	if rw == nil || !p.ir.L2 || s.Hop == nil || s.Hop.Row == nil || s.End != nil || rw.Resize == ir.InPlace ||
 		rw.PopTag || rw.PopInner || rw.OldFront.Base != nil || rw.NewFront.Base != nil || len(rw.Blanks) > 0 ||
@@ -149,9 +149,9 @@ func (w *writer) kind() string {
 	return text
 }
 
-// way computes what is written, for comparison.
-func (w *writer) way() *way {
-	out := &way{w: w, cells: w.stores()}
+// written computes what is written, for comparison.
+func (w *writer) written() *written {
+	out := &written{w: w, cells: w.stores()}
 	for _, s := range w.rw.Sums {
 		out.added = append(out.added, w.added(s))
 	}
@@ -195,17 +195,17 @@ func (x summand) fits(y summand) bool {
 	return x.code != nil && y.code != nil && x.odd == y.odd && x.size == y.size
 }
 
-// together finds what ways have in common; nil: too little.
-func together(ways []*way) *halves {
-	h := &halves{}
-	first := ways[0]
+// commonOf finds what statements have in common; nil: too little.
+func commonOf(list []*written) *commonWrite {
+	h := &commonWrite{}
+	first := list[0]
 	from := 0
 	for _, end := range cellEnds(first.cells) {
-		if slices.ContainsFunc(ways, func(o *way) bool { return !slices.Contains(cellEnds(o.cells), end) }) {
-			continue // on another way it is a part of a larger one
+		if slices.ContainsFunc(list, func(o *written) bool { return !slices.Contains(cellEnds(o.cells), end) }) {
+			continue // in another one it is a part of a larger cell
 		}
 		var parts [][]cell
-		for _, o := range ways {
+		for _, o := range list {
 			parts = append(parts, between(o.cells, from, end))
 		}
 		from = end
@@ -229,13 +229,13 @@ func together(ways []*way) *halves {
 	for i, s := range first.w.rw.Sums {
 		sum := sharedSum{name: s.Name}
 		for _, x := range first.added[i] {
-			if x.lasts() && !slices.ContainsFunc(ways, func(o *way) bool {
+			if x.lasts() && !slices.ContainsFunc(list, func(o *written) bool {
 				return !slices.ContainsFunc(o.added[i], x.like)
 			}) {
 				sum.same = append(sum.same, x)
 			}
 		}
-		for _, o := range ways {
+		for _, o := range list {
 			if mayBePartial(s) && len(o.added[i]) != len(sum.same) {
 				return nil
 			}
@@ -307,13 +307,13 @@ func join(cells []cell) c.Expr {
 	return c.Do(swaps[size], c.Join("|", all...))
 }
 
-// forwardInHalves renders a statement that shares the function that writes: the first half in f, and the other one.
-func (f *function) forwardInHalves(s *ir.Forward, h *halves) {
+// forwardShared renders a statement that shares the function that writes: what is read in f, and that function.
+func (f *function) forwardShared(s *ir.Forward, h *commonWrite) {
 	w := f.prog.writer(s.Rewrite, &s.Effects)
-	w.fwd, w.linked, w.half = s, true, h
+	w.fwd, w.linked, w.common = s, true, h
 	w.known, w.reason = f.known, f.reason
 	w.coverAll(f, s.Pos)
-	o := f.firstHalf(s)
+	o := f.reads(s)
 
 	w.oldLen, w.newLen = own("headers_len", ""), own("new_headers_len", "")
 	w.constant(w.newLen, s.Rewrite.NewFront.Const)
@@ -381,19 +381,19 @@ func (f *function) forwardInHalves(s *ir.Forward, h *halves) {
 	w.newPointers()
 	w.declareConstants()
 	if slices.ContainsFunc(w.headersUsed, func(p pointer) bool { return p.packet == packetCame }) {
-		w.fail("the half at %s that writes reads the packet that came", s.Pos)
+		w.fail("the function that writes for %s reads the packet that came", s.Pos)
 	}
 	f.absorb(o.function)
 	f.end(s.Pos, w.shared(params, args))
 }
 
-// firstHalf computes what is needed of the packet that came.
-func (f *function) firstHalf(s *ir.Forward) *writer {
+// reads computes what is needed of the packet that came.
+func (f *function) reads(s *ir.Forward) *writer {
 	o := f.prog.writer(s.Rewrite, &ir.Effects{})
 	o.fwd, o.writes, o.within = s, false, map[valueKey][]summand{}
 	o.known, o.reason, o.declared, o.scope = f.known, f.reason, f.declared, f.scope
 	o.constantsAt = o.place()
-	if c := f.came[s]; c != nil {
+	if c := f.received[s]; c != nil {
 		o.oldLen, o.values, o.both = c.oldLen, maps.Clone(c.values), c
 		return o
 	}
@@ -408,15 +408,15 @@ func (w *writer) shared(params []c.Param, args []c.Expr) c.Expr {
 	made, values := w.assemble("int", "", params)
 	args = append(values, args...)
 	text := c.KeyOfBody(append(parameters(made.Params), w.body...))
-	if i := slices.Index(w.half.texts, text); i >= 0 {
-		return c.Do(w.half.names[i], args...)
+	if i := slices.Index(w.common.texts, text); i >= 0 {
+		return c.Do(w.common.names[i], args...)
 	}
 	name := fmt.Sprintf("%s_send_ipv%d", w.prog.short, w.fwd.Hop.Family)
 	if w.fwd.Hop.Family == 0 {
 		name = w.prog.short + "_send"
 	}
 	name = w.prog.unique(name)
-	w.half.texts, w.half.names = append(w.half.texts, text), append(w.half.names, name)
+	w.common.texts, w.common.names = append(w.common.texts, text), append(w.common.names, name)
 	made.Name = name
 	w.prog.functions = append(w.prog.functions, made)
 	return c.Do(name, args...)
@@ -438,7 +438,7 @@ func (f *function) absorb(o *function) {
 	}
 }
 
-// shareSum renders both halves of a checksum.
+// shareSum renders a checksum: what is read, and what is written.
 func (w *writer) shareSum(
 	o *writer, s *ir.Sum, shared sharedSum, give func(typ string, name c.Name, arg c.Expr),
 ) {

@@ -12,10 +12,10 @@ import (
 )
 
 // Packets of both families leave as either one: what writes a kind of packet stands once, and is called for both kinds
-// that come. What both ways know of the packet that came is computed once, and whether it can leave is checked where it
-// is written. Where there is one kind only, one function does all. What is checked in several places stands once, too;
+// that come. What both sides know of the packet that came is computed once, and whether it can leave is checked where
+// it is written. If there is one kind only, one function does all. What is checked in several places stands once, too;
 // and functions that are alike are one (meet.go), which is why there are no others for IPv6.
-func TestHalves(t *testing.T) {
+func TestSharedWrite(t *testing.T) {
 	for _, test := range []struct {
 		file string
 		want []string // functions, and how often they are called
