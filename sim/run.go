@@ -79,7 +79,7 @@ func LinkType(frame []byte, device [6]byte) uint8 {
 type Verdict string
 
 const (
-	VerdictPunt   Verdict = "up"   // untouched, to the next program and the stack
+	VerdictPunt Verdict = "up"   // untouched, to the next program and the stack
 	VerdictPass Verdict = "pass" // likewise, by the spec's own word; a rule may have changed it
 	VerdictDrop Verdict = "drop"
 	VerdictSent Verdict = "sent"

@@ -88,7 +88,7 @@ func (a *app) vetJSON(list *diag.List, always []alwaysPunted) error {
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(struct {
-		Diagnostics *diag.List `json:"diagnostics"`
+		Diagnostics *diag.List     `json:"diagnostics"`
 		Always      []alwaysPunted `json:"always_up"`
 	}{list, always})
 }
