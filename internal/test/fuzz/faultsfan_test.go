@@ -81,7 +81,7 @@ var fanOutCodeFaults = []fault{
 		old: `st16\(&new_udp->checksum, udp_checksum\);`,
 		new: `if (!same->copies0) st16(&new_udp->checksum, udp_checksum);`},
 	{where: "code", spec: "fan-out", what: "a checksum of 0 is made one",
-		old: `if \(same->kind0 == FR_SUM_ABSENT\)[^;]*;`, new: ``},
+		old: `if \((!v6 && )?same->kind0 == FR_SUM_ABSENT\)[^;]*;`, new: ``},
 	{where: "code", spec: "fan-out", what: "copies count once", old: `same->copies0\+\+;`, new: `same->copies0 = 1;`},
 	{where: "code", spec: "fan-out", what: "copies leave through the first device",
 		old: `bpf_clone_redirect\(skb, r->hop_remote.ifindex, 0\)`, new: `bpf_clone_redirect(skb, 1, 0)`},

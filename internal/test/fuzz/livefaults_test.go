@@ -96,7 +96,7 @@ var liveFaults = []fault{
 	{where: "helper", spec: "encap", what: "UDP's header is not a part of its segments' size",
 		old: `return start \+ 8;`, new: `return start;`},
 	{where: "code", spec: "encap", what: "segments fit as those that came",
-		old: `skb->gso_size \+ (\w+) \+ \d+`, new: `skb->gso_size + $1 - 14`},
+		old: `skb->gso_size \+ segment_front \+\s+\([^)]*\)`, new: `skb->gso_size + segment_front - 14`},
 	{where: "helper", spec: "encap", what: "the kernel doesn't learn where the frame in a GSO packet begins",
 		old: `flags \|= \(__u64\)ETH_HLEN << BPF_ADJ_ROOM_ENCAP_L2_SHIFT;`, new: `flags |= 0;`},
 	{where: "helper", spec: "encap", what: "the kernel doesn't learn that GSO packets have frames inside",
