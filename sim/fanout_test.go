@@ -240,7 +240,7 @@ func TestFanOutContradictions(t *testing.T) {
 		name, want string
 		edit       func(*fanPlan)
 	}{
-		{"up in Each", "*ir.Up in a fan-out's Each", func(fp *fanPlan) { each(fp, &ir.Punt{Reason: fanShort}) }},
+		{"punt in Each", "*ir.Punt in a fan-out's Each", func(fp *fanPlan) { each(fp, &ir.Punt{Reason: fanShort}) }},
 		{"a reason of the packet", `"short" is of kind 3, its use needs 6`, func(fp *fanPlan) {
 			each(fp, &ir.Guard{Cond: num(1), Reason: fanShort})
 		}},

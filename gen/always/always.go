@@ -43,7 +43,7 @@ const orDropped = "but where a rule drops it"
 // comes by before a rule sends or passes it, as far as it has the headers that the check is about. What depends on the
 // spec's own match and rules is not among them.
 func Punts(s *spec.Spec, p *ir.Program) []Case {
-	w := &upWalk{reached: reach.Of(p), about: map[int]map[string]bool{}, ups: map[int]bool{}, cuts: map[*ir.Var]bool{},
+	w := &puntWalk{reached: reach.Of(p), about: map[int]map[string]bool{}, ups: map[int]bool{}, cuts: map[*ir.Var]bool{},
 		reasons: p.Reasons}
 	w.block(p.Body, passed{checks: map[int]strength{}, headers: map[string]bool{"": true}})
 	var ups []Case
@@ -58,8 +58,8 @@ func Punts(s *spec.Spec, p *ir.Program) []Case {
 	return ups
 }
 
-// upWalk walks through a program, and collects what is checked in front of each end of a rule.
-type upWalk struct {
+// puntWalk walks through a program, and collects what is checked in front of each end of a rule.
+type puntWalk struct {
 	reached *reach.Reached
 	reasons []*ir.Reason
 	about   map[int]map[string]bool // by reason: the headers that its checks come after, outermost first
@@ -91,7 +91,7 @@ func (p *passed) enter(header string) {
 
 // always reports whether all packets that the checks of a reason are about come by one. It says which headers these
 // have, where others are taken, and what is taken all the same.
-func (w *upWalk) always(reason int) (in []string, but string, ok bool) {
+func (w *puntWalk) always(reason int) (in []string, but string, ok bool) {
 	if len(w.about[reason]) == 0 {
 		return nil, "", w.ups[reason]
 	}
@@ -130,13 +130,13 @@ func (w *upWalk) always(reason int) (in []string, but string, ok bool) {
 }
 
 // has reports whether a rule that ends so takes packets with such headers.
-func (w *upWalk) has(headers string, so func(end passed) bool) bool {
+func (w *puntWalk) has(headers string, so func(end passed) bool) bool {
 	return slices.ContainsFunc(w.ends, func(end passed) bool { return end.headers[headers] && so(end) })
 }
 
 // tell shortens headers to what tells their packets from others that rules take: to nothing, where there are no others
 // or the text about them tells; to one header, if only they have it.
-func (w *upWalk) tell(in []string, text string) []string {
+func (w *puntWalk) tell(in []string, text string) []string {
 	in = slices.DeleteFunc(in, func(h string) bool { // what is in front of it is there, too
 		return slices.ContainsFunc(in, func(front string) bool { return strings.HasPrefix(h, front+" ") })
 	})
@@ -163,7 +163,7 @@ func (w *upWalk) tell(in []string, text string) []string {
 }
 
 // check notes one, which may stop packets.
-func (w *upWalk) check(at passed, s ir.Stmt, reason int) {
+func (w *puntWalk) check(at passed, s ir.Stmt, reason int) {
 	if reason < 0 || w.reasons[reason].Kind != ir.Punted || !w.reached.Stmt(s) || !w.reached.Outcome(s, false) {
 		return
 	}
@@ -186,7 +186,7 @@ func (w *upWalk) check(at passed, s ir.Stmt, reason int) {
 }
 
 // cut reports whether a condition stops GSO packets unless the kernel can cut them.
-func (w *upWalk) cut(cond ir.Expr) bool {
+func (w *puntWalk) cut(cond ir.Expr) bool {
 	if !asks(cond, ir.GSOSize) {
 		return false
 	}
@@ -223,7 +223,7 @@ func partly(cond ir.Expr) bool {
 }
 
 // block walks through statements; it returns what is passed after them.
-func (w *upWalk) block(blk []ir.Stmt, at passed) passed {
+func (w *puntWalk) block(blk []ir.Stmt, at passed) passed {
 	for _, s := range blk {
 		switch s := s.(type) {
 		case *ir.NeedBytes:
@@ -257,14 +257,14 @@ func (w *upWalk) block(blk []ir.Stmt, at passed) passed {
 
 // branch walks through both branches. One from which all packets pass to the stack counts as a check of what is in the
 // other one, and after it.
-func (w *upWalk) branch(s *ir.If, at passed) passed {
+func (w *puntWalk) branch(s *ir.If, at passed) passed {
 	then, els := at.clone(), at.clone()
-	switch thenUp, elseUp := allPunted(s.Then), allPunted(s.Else); {
-	case thenUp:
+	switch thenPunted, elsePunted := allPunted(s.Then), allPunted(s.Else); {
+	case thenPunted:
 		then = w.block(s.Then, then)
 		els.checks = maps.Clone(then.checks)
 		return w.block(s.Else, els)
-	case elseUp:
+	case elsePunted:
 		els = w.block(s.Else, els)
 		then.checks = maps.Clone(els.checks)
 		return w.block(s.Then, then)

@@ -70,33 +70,33 @@ func (r *renderer) canBeMember(x *c.Local) bool {
 
 // members gives the variables that functions are given members.
 func (x *context) members() {
-	groups := x.classes()
+	classes := x.classes()
 	meet := x.meet()
 	taken := map[string][]*c.Local{}
-	clash := func(name string, group []*c.Local) bool {
+	clash := func(name string, class []*c.Local) bool {
 		return slices.ContainsFunc(taken[name], func(other *c.Local) bool {
-			return slices.ContainsFunc(group, func(one *c.Local) bool {
+			return slices.ContainsFunc(class, func(one *c.Local) bool {
 				return one.Type != other.Type || meet[[2]*c.Local{one, other}]
 			})
 		})
 	}
-	for _, group := range groups {
-		want := group[0].Want
+	for _, class := range classes {
+		want := class[0].Want
 		name := want
-		for i := 2; clash(name, group); i++ {
+		for i := 2; clash(name, class); i++ {
 			name = fmt.Sprintf("%s_%d", want, i)
 		}
 		if taken[name] == nil {
-			x.list = append(x.list, c.Param{Type: group[0].Type, Name: c.Ident(name)})
+			x.list = append(x.list, c.Param{Type: class[0].Type, Name: c.Ident(name)})
 		}
-		taken[name] = append(taken[name], group...)
-		for _, local := range group {
+		taken[name] = append(taken[name], class...)
+		for _, local := range class {
 			x.member[local] = name
 		}
 	}
 }
 
-// classes are the variables that functions are given; those that one parameter has are one group.
+// classes are the variables that functions are given; those that one parameter has are one class.
 func (x *context) classes() (out [][]*c.Local) {
 	of := map[*c.Local]int{}
 	var order []*c.Local
@@ -127,8 +127,8 @@ func (x *context) classes() (out [][]*c.Local) {
 				}
 				add(given)
 				from, to := of[given], of[param]
-				for local, group := range of {
-					if group == from {
+				for local, class := range of {
+					if class == from {
 						of[local] = to
 					}
 				}
@@ -148,7 +148,7 @@ func (x *context) classes() (out [][]*c.Local) {
 	return out
 }
 
-// meet are the pairs of variables that a function has both of on one way through it.
+// meet are the pairs of variables that a function has both of on one path through it.
 func (x *context) meet() map[[2]*c.Local]bool {
 	out := map[[2]*c.Local]bool{}
 	for _, f := range x.functions {
@@ -169,8 +169,8 @@ func (x *context) meet() map[[2]*c.Local]bool {
 	return out
 }
 
-// eachPath calls end with the variables that each way through statements mentions, those of has included. A branch that
-// returns is a way of its own.
+// eachPath calls end with the variables that each path through statements mentions, those of has included. A branch that
+// returns is a path of its own.
 func eachPath(body []c.Stmt, has map[*c.Local]bool, end func(map[*c.Local]bool)) {
 	mention := func(x c.Expr) {
 		if local, ok := x.(*c.Local); ok {

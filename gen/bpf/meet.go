@@ -228,14 +228,14 @@ func (m *meeting) canJoin(f *c.Func) bool {
 	return m.called[f.Name] && strings.HasPrefix(f.Head, "static __always_inline ")
 }
 
-// makeRules says what may be unified: two parameters that can be one member of the packet's structure, because no way
+// makeRules says what may be unified: two parameters that can be one member of the packet's structure, because no path
 // through a function has both, or anything that is one with them.
 func (m *meeting) makeRules() {
 	x := m.context(m.given())
 	meet := x.meet()
-	for _, group := range x.classes() {
-		for _, local := range group[1:] {
-			m.unite(group[0], local)
+	for _, class := range x.classes() {
+		for _, local := range class[1:] {
+			m.unite(class[0], local)
 		}
 	}
 	m.rules = c.MeetingRules{
