@@ -368,19 +368,29 @@ func (m *Meeting) unifyParts(a, b Expr, value bool) (Expr, bool) {
 	if !sameNode(a, b) {
 		return nil, false
 	}
-	address := false
-	if u, ok := a.(Unary); ok {
-		address = u.Op == "&"
-	}
 	old, other := a.parts(), b.parts()
 	parts := make([]Expr, len(old))
 	for i := range old {
 		var ok bool
-		if parts[i], ok = m.unify(old[i], other[i], !address); !ok {
+		if parts[i], ok = m.unify(old[i], other[i], mayChoose(a, i)); !ok {
 			return nil, false
 		}
 	}
 	return a.with(parts), true
+}
+
+// mayChoose reports whether a part of an expression may be chosen by the flag. What & is in front of is no value. What
+// is computed only if another condition asks for it may not: clang folds such conditions before it inlines the
+// function, and otherwise than those of constants; then the verifier meets branches in another order, and looks at up
+// to half as many instructions more.
+func mayChoose(x Expr, part int) bool {
+	switch x := x.(type) {
+	case Unary:
+		return x.Op != "&"
+	case Binary:
+		return part == 0 || x.Op != "||" && x.Op != "&&"
+	}
+	return true
 }
 
 // sameNode reports whether two expressions are the same but for their parts.
