@@ -43,7 +43,8 @@ const orDropped = "but where a rule drops it"
 // comes by before a rule sends or passes it, as far as it has the headers that the check is about. What depends on the
 // spec's own match and rules is not among them.
 func Punts(s *spec.Spec, p *ir.Program) []Case {
-	w := &puntWalk{reached: reach.Of(p), about: map[int]map[string]bool{}, ups: map[int]bool{}, cuts: map[*ir.Var]bool{},
+	w := &puntWalk{reached: reach.Of(p), about: map[int]map[string]bool{}, ups: map[int]bool{},
+		cuts:    map[*ir.Var]bool{},
 		reasons: p.Reasons}
 	w.block(p.Body, passed{checks: map[int]strength{}, headers: map[string]bool{"": true}})
 	var ups []Case

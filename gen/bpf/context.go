@@ -169,8 +169,8 @@ func (x *context) meet() map[[2]*c.Local]bool {
 	return out
 }
 
-// eachPath calls end with the variables that each path through statements mentions, those of has included. A branch that
-// returns is a path of its own.
+// eachPath calls end with the variables that each path through statements mentions, those of has included. A branch
+// that returns is a path of its own.
 func eachPath(body []c.Stmt, has map[*c.Local]bool, end func(map[*c.Local]bool)) {
 	mention := func(x c.Expr) {
 		if local, ok := x.(*c.Local); ok {

@@ -195,3 +195,46 @@ func TestMeetRefuses(t *testing.T) {
 		t.Error("a constant is declared in front")
 	}
 }
+
+// A value may be chosen by the flag in a condition that is always computed, not in one that another condition guards.
+func TestMeetConditions(t *testing.T) {
+	x, y := NewLocal("x", "__u64"), NewLocal("y", "__u64")
+	less := func(x Expr, n int) Expr { return Binary{"<", x, Dec(n)} }
+	function := func(x *Local, first, second int) *Func {
+		return function([]Param{{Type: "__u64", Name: x}},
+			when(Binary{"||", less(x, first), less(x, second)}, ret(Dec(2))), call("count", x), ret(Dec(1)))
+	}
+	flag := NewLocal("flag", "const int")
+	for _, test := range []struct {
+		first, second int
+		want          string
+	}{
+		{5, 9, `
+static int both(__u64 x, const int flag)
+{
+	if (x < (flag ? 5 : 4) || x < 9)
+		return 2;
+	count(x);
+	return 1;
+}
+`},
+		{4, 8, `
+static int both(__u64 x, const int flag)
+{
+	if (flag) {
+		if (x < 4 || x < 8)
+			return 2;
+	} else if (x < 4 || x < 9) {
+		return 2;
+	}
+	count(x);
+	return 1;
+}
+`},
+	} {
+		m := Meet(prepared(function(x, 4, 9)), prepared(function(y, test.first, test.second)), flag, meetingRules)
+		if got := joined(t, m); got != test.want {
+			t.Errorf("%s\nwant:%s", got, test.want)
+		}
+	}
+}

@@ -323,7 +323,7 @@ func (m *Meeting) scalar(x Expr, of *Prepared) bool {
 		}
 		return integers[typ]
 	case Binary:
-		return m.scalar(x.X, of) && m.scalar(x.Y, of)
+		return x.Op != "||" && x.Op != "&&" && m.scalar(x.X, of) && m.scalar(x.Y, of)
 	case Choice:
 		return m.scalar(x.Then, of) && m.scalar(x.Else, of)
 	case Call:
@@ -372,7 +372,7 @@ func (m *Meeting) unifyParts(a, b Expr, value bool) (Expr, bool) {
 	parts := make([]Expr, len(old))
 	for i := range old {
 		var ok bool
-		if parts[i], ok = m.unify(old[i], other[i], mayChoose(a, i)); !ok {
+		if parts[i], ok = m.unify(old[i], other[i], value && mayChoose(a, i)); !ok {
 			return nil, false
 		}
 	}
