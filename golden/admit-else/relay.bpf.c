@@ -1021,10 +1021,16 @@ static __always_inline int tap_ip(struct __sk_buff *skb, struct packet *pkt, con
 	if (skb->gso_size != 0)
 		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (partial >> 16) >= (v6 ? 62 : 42)) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+	if (v6) {
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
+		   !(skb->len <= pkt->ip_end ||
+		     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
 	return tap_fan(skb, pkt, v6);
 }
 

@@ -317,9 +317,14 @@ static __always_inline int filter_ip(struct __sk_buff *skb, struct packet *pkt, 
 		if (v6 && be16(&udp->checksum) == 0)
 			return fr_punt(skb, reason_udp_checksum);
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      (pkt->partial >> 16) >= (v6 ? 77 : 57)))
+		if (v6) {
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			      (pkt->partial >> 16) >= 77))
+				return fr_punt(skb, reason_partial_checksum);
+		} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			     (pkt->partial >> 16) >= 57)) {
 			return fr_punt(skb, reason_partial_checksum);
+		}
 		return filter_ip_send(skb, pkt, v6);
 	}
 

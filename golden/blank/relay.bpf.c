@@ -901,10 +901,18 @@ static __always_inline int downstream_ip_ack_further_6(struct __sk_buff *skb, st
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (partial >> 16) >= pkt->stream_length_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+	if (v6) {
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      (partial >> 16) >= pkt->stream_length_end) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		     (partial >> 16) >= pkt->stream_length_end) ||
+		   !(skb->len <= pkt->ip_end ||
+		     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
 	if (at_stream_length_end > pkt->data_end)
 		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (v6)
@@ -971,8 +979,10 @@ static __always_inline int downstream_ip_ack_further_5(struct __sk_buff *skb, st
 		ack_ce_size = 0;
 	}
 	pkt->ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
+	if (v6)
+		return downstream_ip_ack_further_6(skb, pkt, 1);
 
-	return downstream_ip_ack_further_6(skb, pkt, v6);
+	return downstream_ip_ack_further_6(skb, pkt, 0);
 }
 
 static __always_inline int downstream_ip_ack_further_4(struct __sk_buff *skb, struct packet *pkt,
@@ -1031,8 +1041,10 @@ static __always_inline int downstream_ip_ack_further_4(struct __sk_buff *skb, st
 		ack_length8_size = 0;
 	}
 	pkt->ack_length8_end = fr_forget(skb, ack_gap8_end + ack_length8_size);
+	if (v6)
+		return downstream_ip_ack_further_5(skb, pkt, 1);
 
-	return downstream_ip_ack_further_5(skb, pkt, v6);
+	return downstream_ip_ack_further_5(skb, pkt, 0);
 }
 
 static __always_inline int downstream_ip_ack_further_3(struct __sk_buff *skb, struct packet *pkt,
@@ -1091,8 +1103,10 @@ static __always_inline int downstream_ip_ack_further_3(struct __sk_buff *skb, st
 		ack_gap7_size = 0;
 	}
 	pkt->ack_gap7_end = fr_forget(skb, ack_length6_end + ack_gap7_size);
+	if (v6)
+		return downstream_ip_ack_further_4(skb, pkt, 1);
 
-	return downstream_ip_ack_further_4(skb, pkt, v6);
+	return downstream_ip_ack_further_4(skb, pkt, 0);
 }
 
 static __always_inline int downstream_ip_ack_further_2(struct __sk_buff *skb, struct packet *pkt,
@@ -1151,8 +1165,10 @@ static __always_inline int downstream_ip_ack_further_2(struct __sk_buff *skb, st
 		ack_length5_size = 0;
 	}
 	pkt->ack_length5_end = fr_forget(skb, ack_gap5_end + ack_length5_size);
+	if (v6)
+		return downstream_ip_ack_further_3(skb, pkt, 1);
 
-	return downstream_ip_ack_further_3(skb, pkt, v6);
+	return downstream_ip_ack_further_3(skb, pkt, 0);
 }
 
 static __always_inline int downstream_ip_ack_further(struct __sk_buff *skb, struct packet *pkt,
@@ -1211,8 +1227,10 @@ static __always_inline int downstream_ip_ack_further(struct __sk_buff *skb, stru
 		ack_gap4_size = 0;
 	}
 	pkt->ack_gap4_end = fr_forget(skb, ack_length3_end + ack_gap4_size);
+	if (v6)
+		return downstream_ip_ack_further_2(skb, pkt, 1);
 
-	return downstream_ip_ack_further_2(skb, pkt, v6);
+	return downstream_ip_ack_further_2(skb, pkt, 0);
 }
 
 static __always_inline int downstream_ip_ack_ack_gap1_end(struct __sk_buff *skb, struct packet *pkt,
@@ -1272,8 +1290,10 @@ static __always_inline int downstream_ip_ack_ack_gap1_end(struct __sk_buff *skb,
 		ack_length2_size = 0;
 	}
 	pkt->ack_length2_end = fr_forget(skb, ack_gap2_end + ack_length2_size);
+	if (v6)
+		return downstream_ip_ack_further(skb, pkt, 1);
 
-	return downstream_ip_ack_further(skb, pkt, v6);
+	return downstream_ip_ack_further(skb, pkt, 0);
 }
 
 static __always_inline int downstream_ip_ack(struct __sk_buff *skb, struct packet *pkt,
@@ -1566,16 +1586,22 @@ static __always_inline int downstream_ip(struct __sk_buff *skb, struct packet *p
 	if ((v6 ? 76ULL : 56ULL) <= pkt->short_payload_end) { /* ack */
 		if (pkt->data + (v6 ? 76 : 56) > pkt->data_end)
 			return fr_punt(skb, pkt->prog + reason_truncated);
-		if (be8(pkt->data + (v6 ? 75 : 55)) >= 2 && be8(pkt->data + (v6 ? 75 : 55)) <= 3) {
-			if (v6)
+		if (v6) {
+			if (be8(pkt->data + 75) >= 2 && be8(pkt->data + 75) <= 3)
 				return downstream_ip_ack(skb, pkt, 1);
+		} else if (be8(pkt->data + 55) >= 2 && be8(pkt->data + 55) <= 3) {
 			return downstream_ip_ack(skb, pkt, 0);
 		}
 	}
-
-	/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"... */
-	if ((void *)(stream + 1) > pkt->data_end || (v6 ? 76ULL : 56ULL) > pkt->short_payload_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (v6) {
+		/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "othe... */
+		if ((void *)(stream + 1) > pkt->data_end || 76ULL > pkt->short_payload_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else {
+		/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "othe... */
+		if ((void *)(stream + 1) > pkt->data_end || 56ULL > pkt->short_payload_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	}
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
 		return fr_punt(skb, pkt->prog + reason_other_frame);
 	__u64 stream_id;
@@ -1625,12 +1651,18 @@ static __always_inline int downstream_ip(struct __sk_buff *skb, struct packet *p
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	if (v6) {
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      (partial >> 16) >= stream_length_end) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		return downstream_fan4(skb, pkt);
+	}
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      (partial >> 16) >= stream_length_end) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	if (v6)
-		return downstream_fan4(skb, pkt);
 	return downstream_fan2(skb, pkt);
 }
 
@@ -2024,6 +2056,46 @@ static __always_inline int other_ipv6_send_4(struct __sk_buff *skb, struct packe
 	return TC_ACT_UNSPEC;
 }
 
+static __always_inline int other_ipv6_rules(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_cookie *cookie = pkt->data + 62;
+
+	/* {match: "cookie.flags": 2, do: [{blank: "more"}, {set: "cookie.level": 1}, "pass"]}, */
+	if (be8(&cookie->flags) == 2) {
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum_2);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= pkt->more_text_end))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		return other_ip_send_2(skb, pkt, 1);
+	}
+
+	/* {match: "cookie.flags": 3, do: [{blank: "note"}, {pop: "more"}, "pass"]}, */
+	if (be8(&cookie->flags) == 3) {
+		pkt->payload_len = pkt->udp_end - pkt->more_text_end;
+		if (pkt->payload_len + (pkt->note_text_end - 54) > 0xffff ||
+		    pkt->payload_len + (pkt->note_text_end - 54) > 0xffff)
+			return fr_punt(skb, pkt->prog + reason_length);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum_2);
+		return other_ip_send_3(skb, pkt, 1);
+	}
+	if (be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum_2);
+
+	/* {do: [{blank: "cookie"}, "pass"]}, */
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      (pkt->partial >> 16) >= pkt->more_text_end))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	return other_ipv6_send_4(skb, pkt);
+}
+
 static __always_inline int other_ipv4_send_4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -2065,45 +2137,36 @@ static __always_inline int other_ipv4_send_4(struct __sk_buff *skb, struct packe
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int other_ip_rules(struct __sk_buff *skb, struct packet *pkt, const int v6)
+static __always_inline int other_ipv4_rules(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_cookie *cookie = pkt->data + (v6 ? 62 : 42);
+	struct hdr_cookie *cookie = pkt->data + 42;
 
 	/* {match: "cookie.flags": 2, do: [{blank: "more"}, {set: "cookie.level": 1}, "pass"]}, */
 	if (be8(&cookie->flags) == 2) {
-		if (v6 && be16(&udp->checksum) == 0)
-			return fr_punt(skb, pkt->prog + reason_udp_checksum_2);
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      (pkt->partial >> 16) >= pkt->more_text_end))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-		return other_ip_send_2(skb, pkt, v6);
+		return other_ip_send_2(skb, pkt, 0);
 	}
 
 	/* {match: "cookie.flags": 3, do: [{blank: "note"}, {pop: "more"}, "pass"]}, */
 	if (be8(&cookie->flags) == 3) {
 		pkt->payload_len = pkt->udp_end - pkt->more_text_end;
-		if (pkt->payload_len + (pkt->note_text_end - (v6 ? 54 : 14)) > 0xffff ||
-		    pkt->payload_len + (pkt->note_text_end - (v6 ? 54 : 34)) > 0xffff)
+		if (pkt->payload_len + (pkt->note_text_end - 14) > 0xffff ||
+		    pkt->payload_len + (pkt->note_text_end - 34) > 0xffff)
 			return fr_punt(skb, pkt->prog + reason_length);
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40)))
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40)))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-		if (v6 && be16(&udp->checksum) == 0)
-			return fr_punt(skb, pkt->prog + reason_udp_checksum_2);
-		return other_ip_send_3(skb, pkt, v6);
+		return other_ip_send_3(skb, pkt, 0);
 	}
-	if (v6 && be16(&udp->checksum) == 0)
-		return fr_punt(skb, pkt->prog + reason_udp_checksum_2);
 
 	/* {do: [{blank: "cookie"}, "pass"]}, */
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 	      (pkt->partial >> 16) >= pkt->more_text_end))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	if (v6)
-		return other_ipv6_send_4(skb, pkt);
 	return other_ipv4_send_4(skb, pkt);
 }
 
@@ -2126,10 +2189,15 @@ static __always_inline int other_ip(struct __sk_buff *skb, struct packet *pkt, c
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
-
-	/* cookie: fields: [{name: "flags", bits: 8}, {name: "id", bits: 16, endian: "little"}... */
-	if ((void *)(cookie + 1) > pkt->data_end || (v6 ? 71ULL : 51ULL) > pkt->udp_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (v6) {
+		/* cookie: fields: [{name: "flags", bits: 8}, {name: "id", bits: 16, endian: "... */
+		if ((void *)(cookie + 1) > pkt->data_end || 71ULL > pkt->udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else {
+		/* cookie: fields: [{name: "flags", bits: 8}, {name: "id", bits: 16, endian: "... */
+		if ((void *)(cookie + 1) > pkt->data_end || 51ULL > pkt->udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	}
 
 	/* note: fields: [{name: "size", bits: 8}, {name: "text", bytes: "size", max: 200}] */
 	why = check_note(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 71 :
@@ -2205,7 +2273,10 @@ static __always_inline int other_ip(struct __sk_buff *skb, struct packet *pkt, c
 			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big_2);
 		return other_ip_send(skb, pkt, v6);
 	}
-	return other_ip_rules(skb, pkt, v6);
+	if (v6)
+		return other_ipv6_rules(skb, pkt);
+
+	return other_ipv4_rules(skb, pkt);
 }
 
 SEC("tc") int prog_other(struct __sk_buff *skb)

@@ -180,34 +180,6 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
 static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					const __u32 at, __u64 *end)
 {
@@ -519,45 +491,94 @@ static __always_inline int tap_fan(struct __sk_buff *skb, struct packet *pkt, co
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tap_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+static __always_inline int tap_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
-	__u32 why;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if (v6)
-		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
-	else
-		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 	if (why)
 		return fr_punt(skb, why);
-	if ((void *)(udp + 1) > pkt->data_end || (v6 ? 62ULL : 42ULL) > pkt->ip_end)
+	if ((void *)(udp + 1) > pkt->data_end || 42ULL > pkt->ip_end)
 		return fr_punt(skb, reason_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_punt(skb, reason_udp_length);
-	__u64 udp_end = (v6 ? 54ULL : 34ULL) + be16(&udp->length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == pkt->ip_end || skb->gso_size == 0))
 		return fr_punt(skb, reason_gso_packet);
 	if (udp_end != pkt->ip_end)
 		return fr_punt(skb, reason_udp_length);
-	if (v6) {
-		/* priority: {levels: 2, from: "ip.dscp >> 5"} */
-		pkt->priority = ((be16(ipv6->version_to_flow_label) >> 6) & 63) >> 5;
-	} else {
-		/* priority: {levels: 2, from: "ip.dscp >> 5"} */
-		pkt->priority = (be8(&ipv4->dscp_ecn) >> 2) >> 5;
-	}
+
+	/* priority: {levels: 2, from: "ip.dscp >> 5"} */
+	pkt->priority = (be8(&ipv4->dscp_ecn) >> 2) >> 5;
 
 	/* do: [{fan_out: { */
 	if (skb->gso_size != 0)
 		return fr_punt(skb, reason_gso_packet);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (partial >> 16) >= (v6 ? 62 : 42)) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 		return fr_punt(skb, reason_partial_checksum);
-	return tap_fan(skb, pkt, v6);
+	return tap_fan(skb, pkt, 0);
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int tap_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
+
+	if (why)
+		return fr_punt(skb, why);
+	if ((void *)(udp + 1) > pkt->data_end || 62ULL > pkt->ip_end)
+		return fr_punt(skb, reason_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_punt(skb, reason_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == pkt->ip_end || skb->gso_size == 0))
+		return fr_punt(skb, reason_gso_packet);
+	if (udp_end != pkt->ip_end)
+		return fr_punt(skb, reason_udp_length);
+
+	/* priority: {levels: 2, from: "ip.dscp >> 5"} */
+	pkt->priority = ((be16(ipv6->version_to_flow_label) >> 6) & 63) >> 5;
+
+	/* do: [{fan_out: { */
+	if (skb->gso_size != 0)
+		return fr_punt(skb, reason_gso_packet);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_punt(skb, reason_partial_checksum);
+	return tap_fan(skb, pkt, 1);
 }
 
 SEC("tc") int prog_tap(struct __sk_buff *skb)
@@ -582,8 +603,8 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return tap_ip(skb, &pkt, 0);
+		return tap_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return tap_ip(skb, &pkt, 1);
+		return tap_ipv6(skb, &pkt);
 	return fr_punt(skb, reason_not_ip);
 }

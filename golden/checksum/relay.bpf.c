@@ -98,53 +98,6 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
 static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					const __u32 at, __u64 *end)
 {
@@ -178,6 +131,25 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 		return reason_not_udp;
 
 	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -250,24 +222,19 @@ static __always_inline int prog_hop_ip_send(struct __sk_buff *skb, struct packet
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_hop_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+static __always_inline int prog_hop_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
-	struct hdr_unit *unit = pkt->data + (v6 ? 62 : 42);
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_unit *unit = pkt->data + 42;
 	__u64 ip_end, udp_end;
-	__u32 why;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
-	if (v6)
-		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
-	else
-		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_punt(skb, why);
 
 	/* headers: unit: { */
-	if ((void *)(unit + 1) > pkt->data_end || (v6 ? 70ULL : 50ULL) > udp_end)
+	if ((void *)(unit + 1) > pkt->data_end || 50ULL > udp_end)
 		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "unit"] */
@@ -277,15 +244,74 @@ static __always_inline int prog_hop_ip(struct __sk_buff *skb, struct packet *pkt
 	/* match: {"udp.dst_port": 7000, "unit.hops": >0} */
 	if (!(be16(&udp->dst_port) == 0x1b58 && be8(&unit->hops) >= 1))
 		return fr_punt(skb, reason_no_match);
-	if (v6 && be16(&udp->checksum) == 0)
+
+	/* do: [{set: {"unit.hops": "low(unit.hops - 1, 8)", "unit.id": "low(unit.id + 1, 32)"... */
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      (pkt->partial >> 16) >= 50))
+		return fr_punt(skb, reason_partial_checksum);
+	return prog_hop_ip_send(skb, pkt, 0);
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int prog_hop_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_unit *unit = pkt->data + 62;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+
+	if (why)
+		return fr_punt(skb, why);
+
+	/* headers: unit: { */
+	if ((void *)(unit + 1) > pkt->data_end || 70ULL > udp_end)
+		return fr_punt(skb, reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "unit"] */
+	if (skb->gso_size != 0)
+		return fr_punt(skb, reason_gso_packet);
+
+	/* match: {"udp.dst_port": 7000, "unit.hops": >0} */
+	if (!(be16(&udp->dst_port) == 0x1b58 && be8(&unit->hops) >= 1))
+		return fr_punt(skb, reason_no_match);
+	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, reason_udp_checksum);
 
 	/* do: [{set: {"unit.hops": "low(unit.hops - 1, 8)", "unit.id": "low(unit.id + 1, 32)"... */
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (pkt->partial >> 16) >= (v6 ? 70 : 50)))
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      (pkt->partial >> 16) >= 70))
 		return fr_punt(skb, reason_partial_checksum);
-	return prog_hop_ip_send(skb, pkt, v6);
+	return prog_hop_ip_send(skb, pkt, 1);
 }
 
 SEC("tc") int prog_hop(struct __sk_buff *skb)
@@ -310,8 +336,8 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "unit"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return prog_hop_ip(skb, &pkt, 0);
+		return prog_hop_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return prog_hop_ip(skb, &pkt, 1);
+		return prog_hop_ipv6(skb, &pkt);
 	return fr_punt(skb, reason_not_ip);
 }

@@ -629,10 +629,16 @@ static __always_inline int downstream_ip(struct __sk_buff *skb, struct packet *p
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (partial >> 16) >= (v6 ? 75 : 55)) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+	if (v6) {
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 75) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, reason_partial_checksum);
+	} else if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 55) ||
+		   !(skb->len <= pkt->ip_end ||
+		     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
 		return fr_punt(skb, reason_partial_checksum);
+	}
 	return downstream_fan(skb, pkt, v6);
 }
 

@@ -1842,9 +1842,14 @@ static __always_inline int streams_ip(struct __sk_buff *skb, struct packet *pkt,
 			return fr_punt(skb, pkt->prog + reason_address_family);
 	}
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 70 : 50) ||
-	      (pkt->partial >> 16) >= tcp_options_end))
+	if (v6) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 70) ||
+		      (pkt->partial >> 16) >= tcp_options_end))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 50) ||
+		     (pkt->partial >> 16) >= tcp_options_end)) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
 		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))

@@ -244,10 +244,15 @@ static __always_inline int sort_ip(struct __sk_buff *skb, struct packet *pkt, co
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_punt(skb, why);
-
-	/* {name: "list", bytes: "words * 4", max: 64, elements: [ */
-	if ((void *)(media + 1) > pkt->data_end || (v6 ? 68ULL : 48ULL) > udp_end)
-		return fr_punt(skb, reason_truncated);
+	if (v6) {
+		/* {name: "list", bytes: "words * 4", max: 64, elements: [ */
+		if ((void *)(media + 1) > pkt->data_end || 68ULL > udp_end)
+			return fr_punt(skb, reason_truncated);
+	} else {
+		/* {name: "list", bytes: "words * 4", max: 64, elements: [ */
+		if ((void *)(media + 1) > pkt->data_end || 48ULL > udp_end)
+			return fr_punt(skb, reason_truncated);
+	}
 	__u64 media_list_size = be16(&media->words) * 4;
 	if (media_list_size > 64)
 		return fr_punt(skb, reason_media_list);

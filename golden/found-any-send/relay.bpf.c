@@ -269,10 +269,16 @@ static __always_inline int shared_ipv6(struct __sk_buff *skb, struct packet *pkt
 		pkt->payload_len = pkt->ip_any_end - (v6 ? 94 : 74);
 	__u64 partial = fr_partial(skb);
 	if (is_out_of) {
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= (v6 ? 94 : 74) &&
-		       (partial & 0xffff) < (v6 ? 94ULL : 74ULL) + pkt->payload_len - 1)))
+		if (v6) {
+			if (!(partial == 0 ||
+			      ((partial >> 16) >= 94 &&
+			       (partial & 0xffff) < 94ULL + pkt->payload_len - 1)))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		} else if (!(partial == 0 ||
+			     ((partial >> 16) >= 74 &&
+			      (partial & 0xffff) < 74ULL + pkt->payload_len - 1))) {
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		}
 		const __u32 headers_len = v6 ? 54 : 34;
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |

@@ -94,32 +94,6 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-
-	*end = ip_end;
-	return 0;
-}
-
 static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					const __u32 at, __u64 *end)
 {
@@ -375,27 +349,37 @@ static __always_inline int unwrap_ip_ip(struct __sk_buff *skb, struct packet *pk
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 why;
 
-	if (v6) {
-		if (v6_2)
-			why = check_ipv6(skb, pkt->data, pkt->data_end, pkt->ip_end, 55,
-					 &pkt->payload_len, 1);
-		else
-			why = check_ipv6(skb, pkt->data, pkt->data_end, pkt->ip_end, 35,
-					 &pkt->payload_len, 0);
-	} else {
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, pkt->ip_end, v6_2 ? 55 :
+				 35, &pkt->payload_len, v6_2);
+	else
 		why = check_ipv4_2(skb, pkt->data, pkt->data_end, pkt->ip_end, v6_2 ? 55 :
 				   35, &pkt->payload_len, v6_2);
-	}
 	if (why)
 		return fr_punt(skb, why);
 
 	/* do: [{pop: "shim"}, {pop: "ip"}, {send: {from: "ip.dst", to: "ip.src"}}] */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= (v6 ? (v6_2 ? 95 : 75) : v6_2 ? 75 : 55) &&
-	       (partial & 0xffff) < (v6 ? (v6_2 ? 95ULL : 75ULL) : v6_2 ? 75ULL : 55ULL) +
-	       pkt->payload_len - 1)))
+	if (v6) {
+		if (v6_2) {
+			if (!(partial == 0 ||
+			      ((partial >> 16) >= 95 &&
+			       (partial & 0xffff) < 95ULL + pkt->payload_len - 1)))
+				return fr_punt(skb, reason_partial_checksum);
+		} else if (!(partial == 0 ||
+			     ((partial >> 16) >= 75 &&
+			      (partial & 0xffff) < 75ULL + pkt->payload_len - 1))) {
+			return fr_punt(skb, reason_partial_checksum);
+		}
+	} else if (v6_2) {
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= 75 && (partial & 0xffff) < 75ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, reason_partial_checksum);
+	} else if (!(partial == 0 ||
+		     ((partial >> 16) >= 55 &&
+		      (partial & 0xffff) < 55ULL + pkt->payload_len - 1))) {
 		return fr_punt(skb, reason_partial_checksum);
+	}
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = v6_2 ? AF_INET6 : AF_INET;
 	if (v6_2) {
@@ -425,35 +409,81 @@ static __always_inline int unwrap_ip_ip(struct __sk_buff *skb, struct packet *pk
 	return unwrap_ipv4_ip_send(skb, pkt, hop, fib, 0);
 }
 
-static __always_inline int unwrap_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+static __always_inline int unwrap_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_shim *shim = pkt->data + (v6 ? 54 : 34);
-	__u32 why;
+	struct hdr_shim *shim = pkt->data + 34;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if (v6)
-		why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
-	else
-		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 	if (why)
 		return fr_punt(skb, why);
 
 	/* headers: shim: fields: [{name: "kind", bits: 8, is: 1}] */
-	if ((void *)(shim + 1) > pkt->data_end || (v6 ? 55ULL : 35ULL) > pkt->ip_end)
+	if ((void *)(shim + 1) > pkt->data_end || 35ULL > pkt->ip_end)
 		return fr_punt(skb, reason_truncated);
 	if (be8(&shim->kind) != 1)
 		return fr_punt(skb, reason_shim_kind);
 
 	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
-	if (pkt->data + (v6 ? 63 : 43) > pkt->data_end)
+	if (pkt->data + 43 > pkt->data_end)
 		return fr_punt(skb, reason_truncated);
-	if ((be8(pkt->data + (v6 ? 55 : 35)) >> 4) == 4 &&
-	    (be8(pkt->data + (v6 ? 55 : 35)) & 15) == 5 &&
-	    (be8(pkt->data + (v6 ? 61 : 41)) >> 7) == 0 &&
-	    ((be8(pkt->data + (v6 ? 61 : 41)) >> 5) & 1) == 0 &&
-	    (be16(pkt->data + (v6 ? 61 : 41)) & 0x1fff) == 0)
-		return unwrap_ip_ip(skb, pkt, 0, v6);
-	if ((be8(pkt->data + (v6 ? 55 : 35)) >> 4) == 6)
-		return unwrap_ip_ip(skb, pkt, 1, v6);
+	if ((be8(pkt->data + 35) >> 4) == 4 && (be8(pkt->data + 35) & 15) == 5 &&
+	    (be8(pkt->data + 41) >> 7) == 0 && ((be8(pkt->data + 41) >> 5) & 1) == 0 &&
+	    (be16(pkt->data + 41) & 0x1fff) == 0)
+		return unwrap_ip_ip(skb, pkt, 0, 0);
+	if ((be8(pkt->data + 35) >> 4) == 6)
+		return unwrap_ip_ip(skb, pkt, 1, 0);
+	return fr_punt(skb, reason_not_inner);
+}
+
+static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int unwrap_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_shim *shim = pkt->data + 54;
+	__u32 why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
+
+	if (why)
+		return fr_punt(skb, why);
+
+	/* headers: shim: fields: [{name: "kind", bits: 8, is: 1}] */
+	if ((void *)(shim + 1) > pkt->data_end || 55ULL > pkt->ip_end)
+		return fr_punt(skb, reason_truncated);
+	if (be8(&shim->kind) != 1)
+		return fr_punt(skb, reason_shim_kind);
+
+	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
+	if (pkt->data + 63 > pkt->data_end)
+		return fr_punt(skb, reason_truncated);
+	if ((be8(pkt->data + 55) >> 4) == 4 && (be8(pkt->data + 55) & 15) == 5 &&
+	    (be8(pkt->data + 61) >> 7) == 0 && ((be8(pkt->data + 61) >> 5) & 1) == 0 &&
+	    (be16(pkt->data + 61) & 0x1fff) == 0)
+		return unwrap_ip_ip(skb, pkt, 0, 1);
+	if ((be8(pkt->data + 55) >> 4) == 6)
+		return unwrap_ip_ip(skb, pkt, 1, 1);
 	return fr_punt(skb, reason_not_inner);
 }
 
@@ -479,8 +509,8 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "shim", {inner: ["ipv4", "ipv6"]}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return unwrap_ip(skb, &pkt, 0);
+		return unwrap_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return unwrap_ip(skb, &pkt, 1);
+		return unwrap_ipv6(skb, &pkt);
 	return fr_punt(skb, reason_not_ip);
 }

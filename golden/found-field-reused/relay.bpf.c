@@ -304,6 +304,32 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
  *	eth ipv6 udp ipv6
  */
 
+static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return reason_ipv4_version;
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return reason_ip_options;
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return reason_ipv4_reserved;
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return reason_fragment;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return reason_ipv4_total_length;
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
 static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
 					  __u64 udp_end, const __u32 at, __u64 *end,
 					  const int second)
@@ -346,32 +372,6 @@ static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv4 *ipv4 = data + at;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return reason_ipv4_version;
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return reason_ip_options;
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return reason_ipv4_reserved;
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return reason_fragment;
-	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
-		return reason_ipv4_total_length;
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
 static __always_inline int larger_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
@@ -392,14 +392,14 @@ static __always_inline int larger_ipv4_send(struct __sk_buff *skb, struct packet
 	if (!fr_facts)
 		return fr_punt(skb, pkt->prog + reason_no_memory);
 	__u64 udp_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
-		bpf_htons(pkt->payload_len_2 + 51) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len + 51) + bpf_htons(IPPROTO_UDP);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
-					 bpf_htons(pkt->payload_len_2 + 71) + ipv4_ttl_protocol);
+					 bpf_htons(pkt->payload_len + 71) + ipv4_ttl_protocol);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 40, 0,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 40, 0,
 			    &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
@@ -420,13 +420,13 @@ static __always_inline int larger_ipv4_send(struct __sk_buff *skb, struct packet
 	st16(new_eth->dst + 4, eth_dst_2);
 	st64(new_eth->src, eth_src_eth_src_eth_type);
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 71));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 71));
 	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x1b58));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 51));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 51));
 	st8(new_shim->id, 0);
 	st16(new_shim->id + 1, bpf_htons(7));
 	st16(&new_udp->checksum, 0);
@@ -442,37 +442,48 @@ static __always_inline int larger_ipv4_send(struct __sk_buff *skb, struct packet
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int larger_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+static __always_inline int larger_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 ip_end, udp_end;
-	__u32 why;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end) ?:
+		check_ipv6_2(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->payload_len, 0);
 
-	if (v6)
-		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end) ?:
-			check_ipv6_2(skb, pkt->data, pkt->data_end, udp_end, 62,
-				     &pkt->payload_len_2, 1);
-	else
-		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end) ?:
-			check_ipv6_2(skb, pkt->data, pkt->data_end, udp_end, 42,
-				     &pkt->payload_len_2, 0);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
 
 	/* "pass", */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= (v6 ? 102 : 82) &&
-	       (partial & 0xffff) < (v6 ? 102ULL : 82ULL) + pkt->payload_len_2 - 1)))
+	      ((partial >> 16) >= 82 && (partial & 0xffff) < 82ULL + pkt->payload_len - 1)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+
+	/* {push: {udp: {src_port: "udp.dst_port", dst_port: 7000, checksum: "computed"}, befo... */
+	if (pkt->payload_len + 51 > 0x4000)
+		return fr_punt(skb, pkt->prog + reason_too_big);
+	return larger_ipv4_send(skb, pkt);
+}
+
+static __always_inline int larger_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end) ?:
+		check_ipv6_2(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->payload_len_2, 1);
+
+	if (why)
+		return fr_punt(skb, pkt->prog + why);
+
+	/* "pass", */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 102 && (partial & 0xffff) < 102ULL + pkt->payload_len_2 - 1)))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 
 	/* {push: {udp: {src_port: "udp.dst_port", dst_port: 7000, checksum: "computed"}, befo... */
 	if (pkt->payload_len_2 + 51 > 0x4000)
 		return fr_punt(skb, pkt->prog + reason_too_big);
-	if (v6)
-		return shared_send(skb, pkt);
-	return larger_ipv4_send(skb, pkt);
+	return shared_send(skb, pkt);
 }
 
 SEC("tc") int prog_larger(struct __sk_buff *skb)
@@ -500,8 +511,8 @@ SEC("tc") int prog_larger(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", {inner: "ipv6"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return larger_ip(skb, &pkt, 0);
+		return larger_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return larger_ip(skb, &pkt, 1);
+		return larger_ipv6(skb, &pkt);
 	return fr_punt(skb, PROG_LARGER + reason_not_ip);
 }

@@ -160,17 +160,21 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 }
 
 static __always_inline __u32 check_seal(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 udp_end, const __u32 at, __u64 *end)
+					__u64 udp_end, const __u32 at, __u64 *end, const int second)
 {
 	struct hdr_seal *seal = data + at;
 
-	if ((void *)(seal + 1) > data_end || at + sizeof(*seal) > udp_end || udp_end < 49)
+	if (second) {
+		if ((void *)(seal + 1) > data_end || at + sizeof(*seal) > udp_end || udp_end < 69)
+			return reason_truncated;
+	} else if ((void *)(seal + 1) > data_end || at + sizeof(*seal) > udp_end || udp_end < 49) {
 		return reason_truncated;
+	}
 	if (skb->gso_size != 0)
 		return reason_gso_packet;
 	__u64 payload_len = udp_end - (at + sizeof(*seal));
-	if (payload_len + 36 > 0xffff || payload_len + 16 > 0xffff || payload_len - 3 > 0xffff ||
-	    payload_len - 3 + 4 > 0xffff)
+	if (payload_len + (second ? 16 : 36) > 0xffff || payload_len + 16 > 0xffff ||
+	    payload_len - 3 > 0xffff || payload_len - 3 + 4 > 0xffff)
 		return reason_length;
 
 	*end = payload_len;
@@ -260,7 +264,7 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, struct packet *pkt)
 		return fr_punt(skb, why);
 
 	/* seal: { */
-	why = check_seal(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->payload_len);
+	why = check_seal(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->payload_len, 0);
 	if (why)
 		return fr_punt(skb, why);
 
@@ -298,24 +302,6 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 		return reason_not_udp;
 
 	*end = ip_end;
-	return 0;
-}
-
-static __always_inline __u32 check_seal_2(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 udp_end, const __u32 at, __u64 *end)
-{
-	struct hdr_seal *seal = data + at;
-
-	if ((void *)(seal + 1) > data_end || at + sizeof(*seal) > udp_end || udp_end < 69)
-		return reason_truncated;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-	__u64 payload_len = udp_end - (at + sizeof(*seal));
-	if (payload_len + 16 > 0xffff || payload_len + 16 > 0xffff || payload_len - 3 > 0xffff ||
-	    payload_len - 3 + 4 > 0xffff)
-		return reason_length;
-
-	*end = payload_len;
 	return 0;
 }
 
@@ -400,7 +386,7 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, struct packet *pkt)
 		return fr_punt(skb, why);
 
 	/* seal: { */
-	why = check_seal_2(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->payload_len);
+	why = check_seal(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->payload_len, 1);
 	if (why)
 		return fr_punt(skb, why);
 

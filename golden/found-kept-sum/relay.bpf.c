@@ -367,12 +367,18 @@ static __always_inline int forward_vlan_in_the_metadata_ip(struct __sk_buff *skb
 	if (second) {
 		pkt->payload_len = pkt->ip_end - (v6 ? 70 : 50);
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 58 : 38, v6 ? 64 : 44) ||
-		      ((partial >> 16) >= (v6 ? 70 : 50) &&
-		       (partial & 0xffff) < (v6 ? 70ULL : 50ULL) + pkt->payload_len - 1)))
+		if (v6) {
+			if (!(partial == 0 || partial == FR_PARTIAL(58, 64) ||
+			      ((partial >> 16) >= 70 &&
+			       (partial & 0xffff) < 70ULL + pkt->payload_len - 1)))
+				return fr_punt(skb, reason_partial_checksum);
+			if (be16(&udp->checksum) == 0)
+				return fr_punt(skb, reason_udp_checksum);
+		} else if (!(partial == 0 || partial == FR_PARTIAL(38, 44) ||
+			     ((partial >> 16) >= 50 &&
+			      (partial & 0xffff) < 50ULL + pkt->payload_len - 1))) {
 			return fr_punt(skb, reason_partial_checksum);
-		if (v6 && be16(&udp->checksum) == 0)
-			return fr_punt(skb, reason_udp_checksum);
+		}
 		if (unlikely(!fr_fits(&pkt->r->hop.hop, (v6 ? 52ULL : 32ULL) + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r->hop.hop, reason_too_big);
 		return forward_vlan_in_the_metadata_ip_send(skb, pkt, 1, v6);

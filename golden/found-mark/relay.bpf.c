@@ -154,35 +154,6 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 udp_end, const __u32 at, __u64 *end)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return reason_ipv6_payload_length;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return reason_udp_checksum;
-	__u64 payload_len = inner_end - (at + sizeof(*ipv6));
-
-	*end = payload_len;
-	return 0;
-}
-
 static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
 					  __u64 udp_end, const __u32 at, __u64 *end)
 {
@@ -280,26 +251,64 @@ static __always_inline int out_ip_send(struct __sk_buff *skb, struct packet *pkt
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int out_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+static __always_inline int out_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
-	__u32 why;
-
-	if (v6)
-		why = check_ipv6(skb, pkt->data, pkt->data_end, pkt->udp_end, 46,
+	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 46,
 				 &pkt->payload_len);
-	else
-		why = check_ipv4_2(skb, pkt->data, pkt->data_end, pkt->udp_end, 46,
-				   &pkt->payload_len);
+
 	if (why)
 		return fr_punt(skb, why);
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {mark: {dscp: 34, ecn: "inner.ecn ... */
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
-	      ((partial >> 16) >= (v6 ? 86 : 66) &&
-	       (partial & 0xffff) < (v6 ? 86ULL : 66ULL) + pkt->payload_len - 1)))
+	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + pkt->payload_len - 1)))
 		return fr_punt(skb, reason_partial_checksum);
-	return out_ip_send(skb, pkt, v6);
+	return out_ip_send(skb, pkt, 0);
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (inner_end > udp_end)
+		return reason_ipv6_payload_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return reason_udp_checksum;
+	__u64 payload_len = inner_end - (at + sizeof(*ipv6));
+
+	*end = payload_len;
+	return 0;
+}
+
+static __always_inline int out_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, pkt->udp_end, 46, &pkt->payload_len);
+
+	if (why)
+		return fr_punt(skb, why);
+
+	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {mark: {dscp: 34, ecn: "inner.ecn ... */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 86 && (partial & 0xffff) < 86ULL + pkt->payload_len - 1)))
+		return fr_punt(skb, reason_partial_checksum);
+	return out_ip_send(skb, pkt, 1);
 }
 
 SEC("tc") int prog_out(struct __sk_buff *skb)
@@ -337,8 +346,8 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 	if ((be8(pkt.data + 46) >> 4) == 4 && (be8(pkt.data + 46) & 15) == 5 &&
 	    (be8(pkt.data + 52) >> 7) == 0 && ((be8(pkt.data + 52) >> 5) & 1) == 0 &&
 	    (be16(pkt.data + 52) & 0x1fff) == 0)
-		return out_ip(skb, &pkt, 0);
+		return out_ipv4(skb, &pkt);
 	if ((be8(pkt.data + 46) >> 4) == 6)
-		return out_ip(skb, &pkt, 1);
+		return out_ipv6(skb, &pkt);
 	return fr_punt(skb, reason_not_inner);
 }

@@ -374,15 +374,19 @@ static __always_inline int in_ip(struct __sk_buff *skb, struct packet *pkt, cons
 	if (pkt->payload_len + (v6 ? 11 : 31) > 0xffff || pkt->payload_len + 11 > 0xffff)
 		return fr_punt(skb, pkt->prog + reason_length);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      ((pkt->partial >> 16) >= (v6 ? 62 : 42) &&
-	       (pkt->partial & 0xffff) < (v6 ? 62ULL : 42ULL) + pkt->payload_len - 1)))
-		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (v6) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 62 &&
+		       (pkt->partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		return in_ipv6_send(skb, pkt);
 	}
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 42 &&
+	       (pkt->partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	return in_ipv4_send(skb, pkt);
 }
 
@@ -538,10 +542,15 @@ static __always_inline int out_ip(struct __sk_buff *skb, struct packet *pkt, con
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
-
-	/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
-	if ((void *)(named + 1) > pkt->data_end || (v6 ? 63ULL : 43ULL) > udp_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (v6) {
+		/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
+		if ((void *)(named + 1) > pkt->data_end || 63ULL > udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else {
+		/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
+		if ((void *)(named + 1) > pkt->data_end || 43ULL > udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	}
 	pkt->named_id_size = be8(&named->size);
 	if (pkt->named_id_size > 8)
 		return fr_punt(skb, pkt->prog + reason_named_id);
@@ -569,18 +578,24 @@ static __always_inline int out_ip(struct __sk_buff *skb, struct packet *pkt, con
 
 	/* do: [{pop: "tag"}, "pass"] */
 	pkt->payload_len = udp_end - (pkt->named_id_end + 3);
-	if (pkt->payload_len + (pkt->named_id_end - (v6 ? 54 : 14)) > 0xffff ||
-	    pkt->payload_len + (pkt->named_id_end - (v6 ? 54 : 34)) > 0xffff)
-		return fr_punt(skb, pkt->prog + reason_length);
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40)))
-		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (v6) {
+		if (pkt->payload_len + (pkt->named_id_end - 54) > 0xffff ||
+		    pkt->payload_len + (pkt->named_id_end - 54) > 0xffff)
+			return fr_punt(skb, pkt->prog + reason_length);
+	} else if (pkt->payload_len + (pkt->named_id_end - 14) > 0xffff ||
+		   pkt->payload_len + (pkt->named_id_end - 34) > 0xffff) {
+		return fr_punt(skb, pkt->prog + reason_length);
+	}
+	pkt->partial = fr_partial(skb);
+	if (v6) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, pkt->prog + reason_udp_checksum);
-		return out_ip_send(skb, pkt, 1);
+	} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40))) {
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	}
-	return out_ip_send(skb, pkt, 0);
+	return out_ip_send(skb, pkt, v6);
 }
 
 SEC("tc") int prog_out(struct __sk_buff *skb)

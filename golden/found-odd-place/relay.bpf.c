@@ -317,9 +317,14 @@ static __always_inline int change_ip(struct __sk_buff *skb, struct packet *pkt, 
 
 	/* do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + ... */
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (pkt->partial >> 16) >= pkt->named_id_end + 3))
+	if (v6) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= pkt->named_id_end + 3))
+			return fr_punt(skb, reason_partial_checksum);
+	} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		     (pkt->partial >> 16) >= pkt->named_id_end + 3)) {
 		return fr_punt(skb, reason_partial_checksum);
+	}
 	return change_ip_send(skb, pkt, v6);
 }
 

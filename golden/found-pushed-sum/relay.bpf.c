@@ -350,15 +350,19 @@ static __always_inline int wrap_ip(struct __sk_buff *skb, struct packet *pkt, co
 	if (pkt->payload_len + (v6 ? 12 : 32) > 0xffff || pkt->payload_len + 12 > 0xffff)
 		return fr_punt(skb, reason_length);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      ((pkt->partial >> 16) >= (v6 ? 62 : 42) &&
-	       (pkt->partial & 0xffff) < (v6 ? 62ULL : 42ULL) + pkt->payload_len - 1)))
-		return fr_punt(skb, reason_partial_checksum);
 	if (v6) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 62 &&
+		       (pkt->partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, reason_udp_checksum);
 		return wrap_ipv6_send(skb, pkt);
 	}
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 42 &&
+	       (pkt->partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
+		return fr_punt(skb, reason_partial_checksum);
 	return wrap_ipv4_send(skb, pkt);
 }
 

@@ -168,21 +168,30 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 }
 
 static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
+				       __u64 ip_end, const __u32 at, __u64 *end, __u64 inner_ip_end,
+				       const int second)
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+	if (second) {
+		if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > inner_ip_end)
+			return reason_truncated;
+	} else if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end) {
 		return reason_truncated;
+	}
 	if (be16(&udp->length) < 8)
 		return reason_udp_length;
 	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
+	if (!(udp_end == (second ? inner_ip_end : ip_end) || skb->gso_size == 0))
 		return reason_gso_packet;
-	if (udp_end != ip_end)
+	if (udp_end != (second ? inner_ip_end : ip_end))
 		return reason_udp_length;
-	if (be16(&udp->dst_port) != 0x12b5)
+	if (second) {
+		if (skb->gso_size != 0)
+			return reason_gso_packet;
+	} else if (be16(&udp->dst_port) != 0x12b5) {
 		return reason_not_vxlan;
+	}
 
 	*end = udp_end;
 	return 0;
@@ -231,27 +240,6 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 		return second ? reason_not_inner_udp : reason_not_udp;
 
 	*end = ip_end;
-	return 0;
-}
-
-static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 inner_ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > inner_ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 inner_udp_end = at + be16(&udp->length);
-	if (!(inner_udp_end == inner_ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (inner_udp_end != inner_ip_end)
-		return reason_udp_length;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-
-	*end = inner_udp_end;
 	return 0;
 }
 
@@ -349,29 +337,38 @@ static __always_inline int inside_ip(struct __sk_buff *skb, struct packet *pkt, 
 
 	if (v6)
 		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end, 0, 0);
 	else
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &ip_end, 0, 0) ?:
-			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end, 0, 0);
 	if (why)
 		return fr_punt(skb, why);
-
-	/* headers: vxlan: { */
-	if ((void *)(vxlan + 1) > pkt->data_end || (v6 ? 70ULL : 50ULL) > udp_end)
-		return fr_punt(skb, reason_truncated);
+	if (v6) {
+		/* headers: vxlan: { */
+		if ((void *)(vxlan + 1) > pkt->data_end || 70ULL > udp_end)
+			return fr_punt(skb, reason_truncated);
+	} else {
+		/* headers: vxlan: { */
+		if ((void *)(vxlan + 1) > pkt->data_end || 50ULL > udp_end)
+			return fr_punt(skb, reason_truncated);
+	}
 
 	/* fields: [{name: "flags", bits: 8, is: 8}, {name: "reserved", bits: 24}, {name: "vni... */
 	if (be8(&vxlan->flags) != 8)
 		return fr_punt(skb, reason_vxlan_flags);
-	if ((void *)(eth + 1) > pkt->data_end || (v6 ? 84ULL : 64ULL) > udp_end)
+	if (v6) {
+		if ((void *)(eth + 1) > pkt->data_end || 84ULL > udp_end)
+			return fr_punt(skb, reason_truncated);
+	} else if ((void *)(eth + 1) > pkt->data_end || 64ULL > udp_end) {
 		return fr_punt(skb, reason_truncated);
+	}
 
 	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
 	if (be16(&eth->type) != ETH_P_IP)
 		return fr_punt(skb, reason_not_inner_ip);
 	why = check_ipv4(skb, pkt->data, pkt->data_end, v6 ? 84 : 64, &inner_ip_end, udp_end, 1) ?:
-		check_udp_2(skb, pkt->data, pkt->data_end, inner_ip_end, v6 ? 104 :
-			    84, &inner_udp_end);
+		check_udp(skb, pkt->data, pkt->data_end, 0, v6 ? 104 :
+			  84, &inner_udp_end, inner_ip_end, 1);
 	if (why)
 		return fr_punt(skb, why);
 
@@ -387,10 +384,14 @@ static __always_inline int inside_ip(struct __sk_buff *skb, struct packet *pkt, 
 
 	/* do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      pkt->partial == FR_PARTIAL(v6 ? 104 : 84, v6 ? 110 : 90) ||
-	      (pkt->partial >> 16) >= (v6 ? 112 : 92)))
+	if (v6) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      pkt->partial == FR_PARTIAL(104, 110) || (pkt->partial >> 16) >= 112))
+			return fr_punt(skb, reason_partial_checksum);
+	} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		     pkt->partial == FR_PARTIAL(84, 90) || (pkt->partial >> 16) >= 92)) {
 		return fr_punt(skb, reason_partial_checksum);
+	}
 	return inside_ip_send(skb, pkt, v6);
 }
 

@@ -123,8 +123,6 @@ struct packet {
 	__u64 udp_end;
 	__u64 partial;
 	__u64 payload_len;
-	__u64 partial_2;
-	__u64 partial_3;
 	struct val_peers *p;
 };
 
@@ -149,53 +147,6 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
-	return 0;
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
 	return 0;
 }
 
@@ -235,211 +186,23 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int forward_ipv6_rule_send(struct __sk_buff *skb, struct packet *pkt,
-						  const int second)
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
 {
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	struct hdr_udp *udp = data + at;
 
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.partial = udp_csum.partial ||
-		fr_is_segmented(skb, pkt->partial_3, udp_checksum_at);
-	int direct;
-	if (second) {
-		__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->other.addr)) +
-			fr_add128(ld128(pkt->p->peer.addr)) + old_udp_length +
-			bpf_htons(IPPROTO_UDP);
-		fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-				  (__u64)bpf_htons(pkt->p->other.port) +
-				  bpf_htons(pkt->p->peer.port));
-		direct = pkt->p->hop_peer_2.state == FR_HOP_DIRECT;
-	} else {
-		__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-			fr_add128(ld128(pkt->p->peer.addr)) + old_udp_length +
-			bpf_htons(IPPROTO_UDP);
-		fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-				  (__u64)bpf_htons(pkt->p->local.port) +
-				  bpf_htons(pkt->p->peer.port));
-		direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-	}
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
 
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_punt(skb, reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
-	}
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct) {
-		if (second)
-			fr_link(pkt->data, &pkt->p->hop_peer_2);
-		else
-			fr_link(pkt->data, &pkt->p->hop_peer);
-	}
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	if (second)
-		st128(new_ipv6->src, ld128(pkt->p->other.addr));
-	else
-		st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, second ? bpf_htons(pkt->p->other.port) :
-	     bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 48);
-
-	fr_count(reason_sent, len);
-	if (second)
-		return fr_send(&pkt->p->hop_peer_2, direct);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int forward_ipv6_rule_send_ipv4(struct __sk_buff *skb, struct packet *pkt,
-						       const int second)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 42, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length);
-	__be16 ipv4_checksum;
-	int direct;
-	if (second) {
-		__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->other.addr) + fr_v4(pkt->p->peer.addr) +
-			bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
-		fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-				  (__u64)bpf_htons(pkt->p->other.port) +
-				  bpf_htons(pkt->p->peer.port) + bpf_htons(pkt->payload_len + 8));
-		/* ipv4.checksum */
-		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					    bpf_htons(pkt->payload_len + 28) +
-					    fr_v4(pkt->p->other.addr) + fr_v4(pkt->p->peer.addr) +
-					    0x1180);
-		direct = pkt->p->hop_peer_2.state == FR_HOP_DIRECT;
-	} else {
-		__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-			bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
-		fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-				  (__u64)bpf_htons(pkt->p->local.port) +
-				  bpf_htons(pkt->p->peer.port) + bpf_htons(pkt->payload_len + 8));
-		/* ipv4.checksum */
-		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					    bpf_htons(pkt->payload_len + 28) +
-					    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-					    0x1180);
-		direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-	}
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	if (direct) {
-		if (second)
-			fr_link(pkt->data, &pkt->p->hop_peer_2);
-		else
-			fr_link(pkt->data, &pkt->p->hop_peer);
-	}
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	if (second)
-		st32(new_ipv4->src, fr_v4(pkt->p->other.addr));
-	else
-		st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, second ? bpf_htons(pkt->p->other.port) :
-	     bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	if (second)
-		return fr_send(&pkt->p->hop_peer_2, direct);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int forward_ipv6_rule(struct __sk_buff *skb, struct packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* {when: "p.hop_peer == 1 || p.slot != p.gen", do: [{send: {from: "p.local", to: "p.p... */
-	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_punt(skb, reason_address_family);
-	if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
-		pkt->partial_3 = fr_partial(skb);
-		if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
-		      (pkt->partial_3 >> 16) >= 62))
-			return fr_punt(skb, reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_punt(skb, reason_udp_checksum);
-		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_punt(skb, reason_gso_packet);
-		if (!(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_punt(skb, reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, skb->gso_size ? skb->gso_size + 48 :
-				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
-		return forward_ipv6_rule_send(skb, pkt, 0);
-	}
-	if (skb->gso_size != 0)
-		return fr_punt(skb, reason_gso_packet);
-	pkt->payload_len = pkt->udp_end - 62;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 62 &&
-	       (pkt->partial_2 & 0xffff) < 62ULL + pkt->payload_len - 1)))
-		return fr_punt(skb, reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_punt(skb, reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
-	return forward_ipv6_rule_send_ipv4(skb, pkt, 0);
+	*end = udp_end;
+	return 0;
 }
 
 static __always_inline int forward_ipv4_rule_send(struct __sk_buff *skb, struct packet *pkt,
@@ -549,7 +312,7 @@ static __always_inline int forward_ipv4_rule_send_ipv6(struct __sk_buff *skb, st
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
 	int direct;
@@ -636,10 +399,10 @@ static __always_inline int forward_ipv4_rule(struct __sk_buff *skb, struct packe
 	if (skb->gso_size != 0)
 		return fr_punt(skb, reason_gso_packet);
 	pkt->payload_len = pkt->udp_end - 42;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 42 &&
-	       (pkt->partial_2 & 0xffff) < 42ULL + pkt->payload_len - 1)))
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 42 &&
+	       (pkt->partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
 		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, reason_udp_checksum);
@@ -648,17 +411,12 @@ static __always_inline int forward_ipv4_rule(struct __sk_buff *skb, struct packe
 	return forward_ipv4_rule_send_ipv6(skb, pkt, 0);
 }
 
-static __always_inline int forward_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
-	__u32 why;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if (v6)
-		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
-	else
-		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
 		return fr_punt(skb, why);
 
@@ -671,35 +429,13 @@ static __always_inline int forward_ip(struct __sk_buff *skb, struct packet *pkt,
 		return fr_missed(skb, found, reason_no_peers, reason_changing);
 
 	/* {when: "p.hop_peer == 1 || p.slot != p.gen", do: [{send: {from: "p.local", to: "p.p... */
-	if (pkt->p->m_hop_peer == 1 || !(pkt->p->m_slot == pkt->p->m_gen)) {
-		if (v6)
-			return forward_ipv6_rule(skb, pkt);
+	if (pkt->p->m_hop_peer == 1 || !(pkt->p->m_slot == pkt->p->m_gen))
 		return forward_ipv4_rule(skb, pkt);
-	}
 
 	/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
 	if (fr_is_v4(pkt->p->other.addr) != fr_is_v4(pkt->p->peer.addr))
 		return fr_punt(skb, reason_address_family);
-	if (v6) {
-		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
-			pkt->partial_3 = fr_partial(skb);
-			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
-			      (pkt->partial_3 >> 16) >= 62))
-				return fr_punt(skb, reason_partial_checksum);
-			if (be16(&udp->checksum) == 0)
-				return fr_punt(skb, reason_udp_checksum);
-			if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-				return fr_punt(skb, reason_gso_packet);
-			if (!(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_punt(skb, reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->p->hop_peer_2,
-					      skb->gso_size ? skb->gso_size + 48 :
-					      pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->p->hop_peer_2, reason_too_big);
-			return forward_ipv6_rule_send(skb, pkt, 1);
-		}
-	} else if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+	if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      (pkt->partial >> 16) >= 42))
@@ -716,19 +452,307 @@ static __always_inline int forward_ip(struct __sk_buff *skb, struct packet *pkt,
 	}
 	if (skb->gso_size != 0)
 		return fr_punt(skb, reason_gso_packet);
-	pkt->payload_len = pkt->udp_end - (v6 ? 62 : 42);
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      ((pkt->partial_2 >> 16) >= (v6 ? 62 : 42) &&
-	       (pkt->partial_2 & 0xffff) < (v6 ? 62ULL : 42ULL) + pkt->payload_len - 1)))
+	pkt->payload_len = pkt->udp_end - 42;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 42 &&
+	       (pkt->partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
 		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer_2, (v6 ? 28ULL : 48ULL) + pkt->payload_len)))
+	if (unlikely(!fr_fits(&pkt->p->hop_peer_2, 48ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_peer_2, reason_too_big);
-	if (v6)
-		return forward_ipv6_rule_send_ipv4(skb, pkt, 1);
 	return forward_ipv4_rule_send_ipv6(skb, pkt, 1);
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int forward_ipv6_rule_send(struct __sk_buff *skb, struct packet *pkt,
+						  const int second)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, ld32(&udp->src_port));
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
+	int direct;
+	if (second) {
+		__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->other.addr)) +
+			fr_add128(ld128(pkt->p->peer.addr)) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+		fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+				  (__u64)bpf_htons(pkt->p->other.port) +
+				  bpf_htons(pkt->p->peer.port));
+		direct = pkt->p->hop_peer_2.state == FR_HOP_DIRECT;
+	} else {
+		__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+			fr_add128(ld128(pkt->p->peer.addr)) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+		fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+				  (__u64)bpf_htons(pkt->p->local.port) +
+				  bpf_htons(pkt->p->peer.port));
+		direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+	}
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_punt(skb, reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_fault);
+	}
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	if (direct) {
+		if (second)
+			fr_link(pkt->data, &pkt->p->hop_peer_2);
+		else
+			fr_link(pkt->data, &pkt->p->hop_peer);
+	}
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	if (second)
+		st128(new_ipv6->src, ld128(pkt->p->other.addr));
+	else
+		st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, second ? bpf_htons(pkt->p->other.port) :
+	     bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, 48);
+
+	fr_count(reason_sent, len);
+	if (second)
+		return fr_send(&pkt->p->hop_peer_2, direct);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int forward_ipv6_rule_send_ipv4(struct __sk_buff *skb, struct packet *pkt,
+						       const int second)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 len = skb->len;
+	const __u32 headers_len = 62, new_headers_len = 42, udp_checksum_at = 60,
+		udp_new_checksum_at = 40;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__be16 ipv4_checksum;
+	int direct;
+	if (second) {
+		__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->other.addr) + fr_v4(pkt->p->peer.addr) +
+			bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
+		fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+				  (__u64)bpf_htons(pkt->p->other.port) +
+				  bpf_htons(pkt->p->peer.port) + bpf_htons(pkt->payload_len + 8));
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 28) +
+					    fr_v4(pkt->p->other.addr) + fr_v4(pkt->p->peer.addr) +
+					    0x1180);
+		direct = pkt->p->hop_peer_2.state == FR_HOP_DIRECT;
+	} else {
+		__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+			bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
+		fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+				  (__u64)bpf_htons(pkt->p->local.port) +
+				  bpf_htons(pkt->p->peer.port) + bpf_htons(pkt->payload_len + 8));
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 28) +
+					    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+					    0x1180);
+		direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+	}
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	if (direct) {
+		if (second)
+			fr_link(pkt->data, &pkt->p->hop_peer_2);
+		else
+			fr_link(pkt->data, &pkt->p->hop_peer);
+	}
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	if (second)
+		st32(new_ipv4->src, fr_v4(pkt->p->other.addr));
+	else
+		st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, second ? bpf_htons(pkt->p->other.port) :
+	     bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	if (second)
+		return fr_send(&pkt->p->hop_peer_2, direct);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int forward_ipv6_rule(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+
+	/* {when: "p.hop_peer == 1 || p.slot != p.gen", do: [{send: {from: "p.local", to: "p.p... */
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_punt(skb, reason_address_family);
+	if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 62))
+			return fr_punt(skb, reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_punt(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, skb->gso_size ? skb->gso_size + 48 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
+		return forward_ipv6_rule_send(skb, pkt, 0);
+	}
+	if (skb->gso_size != 0)
+		return fr_punt(skb, reason_gso_packet);
+	pkt->payload_len = pkt->udp_end - 62;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= 62 &&
+	       (pkt->partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
+		return fr_punt(skb, reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_punt(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, reason_too_big);
+	return forward_ipv6_rule_send_ipv4(skb, pkt, 0);
+}
+
+static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+
+	if (why)
+		return fr_punt(skb, why);
+
+	/* lookup: p: peers: ["udp.dst_port"] */
+	struct key_peers key __attribute__((aligned(8))) = {};
+
+	key.id = be16(&udp->dst_port);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_no_peers, reason_changing);
+
+	/* {when: "p.hop_peer == 1 || p.slot != p.gen", do: [{send: {from: "p.local", to: "p.p... */
+	if (pkt->p->m_hop_peer == 1 || !(pkt->p->m_slot == pkt->p->m_gen))
+		return forward_ipv6_rule(skb, pkt);
+
+	/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
+	if (fr_is_v4(pkt->p->other.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_punt(skb, reason_address_family);
+	if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 62))
+			return fr_punt(skb, reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_punt(skb, reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer_2, skb->gso_size ? skb->gso_size + 48 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer_2, reason_too_big);
+		return forward_ipv6_rule_send(skb, pkt, 1);
+	}
+	if (skb->gso_size != 0)
+		return fr_punt(skb, reason_gso_packet);
+	pkt->payload_len = pkt->udp_end - 62;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= 62 &&
+	       (pkt->partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
+		return fr_punt(skb, reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_punt(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer_2, 28ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer_2, reason_too_big);
+	return forward_ipv6_rule_send_ipv4(skb, pkt, 1);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
@@ -754,8 +778,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return forward_ip(skb, &pkt, 0);
+		return forward_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return forward_ip(skb, &pkt, 1);
+		return forward_ipv6(skb, &pkt);
 	return fr_punt(skb, reason_not_ip);
 }

@@ -631,6 +631,92 @@ static __always_inline int spread_fan(struct __sk_buff *skb, struct packet *pkt,
 	return TC_ACT_UNSPEC;
 }
 
+static __always_inline int spread_ip_second_start(struct __sk_buff *skb, struct packet *pkt,
+						  const int v6)
+{
+	void *at_second_start;
+	void *at_second_id_end;
+	void *at_second_length_end;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_stream *stream;
+
+	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
+	pkt->second_start = fr_forget(skb, pkt->first_end);
+
+	/* {name: "id", varint: "quic"}, */
+	at_second_start = fr_pin(pkt->data + fr_bound(pkt->second_start, 0x7ff));
+	stream = at_second_start;
+	if ((void *)(stream + 1) > pkt->data_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (pkt->second_start + 1 > pkt->short_payload_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_punt(skb, pkt->prog + reason_stream_type);
+	pkt->second_id_size = fr_varint(at_second_start + 1, pkt->data_end, &pkt->second_id);
+	if (!pkt->second_id_size)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	__u64 second_id_end = fr_forget(skb, pkt->second_start + 1 + pkt->second_id_size);
+	at_second_id_end = fr_pin(pkt->data + fr_bound(second_id_end, 0xfff));
+	if (at_second_id_end > pkt->data_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (second_id_end > pkt->short_payload_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
+	__u64 second_length_present = !((be8(&stream->type) & 2) == 0);
+	__u64 second_length;
+	__u64 second_length_size;
+	if (second_length_present) { /* length */
+		second_length_size = fr_varint(at_second_id_end, pkt->data_end, &second_length);
+		if (!second_length_size)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else {
+		second_length_size = 0;
+		second_length = 0;
+	}
+	pkt->second_length_end = fr_forget(skb, second_id_end + second_length_size);
+	at_second_length_end = fr_pin(pkt->data + fr_bound(pkt->second_length_end, 0xfff));
+	if (at_second_length_end > pkt->data_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (pkt->second_length_end > pkt->short_payload_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (!(!second_length_present ||
+	      pkt->second_length_end + second_length == pkt->short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
+	if (!(!second_length_present ||
+	      pkt->second_length_end + second_length == pkt->short_payload_end))
+		return fr_punt(skb, pkt->prog + reason_stream_length);
+	if (skb->gso_size != 0)
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
+
+	/* match: "udp.dst_port": 4434 */
+	if (be16(&udp->dst_port) != 0x1152)
+		return fr_punt(skb, pkt->prog + reason_no_match);
+
+	/* {when: "second", do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (v6) {
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      (partial >> 16) >= pkt->second_length_end) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		     (partial >> 16) >= pkt->second_length_end) ||
+		   !(skb->len <= pkt->ip_end ||
+		     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
+	if (at_second_length_end > pkt->data_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (v6)
+		return spread_fan(skb, pkt, 1);
+	return spread_fan(skb, pkt, 0);
+}
+
 static __always_inline int two_ip_object_no_last_send(struct __sk_buff *skb, struct packet *pkt,
 						      const int v6)
 {
@@ -775,9 +861,14 @@ static __always_inline int two_ip_object_no_last(struct __sk_buff *skb, struct p
 		if (v6 && be16(&udp->checksum) == 0)
 			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      (pkt->partial >> 16) >= pkt->second_length_end))
+		if (v6) {
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			      (pkt->partial >> 16) >= pkt->second_length_end))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			     (pkt->partial >> 16) >= pkt->second_length_end)) {
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		}
 		if (pkt->data + (v6 ? 65 : 45) > pkt->data_end)
 			return fr_punt(skb, pkt->prog + reason_truncated);
 		if (pkt->at_second_start + 2 > pkt->data_end)
@@ -945,40 +1036,36 @@ static __always_inline int two_ip_object_further(struct __sk_buff *skb, struct p
 
 	/* {when: "last", do: [{set: {"last.number": "last.number ^ 0xFFFF", "object.number": ... */
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	if (v6) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= pkt->last_start + 3))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		return two_ip_object_send(skb, pkt, 1);
+	}
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 	      (pkt->partial >> 16) >= pkt->last_start + 3))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	if (v6)
-		return two_ip_object_send(skb, pkt, 1);
 	return two_ip_object_send(skb, pkt, 0);
 }
 
-static __always_inline int shared_ip_object(struct __sk_buff *skb, struct packet *pkt, const int v6,
-					    const int second)
+static __always_inline int two_ip_object(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
 	void *at_second_id_end;
 	struct hdr_object *object = pkt->at_first_length_end;
-	void *at_second_length_end = 0;
-	struct hdr_udp *udp = 0;
-
-	if (second)
-		udp = pkt->data + (v6 ? 54 : 34);
 	struct hdr_stream *stream;
-	if (!second) {
-		/* object: fields: [{name: "kind", bits: 8}, {name: "number", bits: 16}] */
-		object = pkt->at_first_length_end;
-		if ((void *)(object + 1) > pkt->data_end)
-			return fr_punt(skb, pkt->prog + reason_truncated);
-		if (pkt->first_length_end + 3 > pkt->first_end)
-			return fr_punt(skb, pkt->prog + reason_truncated);
 
-		/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: ... */
-		if (pkt->first_end >= pkt->short_payload_end)
-			return fr_punt(skb, pkt->prog + reason_not_second);
-		if (pkt->first_end > 0x7ff)
-			return fr_punt(skb, pkt->prog + reason_second_far);
-	}
-	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
+	/* object: fields: [{name: "kind", bits: 8}, {name: "number", bits: 16}] */
+	object = pkt->at_first_length_end;
+	if ((void *)(object + 1) > pkt->data_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (pkt->first_length_end + 3 > pkt->first_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
+	if (pkt->first_end >= pkt->short_payload_end)
+		return fr_punt(skb, pkt->prog + reason_not_second);
+	if (pkt->first_end > 0x7ff)
+		return fr_punt(skb, pkt->prog + reason_second_far);
 	pkt->second_start = fr_forget(skb, pkt->first_end);
 
 	/* {name: "id", varint: "quic"}, */
@@ -1015,59 +1102,20 @@ static __always_inline int shared_ip_object(struct __sk_buff *skb, struct packet
 		pkt->second_length = 0;
 	}
 	pkt->second_length_end = fr_forget(skb, second_id_end + second_length_size);
-	if (second) {
-		at_second_length_end = fr_pin(pkt->data + fr_bound(pkt->second_length_end, 0xfff));
-		if (at_second_length_end > pkt->data_end)
-			return fr_punt(skb, pkt->prog + reason_truncated);
-		if (pkt->second_length_end > pkt->short_payload_end)
-			return fr_punt(skb, pkt->prog + reason_truncated);
-		if (!(!pkt->second_length_present ||
-		      pkt->second_length_end + pkt->second_length == pkt->short_payload_end ||
-		      skb->gso_size == 0))
-			return fr_punt(skb, pkt->prog + reason_gso_packet);
-		if (!(!pkt->second_length_present ||
-		      pkt->second_length_end + pkt->second_length == pkt->short_payload_end))
-			return fr_punt(skb, pkt->prog + reason_stream_length);
-		if (skb->gso_size != 0)
-			return fr_punt(skb, pkt->prog + reason_gso_packet);
-
-		/* match: "udp.dst_port": 4434 */
-		if (be16(&udp->dst_port) != 0x1152)
-			return fr_punt(skb, pkt->prog + reason_no_match);
-
-		/* {when: "second", do: [{fan_out: { */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      (partial >> 16) >= pkt->second_length_end) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-		if (at_second_length_end > pkt->data_end)
-			return fr_punt(skb, pkt->prog + reason_truncated);
-	}
-	if (v6) {
-		if (second)
-			return spread_fan(skb, pkt, 1);
-
+	if (v6)
 		return two_ip_object_further(skb, pkt, 1);
-	}
-	if (second)
-		return spread_fan(skb, pkt, 0);
 
 	return two_ip_object_further(skb, pkt, 0);
 }
 
 static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
-	const int is_spread = pkt->prog == PROG_SPREAD;
 	void *at_first_id_end;
-	struct hdr_udp *udp = 0;
-
-	if (is_spread)
-		udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	struct hdr_stream *stream = pkt->data + (v6 ? 63 : 43);
 	__u64 udp_end;
 	__u32 why;
+
 	if (v6)
 		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
@@ -1087,10 +1135,15 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 	}
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
-
-	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > pkt->data_end || (v6 ? 64ULL : 44ULL) > pkt->short_payload_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (v6) {
+		/* {name: "id", varint: "quic"}, */
+		if ((void *)(stream + 1) > pkt->data_end || 64ULL > pkt->short_payload_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else {
+		/* {name: "id", varint: "quic"}, */
+		if ((void *)(stream + 1) > pkt->data_end || 44ULL > pkt->short_payload_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	}
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
@@ -1131,7 +1184,7 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(!first_length_present || pkt->first_end <= pkt->short_payload_end))
 		return fr_punt(skb, pkt->prog + reason_stream_length);
-	if (is_spread) {
+	if (pkt->prog == PROG_SPREAD) {
 		/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after:... */
 		if (!(pkt->first_end < pkt->short_payload_end)) { /* no second */
 			if (skb->gso_size != 0)
@@ -1149,17 +1202,15 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 		}
 		if (pkt->first_end > 0x7ff)
 			return fr_punt(skb, pkt->prog + reason_second_far);
-	}
-	if (v6) {
-		if (is_spread)
-			return shared_ip_object(skb, pkt, 1, 1);
+		if (v6)
+			return spread_ip_second_start(skb, pkt, 1);
 
-		return shared_ip_object(skb, pkt, 1, 0);
+		return spread_ip_second_start(skb, pkt, 0);
 	}
-	if (is_spread)
-		return shared_ip_object(skb, pkt, 0, 1);
+	if (v6)
+		return two_ip_object(skb, pkt, 1);
 
-	return shared_ip_object(skb, pkt, 0, 0);
+	return two_ip_object(skb, pkt, 0);
 }
 
 /*

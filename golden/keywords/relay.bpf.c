@@ -610,10 +610,16 @@ static __always_inline int main_ip(struct __sk_buff *skb, struct packet *pkt, co
 	}
 	pkt->payload_len = udp_end - (v6 ? 66 : 46);
 	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      ((pkt->partial_2 >> 16) >= (v6 ? 66 : 46) &&
-	       (pkt->partial_2 & 0xffff) < (v6 ? 66ULL : 46ULL) + pkt->payload_len - 1)))
+	if (v6) {
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial_2 >> 16) >= 66 &&
+		       (pkt->partial_2 & 0xffff) < 66ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, reason_partial_checksum);
+	} else if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		     ((pkt->partial_2 >> 16) >= 46 &&
+		      (pkt->partial_2 & 0xffff) < 46ULL + pkt->payload_len - 1))) {
 		return fr_punt(skb, reason_partial_checksum);
+	}
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->v_double->hop_close, (v6 ? 32ULL : 52ULL) + pkt->payload_len)))

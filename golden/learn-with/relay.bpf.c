@@ -362,10 +362,15 @@ static __always_inline int asks_ip(struct __sk_buff *skb, struct packet *pkt, co
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
-
-	/* headers: ask: fields: [{name: "door", bits: 16}] */
-	if ((void *)(ask + 1) > pkt->data_end || (v6 ? 64ULL : 44ULL) > pkt->udp_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (v6) {
+		/* headers: ask: fields: [{name: "door", bits: 16}] */
+		if ((void *)(ask + 1) > pkt->data_end || 64ULL > pkt->udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else {
+		/* headers: ask: fields: [{name: "door", bits: 16}] */
+		if ((void *)(ask + 1) > pkt->data_end || 44ULL > pkt->udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	}
 
 	/* stack: ["eth", "ip", "udp", "ask"] */
 	if (skb->gso_size != 0)
@@ -620,11 +625,16 @@ static __always_inline int enters_ip(struct __sk_buff *skb, struct packet *pkt, 
 	if (!fr_unicast(pkt->d->to.addr))
 		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (pkt->partial >> 16) >= (v6 ? 62 : 42)))
+	if (v6) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 62))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		     (pkt->partial >> 16) >= 42)) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	if (v6 && be16(&udp->checksum) == 0)
-		return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	}
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
 		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))

@@ -231,10 +231,15 @@ static __always_inline int inbound_ip(struct __sk_buff *skb, struct packet *pkt,
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_punt(skb, why);
-
-	/* headers: tag: fields: [{name: "id", bits: 32}] */
-	if ((void *)(tag + 1) > pkt->data_end || (v6 ? 66ULL : 46ULL) > udp_end)
-		return fr_punt(skb, reason_truncated);
+	if (v6) {
+		/* headers: tag: fields: [{name: "id", bits: 32}] */
+		if ((void *)(tag + 1) > pkt->data_end || 66ULL > udp_end)
+			return fr_punt(skb, reason_truncated);
+	} else {
+		/* headers: tag: fields: [{name: "id", bits: 32}] */
+		if ((void *)(tag + 1) > pkt->data_end || 46ULL > udp_end)
+			return fr_punt(skb, reason_truncated);
+	}
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (skb->gso_size != 0)

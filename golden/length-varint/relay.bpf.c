@@ -479,21 +479,32 @@ static __always_inline int put_ip_frame_length_end(struct __sk_buff *skb, struct
 
 	/* do: [{push: tag: {kind: 7, number: "setting.kind"}}, "pass"] */
 	pkt->payload_len = pkt->udp_end - pkt->frame_length_end;
-	if (pkt->payload_len + (pkt->frame_length_end + 3 - (v6 ? 54 : 14)) > 0xffff ||
-	    pkt->payload_len + (pkt->frame_length_end + 3 - (v6 ? 54 : 34)) > 0xffff ||
-	    pkt->payload_len + (pkt->frame_length_end + 3 - (v6 ? 62 : 42)) +
-	    1 > fr_varint_room(pkt->outer_length_size) ||
-	    !(!pkt->frame_length_present ||
-	      pkt->payload_len + 3 <= fr_varint_room(pkt->frame_length_size)))
-		return fr_punt(skb, pkt->prog + reason_length);
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40)))
-		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (v6) {
+		if (pkt->payload_len + (pkt->frame_length_end + 3 - 54) > 0xffff ||
+		    pkt->payload_len + (pkt->frame_length_end + 3 - 54) > 0xffff ||
+		    pkt->payload_len + (pkt->frame_length_end + 3 - 62) +
+		    1 > fr_varint_room(pkt->outer_length_size) ||
+		    !(!pkt->frame_length_present ||
+		      pkt->payload_len + 3 <= fr_varint_room(pkt->frame_length_size)))
+			return fr_punt(skb, pkt->prog + reason_length);
+	} else if (pkt->payload_len + (pkt->frame_length_end + 3 - 14) > 0xffff ||
+		   pkt->payload_len + (pkt->frame_length_end + 3 - 34) > 0xffff ||
+		   pkt->payload_len + (pkt->frame_length_end + 3 - 42) +
+		   1 > fr_varint_room(pkt->outer_length_size) ||
+		   !(!pkt->frame_length_present ||
+		     pkt->payload_len + 3 <= fr_varint_room(pkt->frame_length_size))) {
+		return fr_punt(skb, pkt->prog + reason_length);
+	}
+	pkt->partial = fr_partial(skb);
+	if (v6) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		return put_ipv6_send(skb, pkt);
 	}
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	return put_ipv4_send(skb, pkt);
 }
 
@@ -512,10 +523,15 @@ static __always_inline int put_ip(struct __sk_buff *skb, struct packet *pkt, con
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
-
-	/* {name: "length", varint: "quic", counts: "all", bias: 1, reason: "outer_size"}, */
-	if ((void *)(outer + 1) > pkt->data_end || (v6 ? 64ULL : 44ULL) > pkt->udp_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (v6) {
+		/* {name: "length", varint: "quic", counts: "all", bias: 1, reason: "outer_siz... */
+		if ((void *)(outer + 1) > pkt->data_end || 64ULL > pkt->udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else {
+		/* {name: "length", varint: "quic", counts: "all", bias: 1, reason: "outer_siz... */
+		if ((void *)(outer + 1) > pkt->data_end || 44ULL > pkt->udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	}
 
 	/* {name: "magic", bits: 16, is: 0xbeef}, */
 	if (be16(&outer->magic) != 0xbeef)
@@ -531,8 +547,12 @@ static __always_inline int put_ip(struct __sk_buff *skb, struct packet *pkt, con
 		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->outer_length_end > pkt->udp_end)
 		return fr_punt(skb, pkt->prog + reason_truncated);
-	if (pkt->outer_length < 1 || pkt->outer_length - 1 < pkt->outer_length_end - (v6 ? 62 : 42))
+	if (v6) {
+		if (pkt->outer_length < 1 || pkt->outer_length - 1 < pkt->outer_length_end - 62)
+			return fr_punt(skb, pkt->prog + reason_outer_size);
+	} else if (pkt->outer_length < 1 || pkt->outer_length - 1 < pkt->outer_length_end - 42) {
 		return fr_punt(skb, pkt->prog + reason_outer_size);
+	}
 	if (!((v6 ? 62ULL : 42ULL) + (pkt->outer_length - 1) == pkt->udp_end || skb->gso_size == 0))
 		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if ((v6 ? 62ULL : 42ULL) + (pkt->outer_length - 1) != pkt->udp_end)
@@ -613,14 +633,6 @@ SEC("tc") int prog_put(struct __sk_buff *skb)
  */
 
 static __always_inline int take_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int take_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u32 len = skb->len;
 
@@ -711,6 +723,48 @@ static __always_inline int take_ipv6_send_2(struct __sk_buff *skb, struct packet
 		csum = fr_complete_with(skb, csum, 18, 44);
 		fr_complete(skb, csum, pkt->frame_id_end, pkt->frame_length_size);
 	}
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int take_ipv6_gso_packet(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_tag *tag = pkt->at_frame_length_end;
+
+	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
+	if (skb->gso_size != 0)
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
+
+	/* match: "udp.dst_port": 4434 */
+	if (be16(&udp->dst_port) != 0x1152)
+		return fr_punt(skb, pkt->prog + reason_no_match);
+
+	/* {when: "tag.number == 1", do: [{count: "kept"}, "pass"]}, */
+	if (be16(&tag->number) == 1) {
+		fr_named_add(0, 1);
+		return take_ipv6_send(skb, pkt);
+	}
+
+	/* {do: [{pop: "tag"}, "pass"]}, */
+	pkt->payload_len = pkt->udp_end - (pkt->frame_length_end + 3);
+	if (pkt->payload_len + (pkt->frame_length_end - 54) > 0xffff ||
+	    pkt->payload_len + (pkt->frame_length_end - 54) > 0xffff ||
+	    !(!pkt->frame_length_present ||
+	      pkt->payload_len <= fr_varint_room(pkt->frame_length_size)))
+		return fr_punt(skb, pkt->prog + reason_length);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	return take_ipv6_send_2(skb, pkt);
+}
+
+static __always_inline int take_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
 
 	fr_count(pkt->prog + reason_pass, len);
 	return TC_ACT_UNSPEC;
@@ -812,10 +866,9 @@ static __always_inline int take_ipv4_send_2(struct __sk_buff *skb, struct packet
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int take_ip_gso_packet(struct __sk_buff *skb, struct packet *pkt,
-					      const int v6)
+static __always_inline int take_ipv4_gso_packet(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_tag *tag = pkt->at_frame_length_end;
 
 	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
@@ -829,26 +882,19 @@ static __always_inline int take_ip_gso_packet(struct __sk_buff *skb, struct pack
 	/* {when: "tag.number == 1", do: [{count: "kept"}, "pass"]}, */
 	if (be16(&tag->number) == 1) {
 		fr_named_add(0, 1);
-		if (v6)
-			return take_ipv6_send(skb, pkt);
 		return take_ipv4_send(skb, pkt);
 	}
 
 	/* {do: [{pop: "tag"}, "pass"]}, */
 	pkt->payload_len = pkt->udp_end - (pkt->frame_length_end + 3);
-	if (pkt->payload_len + (pkt->frame_length_end - (v6 ? 54 : 14)) > 0xffff ||
-	    pkt->payload_len + (pkt->frame_length_end - (v6 ? 54 : 34)) > 0xffff ||
+	if (pkt->payload_len + (pkt->frame_length_end - 14) > 0xffff ||
+	    pkt->payload_len + (pkt->frame_length_end - 34) > 0xffff ||
 	    !(!pkt->frame_length_present ||
 	      pkt->payload_len <= fr_varint_room(pkt->frame_length_size)))
 		return fr_punt(skb, pkt->prog + reason_length);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40)))
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40)))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	if (v6) {
-		if (be16(&udp->checksum) == 0)
-			return fr_punt(skb, pkt->prog + reason_udp_checksum);
-		return take_ipv6_send_2(skb, pkt);
-	}
 	return take_ipv4_send_2(skb, pkt);
 }
 
@@ -867,10 +913,15 @@ static __always_inline int take_ip(struct __sk_buff *skb, struct packet *pkt, co
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
-
-	/* {name: "id", varint: "quic"}, */
-	if ((void *)(frame + 1) > pkt->data_end || (v6 ? 63ULL : 43ULL) > pkt->udp_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (v6) {
+		/* {name: "id", varint: "quic"}, */
+		if ((void *)(frame + 1) > pkt->data_end || 63ULL > pkt->udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else {
+		/* {name: "id", varint: "quic"}, */
+		if ((void *)(frame + 1) > pkt->data_end || 43ULL > pkt->udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	}
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&frame->type) >= 8 && be8(&frame->type) <= 15))
@@ -920,9 +971,9 @@ static __always_inline int take_ip(struct __sk_buff *skb, struct packet *pkt, co
 	if (be8(&tag->kind) != 7)
 		return fr_punt(skb, pkt->prog + reason_tag_kind);
 	if (v6)
-		return take_ip_gso_packet(skb, pkt, 1);
+		return take_ipv6_gso_packet(skb, pkt);
 
-	return take_ip_gso_packet(skb, pkt, 0);
+	return take_ipv4_gso_packet(skb, pkt);
 }
 
 SEC("tc") int prog_take(struct __sk_buff *skb)

@@ -262,153 +262,6 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline int by_id_ipv4_id4_send(struct __sk_buff *skb, struct packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_id4 *id4 = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 headers_len = 47, new_headers_len = 51, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 id8_long_flags = be8(&id4->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ld32(&id4->long_flags) + ld8((void *)&id4->id + 3));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) +
-		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
-			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
-					 ipv4_ttl_protocol + fr_v4(pkt->f->from.addr) +
-					 fr_v4(pkt->f->to.addr) + 64);
-	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_id8 *new_id8 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->f->hop_to);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->f->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	return fr_send(&pkt->f->hop_to, direct);
-}
-
-static __always_inline int by_id_ipv4_id12_send(struct __sk_buff *skb, struct packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_id12 *id12 = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 headers_len = 55, new_headers_len = 51, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 id8_long_flags = be8(&id12->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			fr_add64(ld64(&id12->long_flags)) + ld32((void *)&id12->id + 7) +
-			ld8((void *)&id12->more + 3));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) +
-		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
-			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
-					 ipv4_ttl_protocol + fr_v4(pkt->f->from.addr) +
-					 fr_v4(pkt->f->to.addr) + 64);
-	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_id8 *new_id8 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->f->hop_to);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->f->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->f->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_id8->long_flags, id8_long_flags);
-	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	return fr_send(&pkt->f->hop_to, direct);
-}
-
 static __always_inline int by_id_ipv6_id4_send(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
@@ -751,10 +604,10 @@ static __always_inline int by_id_ip_id12_send_ipv6(struct __sk_buff *skb, struct
 	return fr_send(&pkt->f->hop_to, direct);
 }
 
-static __always_inline int by_id_ip_id12(struct __sk_buff *skb, struct packet *pkt,
-					 const int second, const int v6)
+static __always_inline int by_id_ipv6_id12(struct __sk_buff *skb, struct packet *pkt,
+					   const int second)
 {
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
 	if (pkt->f->new == 0)
@@ -764,14 +617,209 @@ static __always_inline int by_id_ip_id12(struct __sk_buff *skb, struct packet *p
 	/* {pop: "id4"}, {push: id8: {flags: "id4.flags", id: "f.new"}}, {count: "f.packets"},... */
 	if (fr_is_v4(pkt->f->from.addr) != fr_is_v4(pkt->f->to.addr))
 		return fr_punt(skb, reason_address_family);
-	pkt->payload_len = pkt->udp_end - (second ? (v6 ? 67 : 47) : v6 ? 75 : 55);
+	pkt->payload_len = pkt->udp_end - (second ? 67 : 75);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      ((pkt->partial >> 16) >= (second ? (v6 ? 67 : 47) : v6 ? 75 : 55) &&
-	       (pkt->partial & 0xffff) < (second ? (v6 ? 67ULL : 47ULL) : v6 ? 75ULL : 55ULL) +
-	       pkt->payload_len - 1)))
+	if (second) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 67 &&
+		       (pkt->partial & 0xffff) < 67ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, reason_partial_checksum);
+	} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		     ((pkt->partial >> 16) >= 75 &&
+		      (pkt->partial & 0xffff) < 75ULL + pkt->payload_len - 1))) {
 		return fr_punt(skb, reason_partial_checksum);
-	if (!v6 && fr_is_v4(pkt->f->to.addr)) { /* ipv4 stays */
+	}
+	if (be16(&udp->checksum) == 0)
+		return fr_punt(skb, reason_udp_checksum);
+	if (!fr_is_v4(pkt->f->to.addr)) { /* ipv6 stays */
+		if (unlikely(!fr_fits(&pkt->f->hop_to, 57ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
+		fr_shared_add(pkt->f->packets, 1);
+		if (second)
+			return by_id_ipv6_id4_send(skb, pkt);
+		return by_id_ipv6_id12_send(skb, pkt);
+	}
+	if (unlikely(!fr_fits(&pkt->f->hop_to, 37ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
+	fr_shared_add(pkt->f->packets, 1);
+	if (second)
+		return by_id_ip_id4_send_ipv6(skb, pkt, 1);
+	return by_id_ip_id12_send_ipv6(skb, pkt, 1);
+}
+
+static __always_inline int by_id_ipv4_id4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_id4 *id4 = pkt->data + 42;
+	__u32 len = skb->len;
+	const __u32 headers_len = 47, new_headers_len = 51, udp_checksum_at = 40;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 id8_long_flags = be8(&id4->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ld32(&id4->long_flags) + ld8((void *)&id4->id + 3));
+	udp_csum.optional = 1;
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
+					 ipv4_ttl_protocol + fr_v4(pkt->f->from.addr) +
+					 fr_v4(pkt->f->to.addr) + 64);
+	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_id8 *new_id8 = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, &pkt->f->hop_to);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->f->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->f->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_id8->long_flags, id8_long_flags);
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f->hop_to, direct);
+}
+
+static __always_inline int by_id_ipv4_id12_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_id12 *id12 = pkt->data + 42;
+	__u32 len = skb->len;
+	const __u32 headers_len = 55, new_headers_len = 51, udp_checksum_at = 40;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 id8_long_flags = be8(&id12->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&id12->long_flags)) + ld32((void *)&id12->id + 7) +
+			ld8((void *)&id12->more + 3));
+	udp_csum.optional = 1;
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->f->from.addr) + fr_v4(pkt->f->to.addr) +
+		bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->f->from.port) + bpf_htons(pkt->f->to.port) +
+			  bpf_htons(pkt->payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->f->new)));
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
+					 ipv4_ttl_protocol + fr_v4(pkt->f->from.addr) +
+					 fr_v4(pkt->f->to.addr) + 64);
+	int direct = pkt->f->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_id8 *new_id8 = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, &pkt->f->hop_to);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->f->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->f->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->f->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->f->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_id8->long_flags, id8_long_flags);
+	st64(&new_id8->id, bpf_cpu_to_be64(pkt->f->new));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	return fr_send(&pkt->f->hop_to, direct);
+}
+
+static __always_inline int by_id_ipv4_id12(struct __sk_buff *skb, struct packet *pkt,
+					   const int second)
+{
+	struct hdr_udp *udp = pkt->data + 34;
+
+	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
+	if (pkt->f->new == 0)
+		return fr_drop(skb->len, reason_closed);
+
+	/* {pop: "id12"}, {push: id8: {flags: "id12.flags", id: "f.new"}}, {count: "f.packets"... */
+	/* {pop: "id4"}, {push: id8: {flags: "id4.flags", id: "f.new"}}, {count: "f.packets"},... */
+	if (fr_is_v4(pkt->f->from.addr) != fr_is_v4(pkt->f->to.addr))
+		return fr_punt(skb, reason_address_family);
+	pkt->payload_len = pkt->udp_end - (second ? 47 : 55);
+	pkt->partial = fr_partial(skb);
+	if (second) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 47 &&
+		       (pkt->partial & 0xffff) < 47ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, reason_partial_checksum);
+	} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		     ((pkt->partial >> 16) >= 55 &&
+		      (pkt->partial & 0xffff) < 55ULL + pkt->payload_len - 1))) {
+		return fr_punt(skb, reason_partial_checksum);
+	}
+	if (fr_is_v4(pkt->f->to.addr)) { /* ipv4 stays */
 		if (unlikely(!fr_fits(&pkt->f->hop_to, 37ULL + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
 		fr_shared_add(pkt->f->packets, 1);
@@ -781,20 +829,12 @@ static __always_inline int by_id_ip_id12(struct __sk_buff *skb, struct packet *p
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, reason_udp_checksum);
-	if (v6 && !fr_is_v4(pkt->f->to.addr)) { /* ipv6 stays */
-		if (unlikely(!fr_fits(&pkt->f->hop_to, 57ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
-		fr_shared_add(pkt->f->packets, 1);
-		if (second)
-			return by_id_ipv6_id4_send(skb, pkt);
-		return by_id_ipv6_id12_send(skb, pkt);
-	}
-	if (unlikely(!fr_fits(&pkt->f->hop_to, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
+	if (unlikely(!fr_fits(&pkt->f->hop_to, 57ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->f->hop_to, reason_too_big);
 	fr_shared_add(pkt->f->packets, 1);
 	if (second)
-		return by_id_ip_id4_send_ipv6(skb, pkt, v6);
-	return by_id_ip_id12_send_ipv6(skb, pkt, v6);
+		return by_id_ip_id4_send_ipv6(skb, pkt, 0);
+	return by_id_ip_id12_send_ipv6(skb, pkt, 0);
 }
 
 static __always_inline int by_id_ipv6_id8_send(struct __sk_buff *skb, struct packet *pkt)
@@ -1065,10 +1105,16 @@ static __always_inline int by_id_ip_id8(struct __sk_buff *skb, struct packet *pk
 	}
 	pkt->payload_len = pkt->udp_end - (v6 ? 71 : 51);
 	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      ((pkt->partial_2 >> 16) >= (v6 ? 71 : 51) &&
-	       (pkt->partial_2 & 0xffff) < (v6 ? 71ULL : 51ULL) + pkt->payload_len - 1)))
+	if (v6) {
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial_2 >> 16) >= 71 &&
+		       (pkt->partial_2 & 0xffff) < 71ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, reason_partial_checksum);
+	} else if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		     ((pkt->partial_2 >> 16) >= 51 &&
+		      (pkt->partial_2 & 0xffff) < 51ULL + pkt->payload_len - 1))) {
 		return fr_punt(skb, reason_partial_checksum);
+	}
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->f_2->hop_to, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
@@ -1341,15 +1387,22 @@ static __always_inline int by_id_ip_address_family(struct __sk_buff *skb, struct
 		return fr_punt(skb, reason_address_family);
 	pkt->payload_len = pkt->udp_end - (v6 ? 63 : 43);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      ((pkt->partial >> 16) >= (v6 ? 63 : 43) &&
-	       (pkt->partial & 0xffff) < (v6 ? 63ULL : 43ULL) + pkt->payload_len - 1)))
-		return fr_punt(skb, reason_partial_checksum);
-	if (!v6 && fr_is_v4(pkt->f_2->to.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_fits(&pkt->f_2->hop_to, 37ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
-		fr_shared_add(pkt->f_2->packets, 1);
-		return by_id_ipv4_send(skb, pkt);
+	if (v6) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 63 &&
+		       (pkt->partial & 0xffff) < 63ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, reason_partial_checksum);
+	} else {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 43 &&
+		       (pkt->partial & 0xffff) < 43ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, reason_partial_checksum);
+		if (fr_is_v4(pkt->f_2->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->f_2->hop_to, 37ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->f_2->hop_to, reason_too_big);
+			fr_shared_add(pkt->f_2->packets, 1);
+			return by_id_ipv4_send(skb, pkt);
+		}
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, reason_udp_checksum);
@@ -1402,8 +1455,11 @@ static __always_inline int by_id_ip_id4(struct __sk_buff *skb, struct packet *pk
 					if (found == FR_MISSING)
 						pkt->f = NULL;
 				}
-				if (fr_has(pkt->f))
-					return by_id_ip_id12(skb, pkt, 1, v6);
+				if (fr_has(pkt->f)) {
+					if (v6)
+						return by_id_ipv6_id12(skb, pkt, 1);
+					return by_id_ipv4_id12(skb, pkt, 1);
+				}
 			}
 		}
 	}
@@ -1480,8 +1536,11 @@ static __always_inline int by_id_ip(struct __sk_buff *skb, struct packet *pkt, c
 					if (found == FR_MISSING)
 						pkt->f = NULL;
 				}
-				if (fr_has(pkt->f))
-					return by_id_ip_id12(skb, pkt, 0, v6);
+				if (fr_has(pkt->f)) {
+					if (v6)
+						return by_id_ipv6_id12(skb, pkt, 0);
+					return by_id_ipv4_id12(skb, pkt, 0);
+				}
 			}
 		}
 	}

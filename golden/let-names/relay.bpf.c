@@ -736,10 +736,15 @@ static __always_inline int renumber_ip(struct __sk_buff *skb, struct packet *pkt
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
-
-	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
-	if ((void *)(msg + 1) > pkt->data_end || (v6 ? 67ULL : 47ULL) > udp_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (v6) {
+		/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
+		if ((void *)(msg + 1) > pkt->data_end || 67ULL > udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else {
+		/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
+		if ((void *)(msg + 1) > pkt->data_end || 47ULL > udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	}
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (skb->gso_size != 0)
@@ -808,10 +813,16 @@ static __always_inline int renumber_ip(struct __sk_buff *skb, struct packet *pkt
 	}
 	pkt->payload_len = udp_end - (v6 ? 67 : 47);
 	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      ((pkt->partial_2 >> 16) >= (v6 ? 67 : 47) &&
-	       (pkt->partial_2 & 0xffff) < (v6 ? 67ULL : 47ULL) + pkt->payload_len - 1)))
+	if (v6) {
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial_2 >> 16) >= 67 &&
+		       (pkt->partial_2 & 0xffff) < 67ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		     ((pkt->partial_2 >> 16) >= 47 &&
+		      (pkt->partial_2 & 0xffff) < 47ULL + pkt->payload_len - 1))) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_remote, (v6 ? 33ULL : 53ULL) + pkt->payload_len)))
@@ -1099,10 +1110,15 @@ static __always_inline int tap_ip(struct __sk_buff *skb, struct packet *pkt, con
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
-
-	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
-	if ((void *)(msg + 1) > pkt->data_end || (v6 ? 67ULL : 47ULL) > udp_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (v6) {
+		/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
+		if ((void *)(msg + 1) > pkt->data_end || 67ULL > udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else {
+		/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
+		if ((void *)(msg + 1) > pkt->data_end || 47ULL > udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	}
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (skb->gso_size != 0)
@@ -1118,10 +1134,16 @@ static __always_inline int tap_ip(struct __sk_buff *skb, struct packet *pkt, con
 
 	/* {fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (partial >> 16) >= (v6 ? 67 : 47)) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+	if (v6) {
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 67) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 47) ||
+		   !(skb->len <= pkt->ip_end ||
+		     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
 	return tap_fan(skb, pkt, v6);
 }
 

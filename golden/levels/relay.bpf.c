@@ -390,53 +390,6 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
 static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					const __u32 at, __u64 *end)
 {
@@ -473,6 +426,25 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 udp_end, const __u32 at, __u64 *end)
 {
@@ -486,6 +458,34 @@ static __always_inline __u32 check_short(struct __sk_buff *skb, void *data, void
 	__u64 priority = priority_value < 3 ? priority_value : 2ULL;
 
 	*end = priority;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
 	return 0;
 }
 
@@ -979,6 +979,132 @@ static __always_inline long downstream_turn(__u32 i, struct fan *fan, const int 
 	return downstream_copy(skb, front, priority, r, same, prog, second);
 }
 
+static __noinline long downstream_turn1(__u32 i, struct fan *fan)
+{
+	return downstream_turn(i, fan, 0);
+}
+
+static __always_inline int downstream_fan1(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short *v_short = pkt->data + 42;
+	__u32 len = skb->len;
+
+	/* do: [{fan_out: { */
+	struct group_clients key __attribute__((aligned(8))) = {};
+	struct list_clients *list;
+
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->src), be16(&udp->src_port));
+	st16((void *)&key + 18, (be8(&v_short->kind_hint) >> 4) == 1 ? ld16(v_short->id) :
+	     ld16(v_short->id));
+	st32((void *)&key + 20, (be8(&v_short->kind_hint) >> 4) == 1 ? ld32(v_short->id + 2) :
+	     ld32(v_short->id + 2));
+	st16((void *)&key + 24, (be8(&v_short->kind_hint) >> 4) == 1 ? ld16(v_short->id + 6) :
+	     ld16(v_short->id + 6));
+	list = list_of_clients(&key);
+	if (!list)
+		return fr_punt(skb, pkt->prog + reason_no_clients);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, 61);
+	if (!front)
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_short *saved_short = front + 42;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
+
+	/* ip.checksum, without what depends on the receiver */
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind2 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
+	if (same->kind2 == FR_SUM_FAULT)
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->id)) +
+		 ((__u64)ld32(&saved_short->number) << 8) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst));
+	same->quiet = 0;
+	same->clock = 0;
+	same->ip_end = pkt->ip_end;
+	same->priority = pkt->priority;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0))
+		same->csum = fr_complete_without(skb, same->csum, 18, 43);
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+	};
+	bpf_loop(list->count, downstream_turn1, &fan, 0);
+
+	if (same->quiet)
+		fr_wake();
+	if (bpf_skb_store_bytes(skb, 0, front, 61, 0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, 18, 43);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int downstream_ipv4(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
+
+	if (why)
+		return fr_punt(skb, pkt->prog + why);
+
+	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
+	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 42, &pkt->priority);
+	if (why)
+		return fr_punt(skb, pkt->prog + why);
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 61) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	return downstream_fan1(skb, pkt);
+}
+
 static __noinline long downstream_turn2(__u32 i, struct fan *fan)
 {
 	return downstream_turn(i, fan, 1);
@@ -1087,138 +1213,26 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, struct packet 
 	return TC_ACT_UNSPEC;
 }
 
-static __noinline long downstream_turn1(__u32 i, struct fan *fan)
-{
-	return downstream_turn(i, fan, 0);
-}
-
-static __always_inline int downstream_fan1(struct __sk_buff *skb, struct packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short *v_short = pkt->data + 42;
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: { */
-	struct group_clients key __attribute__((aligned(8))) = {};
-	struct list_clients *list;
-
-	fr_put_endpoint_v4(&key.server, ld32(ipv4->src), be16(&udp->src_port));
-	st16((void *)&key + 18, (be8(&v_short->kind_hint) >> 4) == 1 ? ld16(v_short->id) :
-	     ld16(v_short->id));
-	st32((void *)&key + 20, (be8(&v_short->kind_hint) >> 4) == 1 ? ld32(v_short->id + 2) :
-	     ld32(v_short->id + 2));
-	st16((void *)&key + 24, (be8(&v_short->kind_hint) >> 4) == 1 ? ld16(v_short->id + 6) :
-	     ld16(v_short->id + 6));
-	list = list_of_clients(&key);
-	if (!list)
-		return fr_punt(skb, pkt->prog + reason_no_clients);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_punt(skb, pkt->prog + reason_no_memory);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, 61);
-	if (!front)
-		return fr_punt(skb, pkt->prog + reason_no_memory);
-	struct same *same = front + FR_NEEDS_FRONT;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_short *saved_short = front + 42;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_punt(skb, pkt->prog + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind2 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind2 == FR_SUM_FAULT)
-		return fr_punt(skb, pkt->prog + reason_no_memory);
-	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->id)) +
-		 ((__u64)ld32(&saved_short->number) << 8) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst));
-	same->quiet = 0;
-	same->clock = 0;
-	same->ip_end = pkt->ip_end;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0))
-		same->csum = fr_complete_without(skb, same->csum, 18, 43);
-
-	same->copies0 = 0;
-	struct fan fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, downstream_turn1, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, 61, 0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 43);
-
-	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int downstream_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+static __always_inline int downstream_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 udp_end;
-	__u32 why;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (v6)
-		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
-	else
-		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	why = check_short(skb, pkt->data, pkt->data_end, udp_end, v6 ? 62 : 42, &pkt->priority);
+	why = check_short(skb, pkt->data, pkt->data_end, udp_end, 62, &pkt->priority);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (partial >> 16) >= (v6 ? 81 : 61)) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 81) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	if (v6)
-		return downstream_fan2(skb, pkt);
-	return downstream_fan1(skb, pkt);
+	return downstream_fan2(skb, pkt);
 }
 
 SEC("tc") int prog_downstream(struct __sk_buff *skb)
@@ -1245,9 +1259,9 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return downstream_ip(skb, &pkt, 0);
+		return downstream_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return downstream_ip(skb, &pkt, 1);
+		return downstream_ipv6(skb, &pkt);
 	return fr_punt(skb, PROG_DOWNSTREAM + reason_not_ip);
 }
 

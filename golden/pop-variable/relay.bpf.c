@@ -955,14 +955,22 @@ static __always_inline int strip_ip(struct __sk_buff *skb, struct packet *pkt, c
 		return fr_punt(skb, pkt->prog + reason_address_family);
 	pkt->payload_len = udp_end - (pkt->tun_options_end + 6);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      ((pkt->partial >> 16) >= pkt->tun_options_end + 6 &&
-	       (pkt->partial & 0xffff) < pkt->tun_options_end + 6 + pkt->payload_len - 1)))
-		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	if (!v6 && fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_fits(&pkt->p->hop_remote, 34ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
-		return strip_ipv4_send(skb, pkt);
+	if (v6) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= pkt->tun_options_end + 6 &&
+		       (pkt->partial & 0xffff) < pkt->tun_options_end + 6 + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= pkt->tun_options_end + 6 &&
+		       (pkt->partial & 0xffff) < pkt->tun_options_end + 6 + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_remote, 34ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_remote,
+						pkt->prog + reason_too_big);
+			return strip_ipv4_send(skb, pkt);
+		}
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, pkt->prog + reason_udp_checksum);
@@ -1130,10 +1138,15 @@ static __always_inline int last_ip(struct __sk_buff *skb, struct packet *pkt, co
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
-
-	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	if ((void *)(tun + 1) > pkt->data_end || (v6 ? 63ULL : 43ULL) > udp_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (v6) {
+		/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
+		if ((void *)(tun + 1) > pkt->data_end || 63ULL > udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else {
+		/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
+		if ((void *)(tun + 1) > pkt->data_end || 43ULL > udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	}
 	pkt->tun_options_size = be8(&tun->n);
 	if (pkt->tun_options_size > 15)
 		return fr_punt(skb, pkt->prog + reason_tun_options);
@@ -1164,17 +1177,24 @@ static __always_inline int last_ip(struct __sk_buff *skb, struct packet *pkt, co
 
 	/* do: [{pop: "more"}, "pass"] */
 	pkt->payload_len = udp_end - pkt->more_options_end;
-	if (pkt->payload_len + (pkt->tun_options_end - (v6 ? 54 : 14)) > 0xffff ||
-	    pkt->payload_len + (pkt->tun_options_end - (v6 ? 54 : 34)) > 0xffff)
-		return fr_punt(skb, pkt->prog + reason_length);
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40)))
-		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (v6) {
+		if (pkt->payload_len + (pkt->tun_options_end - 54) > 0xffff ||
+		    pkt->payload_len + (pkt->tun_options_end - 54) > 0xffff)
+			return fr_punt(skb, pkt->prog + reason_length);
+	} else if (pkt->payload_len + (pkt->tun_options_end - 14) > 0xffff ||
+		   pkt->payload_len + (pkt->tun_options_end - 34) > 0xffff) {
+		return fr_punt(skb, pkt->prog + reason_length);
+	}
+	pkt->partial = fr_partial(skb);
+	if (v6) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		return last_ip_send(skb, pkt, 1);
 	}
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	return last_ip_send(skb, pkt, 0);
 }
 

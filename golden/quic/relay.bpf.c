@@ -940,10 +940,18 @@ static __always_inline int datagrams_ip_length(struct __sk_buff *skb, struct pac
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (partial >> 16) >= pkt->datagram_length_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+	if (v6) {
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      (partial >> 16) >= pkt->datagram_length_end) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		     (partial >> 16) >= pkt->datagram_length_end) ||
+		   !(skb->len <= pkt->ip_end ||
+		     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
 	if (at_datagram_length_end > pkt->data_end)
 		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (v6)
@@ -1243,10 +1251,18 @@ static __always_inline int streams_ip_stream_id_end(struct __sk_buff *skb, struc
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (partial >> 16) >= pkt->stream_length_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+	if (v6) {
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      (partial >> 16) >= pkt->stream_length_end) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		     (partial >> 16) >= pkt->stream_length_end) ||
+		   !(skb->len <= pkt->ip_end ||
+		     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
 	if (at_stream_length_end > pkt->data_end)
 		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (v6)
@@ -1270,10 +1286,15 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
-
-	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
-	if ((void *)(v_short + 1) > pkt->data_end || (v6 ? 71ULL : 51ULL) > pkt->udp_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (v6) {
+		/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", byt... */
+		if ((void *)(v_short + 1) > pkt->data_end || 71ULL > pkt->udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else {
+		/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", byt... */
+		if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	}
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
 	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
@@ -1893,10 +1914,18 @@ static __always_inline int streams_4_ip_stream_length_end(struct __sk_buff *skb,
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (partial >> 16) >= pkt->stream_length_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+	if (v6) {
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      (partial >> 16) >= pkt->stream_length_end) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		     (partial >> 16) >= pkt->stream_length_end) ||
+		   !(skb->len <= pkt->ip_end ||
+		     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
 	if (at_stream_length_end > pkt->data_end)
 		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (v6)
@@ -1930,10 +1959,15 @@ static __always_inline int streams_4_ip(struct __sk_buff *skb, struct packet *pk
 	}
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
-
-	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > pkt->data_end || (v6 ? 76ULL : 56ULL) > pkt->short_payload_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (v6) {
+		/* {name: "id", varint: "quic"}, */
+		if ((void *)(stream + 1) > pkt->data_end || 76ULL > pkt->short_payload_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else {
+		/* {name: "id", varint: "quic"}, */
+		if ((void *)(stream + 1) > pkt->data_end || 56ULL > pkt->short_payload_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	}
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))

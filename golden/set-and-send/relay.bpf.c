@@ -164,8 +164,6 @@ struct packet {
 	__u64 ip_end;
 	__u64 partial;
 	__u64 payload_len;
-	__u64 partial_2;
-	__u64 partial_3;
 	struct val_peers *p;
 	struct val_routes *r;
 };
@@ -185,53 +183,6 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	}
 	if ((void *)(eth + 1) > data_end)
 		return reason_truncated;
-	return 0;
-}
-
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
 	return 0;
 }
 
@@ -268,6 +219,25 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 		return reason_not_udp;
 
 	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -376,11 +346,157 @@ static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet
 	return fr_send(&pkt->p->hop_remote, direct);
 }
 
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
 /*
  * prog_originate: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
+
+static __always_inline int originate_ipv4_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u32 len = skb->len;
+	const __u32 headers_len = 42, new_headers_len = 62, udp_checksum_at = 40,
+		udp_new_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons(0x1100ULL | ((be8(&ipv4->ttl) - 1) & 255));
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length);
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 8) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
+			  bpf_htons(pkt->payload_len + 8));
+	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	return fr_send(&pkt->p->hop_remote, direct);
+}
+
+static __always_inline int originate_ipv4(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
+
+	if (why)
+		return fr_punt(skb, pkt->prog + why);
+
+	/* match: "udp.dst_port": 7000 */
+	if (be16(&udp->dst_port) != 0x1b58)
+		return fr_punt(skb, pkt->prog + reason_no_match);
+
+	/* when: "ip.hop_limit > 1" */
+	if (be8(&ipv4->ttl) <= 1)
+		return fr_punt(skb, pkt->prog + reason_no_match);
+
+	/* lookup: p: peers: ["udp.src_port"] */
+	struct key_peers key __attribute__((aligned(8))) = {};
+
+	key.port = be16(&udp->src_port);
+	enum fr_found found = find_peers(&key, pkt->lease, 0, &pkt->p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, pkt->prog + reason_no_peers,
+				 pkt->prog + reason_changing);
+
+	/* do: [{set: "ip.hop_limit": "low(ip.hop_limit - 1, 8)"}, {send: {from: "p.local", to... */
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
+		return fr_punt(skb, pkt->prog + reason_address_family);
+	if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 42))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 28 :
+				      pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
+		return shared_ipv4_send(skb, pkt, 0, 0);
+	}
+	if (skb->gso_size != 0)
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
+	pkt->payload_len = udp_end - 42;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 42 &&
+	       (pkt->partial & 0xffff) < 42ULL + pkt->payload_len - 1)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, 48ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
+	return originate_ipv4_send_ipv6(skb, pkt);
+}
 
 static __always_inline int originate_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
@@ -398,10 +514,9 @@ static __always_inline int originate_ipv6_send(struct __sk_buff *skb, struct pac
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.partial = udp_csum.partial ||
-		fr_is_segmented(skb, pkt->partial_3, udp_checksum_at);
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, pkt->partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
 		fr_add128(ld128(pkt->p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
@@ -454,7 +569,7 @@ static __always_inline int originate_ipv6_send_ipv4(struct __sk_buff *skb, struc
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->remote.addr) +
@@ -502,92 +617,24 @@ static __always_inline int originate_ipv6_send_ipv4(struct __sk_buff *skb, struc
 	return fr_send(&pkt->p->hop_remote, direct);
 }
 
-static __always_inline int originate_ipv4_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
+static __always_inline int originate_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 62, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons(0x1100ULL | ((be8(&ipv4->ttl) - 1) & 255));
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length);
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->remote.addr)) + bpf_htons(pkt->payload_len + 8) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->remote.port) +
-			  bpf_htons(pkt->payload_len + 8));
-	int direct = pkt->p->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->remote.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(pkt->prog + reason_sent, len);
-	return fr_send(&pkt->p->hop_remote, direct);
-}
-
-static __always_inline int originate_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_udp *udp = pkt->data + 54;
 	__u64 udp_end;
-	__u32 why;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (v6)
-		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
-	else
-		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
 		return fr_punt(skb, pkt->prog + reason_no_match);
-	if (v6) {
-		/* when: "ip.hop_limit > 1" */
-		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_punt(skb, pkt->prog + reason_no_match);
-	} else {
-		/* when: "ip.hop_limit > 1" */
-		if (be8(&ipv4->ttl) <= 1)
-			return fr_punt(skb, pkt->prog + reason_no_match);
-	}
+
+	/* when: "ip.hop_limit > 1" */
+	if (be8(&ipv6->hop_limit) <= 1)
+		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* lookup: p: peers: ["udp.src_port"] */
 	struct key_peers key __attribute__((aligned(8))) = {};
@@ -601,56 +648,36 @@ static __always_inline int originate_ip(struct __sk_buff *skb, struct packet *pk
 	/* do: [{set: "ip.hop_limit": "low(ip.hop_limit - 1, 8)"}, {send: {from: "p.local", to... */
 	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->remote.addr))
 		return fr_punt(skb, pkt->prog + reason_address_family);
-	if (v6) {
-		if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
-			pkt->partial_3 = fr_partial(skb);
-			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
-			      (pkt->partial_3 >> 16) >= 62))
-				return fr_punt(skb, pkt->prog + reason_partial_checksum);
-			if (be16(&udp->checksum) == 0)
-				return fr_punt(skb, pkt->prog + reason_udp_checksum);
-			if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-				return fr_punt(skb, pkt->prog + reason_gso_packet);
-			if (!(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_punt(skb, pkt->prog + reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->p->hop_remote,
-					      skb->gso_size ? skb->gso_size + 48 :
-					      pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->p->hop_remote,
-						pkt->prog + reason_too_big);
-			return originate_ipv6_send(skb, pkt);
-		}
-	} else if (fr_is_v4(pkt->p->remote.addr)) { /* ipv4 stays */
+	if (!fr_is_v4(pkt->p->remote.addr)) { /* ipv6 stays */
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= 42))
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 62))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
 			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 28 :
+		if (unlikely(!fr_fits(&pkt->p->hop_remote, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
-		return shared_ipv4_send(skb, pkt, 0, 0);
+		return originate_ipv6_send(skb, pkt);
 	}
 	if (skb->gso_size != 0)
 		return fr_punt(skb, pkt->prog + reason_gso_packet);
-	pkt->payload_len = udp_end - (v6 ? 62 : 42);
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      ((pkt->partial_2 >> 16) >= (v6 ? 62 : 42) &&
-	       (pkt->partial_2 & 0xffff) < (v6 ? 62ULL : 42ULL) + pkt->payload_len - 1)))
+	pkt->payload_len = udp_end - 62;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= 62 &&
+	       (pkt->partial & 0xffff) < 62ULL + pkt->payload_len - 1)))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, pkt->prog + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_remote, (v6 ? 28ULL : 48ULL) + pkt->payload_len)))
+	if (unlikely(!fr_fits(&pkt->p->hop_remote, 28ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_remote, pkt->prog + reason_too_big);
-	if (v6)
-		return originate_ipv6_send_ipv4(skb, pkt);
-	return originate_ipv4_send_ipv6(skb, pkt);
+	return originate_ipv6_send_ipv4(skb, pkt);
 }
 
 SEC("tc") int prog_originate(struct __sk_buff *skb)
@@ -677,9 +704,9 @@ SEC("tc") int prog_originate(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return originate_ip(skb, &pkt, 0);
+		return originate_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return originate_ip(skb, &pkt, 1);
+		return originate_ipv6(skb, &pkt);
 	return fr_punt(skb, PROG_ORIGINATE + reason_not_ip);
 }
 

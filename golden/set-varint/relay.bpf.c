@@ -348,9 +348,14 @@ static __always_inline int change_ip_rules(struct __sk_buff *skb, struct packet 
 		if (v6 && be16(&udp->checksum) == 0)
 			return fr_punt(skb, reason_udp_checksum);
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      (pkt->partial >> 16) >= pkt->stream_offset_end))
+		if (v6) {
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			      (pkt->partial >> 16) >= pkt->stream_offset_end))
+				return fr_punt(skb, reason_partial_checksum);
+		} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			     (pkt->partial >> 16) >= pkt->stream_offset_end)) {
 			return fr_punt(skb, reason_partial_checksum);
+		}
 		if (pkt->data + (v6 ? 64 : 44) > pkt->data_end)
 			return fr_punt(skb, reason_truncated);
 		if (pkt->at_stream_id_end + 1 > pkt->data_end)
@@ -364,9 +369,14 @@ static __always_inline int change_ip_rules(struct __sk_buff *skb, struct packet 
 	if (v6 && be16(&udp->checksum) == 0)
 		return fr_punt(skb, reason_udp_checksum);
 	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (pkt->partial_2 >> 16) >= pkt->stream_offset_end))
+	if (v6) {
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+		      (pkt->partial_2 >> 16) >= pkt->stream_offset_end))
+			return fr_punt(skb, reason_partial_checksum);
+	} else if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		     (pkt->partial_2 >> 16) >= pkt->stream_offset_end)) {
 		return fr_punt(skb, reason_partial_checksum);
+	}
 	if (pkt->data + (v6 ? 64 : 44) > pkt->data_end)
 		return fr_punt(skb, reason_truncated);
 	return change_ip_send(skb, pkt, v6, 1);
@@ -387,10 +397,15 @@ static __always_inline int change_ip(struct __sk_buff *skb, struct packet *pkt, 
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_punt(skb, why);
-
-	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > pkt->data_end || (v6 ? 63ULL : 43ULL) > udp_end)
-		return fr_punt(skb, reason_truncated);
+	if (v6) {
+		/* {name: "id", varint: "quic"}, */
+		if ((void *)(stream + 1) > pkt->data_end || 63ULL > udp_end)
+			return fr_punt(skb, reason_truncated);
+	} else {
+		/* {name: "id", varint: "quic"}, */
+		if ((void *)(stream + 1) > pkt->data_end || 43ULL > udp_end)
+			return fr_punt(skb, reason_truncated);
+	}
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
@@ -435,7 +450,10 @@ static __always_inline int change_ip(struct __sk_buff *skb, struct packet *pkt, 
 	enum fr_found found = find_moves(&key, pkt->lease, 0, &pkt->m);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_no_moves, reason_changing);
-	return change_ip_rules(skb, pkt, v6);
+	if (v6)
+		return change_ip_rules(skb, pkt, 1);
+
+	return change_ip_rules(skb, pkt, 0);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)

@@ -541,10 +541,14 @@ static __always_inline int change_ip_rules(struct __sk_buff *skb, struct packet 
 				return fr_punt(skb, reason_udp_checksum);
 			/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
 			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 ||
-			      pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-			      (pkt->partial >> 16) >= pkt->short_small_end))
+			if (v6) {
+				if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+				      (pkt->partial >> 16) >= pkt->short_small_end))
+					return fr_punt(skb, reason_partial_checksum);
+			} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+				     (pkt->partial >> 16) >= pkt->short_small_end)) {
 				return fr_punt(skb, reason_partial_checksum);
+			}
 			return change_ipv4_send_4(skb, pkt, v6, 1);
 		}
 	}
@@ -565,11 +569,15 @@ static __always_inline int change_ip_rules(struct __sk_buff *skb, struct packet 
 	if (v6 && be16(&udp->checksum) == 0)
 		return fr_punt(skb, reason_udp_checksum);
 	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	if (v6) {
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+		      (pkt->partial_2 >> 16) >= pkt->short_small_end))
+			return fr_punt(skb, reason_partial_checksum);
+		return change_ipv6_send_4(skb, pkt);
+	}
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
 	      (pkt->partial_2 >> 16) >= pkt->short_small_end))
 		return fr_punt(skb, reason_partial_checksum);
-	if (v6)
-		return change_ipv6_send_4(skb, pkt);
 	return change_ipv4_send_4(skb, pkt, 0, 0);
 }
 
@@ -643,16 +651,22 @@ static __always_inline int change_ip_further(struct __sk_buff *skb, struct packe
 			if (v6 && be16(&udp->checksum) == 0)
 				return fr_punt(skb, reason_udp_checksum);
 			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 ||
-			      pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+			if (v6) {
+				if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+				      (pkt->partial >> 16) >= pkt->short_small_end))
+					return fr_punt(skb, reason_partial_checksum);
+				return change_ip_send_2(skb, pkt, 1);
+			}
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 			      (pkt->partial >> 16) >= pkt->short_small_end))
 				return fr_punt(skb, reason_partial_checksum);
-			if (v6)
-				return change_ip_send_2(skb, pkt, 1);
 			return change_ip_send_2(skb, pkt, 0);
 		}
 	}
-	return change_ip_rules(skb, pkt, v6);
+	if (v6)
+		return change_ip_rules(skb, pkt, 1);
+
+	return change_ip_rules(skb, pkt, 0);
 }
 
 static __always_inline int change_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
@@ -671,10 +685,15 @@ static __always_inline int change_ip(struct __sk_buff *skb, struct packet *pkt, 
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 	if (why)
 		return fr_punt(skb, why);
-
-	/* {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > pkt->data_end || (v6 ? 67ULL : 47ULL) > pkt->udp_end)
-		return fr_punt(skb, reason_truncated);
+	if (v6) {
+		/* {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
+		if ((void *)(v_short + 1) > pkt->data_end || 67ULL > pkt->udp_end)
+			return fr_punt(skb, reason_truncated);
+	} else {
+		/* {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
+		if ((void *)(v_short + 1) > pkt->data_end || 47ULL > pkt->udp_end)
+			return fr_punt(skb, reason_truncated);
+	}
 	pkt->short_pn_size = (be8(&v_short->form_pn_size) & 3) + 1;
 	if (pkt->short_pn_size > 4)
 		return fr_punt(skb, reason_short_pn);

@@ -212,12 +212,11 @@ struct packet {
 	__u64 partial;
 	__u64 payload_len;
 	__u64 partial_2;
-	__u64 payload_len_2;
 	__u64 partial_3;
 	__u64 partial_4;
-	__u64 partial_5;
 	struct val_by_source *p;
 	__u64 record_end;
+	__u64 partial_5;
 	__u64 record_end_2;
 };
 
@@ -331,61 +330,107 @@ static __always_inline __u32 check_message(struct __sk_buff *skb, void *data, vo
 	return 0;
 }
 
-static __always_inline int shared_ipv4_rule_send(struct __sk_buff *skb, struct packet *pkt)
+static __always_inline int shared_ipv6_rule_ipv6_stays_send_3(struct __sk_buff *skb,
+	struct packet *pkt, const int second)
 {
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
+	const int is_records = pkt->prog == PROG_RECORDS;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_message *message = pkt->data + 62;
+	struct hdr_record *record = pkt->data + 62;
 	__u32 len = skb->len;
-	const __u32 udp_checksum_at = 40;
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	const __u32 headers_len = 62, new_headers_len = 65, udp_checksum_at = 60;
+	__be16 eth_type = ld16(&eth->type);
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__u64 udp_cut_off = 0;
 
-	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + ipv4_ttl_protocol +
-					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 64);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
-		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_punt(skb, pkt->prog + reason_no_memory);
-
-		pkt->data = (void *)(long)skb->data;
-		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
-			return fr_drop(len, pkt->prog + reason_fault);
+	if (!is_records && second) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len + 3), pkt->udp_end,
+					   ((pkt->message_end - 54) & 1) != 0);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 18, 24);
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u8 old_message_todo;
+	__be16 old_message_length;
+	if (is_records) {
+		old_message_todo = ld8(&record->todo);
+		old_message_length = ld16(&record->length);
+	} else {
+		old_message_todo = ld8(&message->todo);
+		old_message_length = ld16(&message->length);
+	}
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (is_records)
+		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8));
+	else if (second)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8) + udp_cut_off);
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
+		bpf_htons(IPPROTO_UDP);
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
+	if (1)
+		udp_payload = __builtin_bswap16(udp_payload);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 14) +
+					 ((__u64)old_message_todo << 8) + old_message_length +
+					 udp_new_pseudo + 0x204);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 3,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		if (!udp_csum.partial && 1)
+			csum = fr_complete_shifted(csum);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	}
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_tag *new_tag = pkt->data + 62;
 	if (direct)
 		fr_link(pkt->data, &pkt->p->hop_peer);
 
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
+	st8(new_tag->id, 1);
+	st16(new_tag->id + 1, bpf_htons(0x203));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, 18, 24);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
@@ -529,9 +574,14 @@ static __always_inline int shared_ipv6_rule_ipv6_stays(struct __sk_buff *skb, st
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
 	if (pkt->message_end == (is_both ? pkt->record_end_2 : pkt->udp_end)) { /* no padding */
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      (pkt->partial >> 16) >= (is_both ? 68 : 65)))
+		if (is_both) {
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			      (pkt->partial >> 16) >= 68))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			     (pkt->partial >> 16) >= 65)) {
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		}
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end ||
@@ -545,10 +595,16 @@ static __always_inline int shared_ipv6_rule_ipv6_stays(struct __sk_buff *skb, st
 		return fr_punt(skb, pkt->prog + reason_padding);
 	pkt->payload_len = pkt->message_end - (is_both ? 68 : 65);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial >> 16) >= (is_both ? 68 : 65) &&
-	       (pkt->partial & 0xffff) < (is_both ? 68ULL : 65ULL) + pkt->payload_len - 1)))
+	if (is_both) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 68 &&
+		       (pkt->partial & 0xffff) < 68ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		     ((pkt->partial >> 16) >= 65 &&
+		      (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1))) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_peer, (is_both ? 54ULL : 51ULL) + pkt->payload_len)))
@@ -556,6 +612,183 @@ static __always_inline int shared_ipv6_rule_ipv6_stays(struct __sk_buff *skb, st
 	if (is_both)
 		return shared_ipv6_rule_ipv6_stays_send_2(skb, pkt);
 	return shared_ipv6_rule_ipv6_stays_send_2(skb, pkt);
+}
+
+static __always_inline int shared_ipv4_rule_send_3(struct __sk_buff *skb, struct packet *pkt,
+						   const int second)
+{
+	const int is_records = pkt->prog == PROG_RECORDS;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_message *message = pkt->data + 42;
+	struct hdr_record *record = pkt->data + 42;
+	__u32 len = skb->len;
+	const __u32 headers_len = 42, new_headers_len = 45, udp_checksum_at = 40;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u64 udp_cut_off = 0;
+
+	if (!is_records && second) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len + 3), pkt->udp_end,
+					   ((pkt->message_end - 34) & 1) != 0);
+	}
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u8 old_message_todo;
+	__be16 old_message_length;
+	if (is_records) {
+		old_message_todo = ld8(&record->todo);
+		old_message_length = ld16(&record->length);
+	} else {
+		old_message_todo = ld8(&message->todo);
+		old_message_length = ld16(&message->length);
+	}
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (is_records)
+		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8));
+	else if (second)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8) + udp_cut_off);
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
+	if (1)
+		udp_payload = __builtin_bswap16(udp_payload);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 14) +
+					 ((__u64)old_message_todo << 8) + old_message_length +
+					 udp_new_pseudo + 0x204);
+	if (!udp_csum.old) /* no checksum came, none leaves */
+		udp_csum.new = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 34) +
+					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
+					 fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 3,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		if (!udp_csum.partial && 1)
+			csum = fr_complete_shifted(csum);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	}
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_tag *new_tag = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
+	st8(new_tag->id, 1);
+	st16(new_tag->id + 1, bpf_htons(0x203));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int shared_ipv4_rule_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+
+	/* udp.checksum */
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, ld32(&udp->src_port));
+	udp_csum.optional = 1;
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port));
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 64);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
+			return fr_punt(skb, pkt->prog + reason_no_memory);
+
+		pkt->data = (void *)(long)skb->data;
+		if (unlikely(pkt->data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, pkt->prog + reason_fault);
+	}
+
+	__s64 csum = fr_complete_begin(skb, 18, 24);
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, 18, 24);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
 }
 
 static __always_inline int shared_ipv4_rule_send_2(struct __sk_buff *skb, struct packet *pkt)
@@ -640,105 +873,226 @@ static __always_inline int shared_ipv4_rule_send_2(struct __sk_buff *skb, struct
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int shared_ipv4_rule_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
-						      const int second)
+static __always_inline int shared_ipv6_rule_send_ipv4_2(struct __sk_buff *skb, struct packet *pkt,
+							const int second)
 {
-	const int is_both = pkt->prog == PROG_BOTH;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_record *record = pkt->data + 42;
-	struct hdr_message *message = pkt->data + 45;
+	const int is_records = pkt->prog == PROG_RECORDS;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_message *message = pkt->data + 62;
+	struct hdr_record *record = pkt->data + 62;
 	__u32 len = skb->len;
-	const __u32 headers_len = is_both ? 48 : 45, new_headers_len = is_both ? 68 :
-		65, udp_checksum_at = 40, udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 record_todo = ld8(&record->todo);
-	__u8 message_todo;
+	const __u32 headers_len = 62, new_headers_len = 45, udp_checksum_at = 60,
+		udp_new_checksum_at = 40;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__u64 udp_cut_off = 0;
 
-	if (is_both) {
-		message_todo = ld8(&message->todo);
-		if (second) {
-			/* udp.checksum */
-			udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2,
-						   pkt->udp_end,
-						   ((pkt->message_end - 34) & 1) != 0);
-		}
+	if (!is_records && second) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len + 3), pkt->udp_end,
+					   ((pkt->message_end - 54) & 1) != 0);
 	}
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
+	__u8 old_message_todo;
+	__be16 old_message_length;
+	if (is_records) {
+		old_message_todo = ld8(&record->todo);
+		old_message_length = ld16(&record->length);
+	} else {
+		old_message_todo = ld8(&message->todo);
+		old_message_length = ld16(&message->length);
+	}
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (is_records)
+		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8));
+	else if (second)
+		udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8) + udp_cut_off);
+	else
+		udp_csum = fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + 14) + bpf_htons(IPPROTO_UDP);
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
+	if (1)
+		udp_payload = __builtin_bswap16(udp_payload);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 14) +
+					 ((__u64)old_message_todo << 8) + old_message_length +
+					 udp_new_pseudo + 0x204);
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 34) +
+			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 3, FR_TO_IPV4 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		if (!udp_csum.partial && 1)
+			csum = fr_complete_shifted(csum);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	}
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_tag *new_tag = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 34));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
+	st8(new_tag->id, 1);
+	st16(new_tag->id + 1, bpf_htons(0x203));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int shared_ip_rule_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt,
+						      const int second, const int to_v6)
+{
+	const int is_records = pkt->prog == PROG_RECORDS;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_message *message = pkt->data + 42;
+	struct hdr_record *record = pkt->data + 42;
+	__u32 len = skb->len;
+	const __u32 headers_len = to_v6 ? 45 : 42, new_headers_len = to_v6 ? 62 :
+		65, udp_checksum_at = 40, udp_new_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u64 udp_cut_off = 0;
+
+	if (!to_v6 && !is_records && second) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len + 3), pkt->udp_end,
+					   ((pkt->message_end - 34) & 1) != 0);
+	}
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u8 old_message_todo;
+	__be16 old_message_length = 0;
+	if (!to_v6) {
+		if (is_records) {
+			old_message_todo = ld8(&record->todo);
+			old_message_length = ld16(&record->length);
+		} else {
+			old_message_todo = ld8(&message->todo);
+			old_message_length = ld16(&message->length);
+		}
+	}
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
-	if (is_both) {
-		if (second)
-			udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
-					   udp_old_pseudo,
-					   (__u64)ld32(&udp->src_port) + old_udp_length +
-					   ((__u64)ld16(&record->length) << 8) +
-					   ld16(&message->length) + udp_cut_off);
-		else
-			udp_csum = fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum),
-					   udp_old_pseudo,
-					   (__u64)ld32(&udp->src_port) + old_udp_length +
-					   ((__u64)ld16(&record->length) << 8) +
-					   ld16(&message->length));
-	} else {
-		udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+	if (to_v6)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo,
 				   (__u64)ld32(&udp->src_port) + old_udp_length +
-				   ((__u64)ld16(&record->length) << 8));
-	}
+				   ld16(&record->todo) + ld8((void *)&record->length + 1));
+	else if (is_records)
+		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8));
+	else if (second)
+		udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8) + udp_cut_off);
+	else
+		udp_csum = fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
 		fr_add128(ld128(pkt->p->peer.addr)) +
-		bpf_htons(pkt->payload_len_2 + (is_both ? 14 : 11)) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (is_both ? (__u64)bpf_htons(pkt->p->local.port) +
-			   bpf_htons(pkt->p->peer.port) : (__u64)bpf_htons(pkt->p->local.port)) +
-			  (is_both ? bpf_htons(pkt->payload_len_2 + 14) :
-			   bpf_htons(pkt->p->peer.port)) +
-			  (is_both ?
-			   (__u64)bpf_htons((second ? pkt->payload_len_2 : pkt->record_end_2 - 48) +
-					    3) << 8 : bpf_htons(pkt->payload_len_2 + 11)) +
-			  (is_both ? bpf_htons(second ? pkt->payload_len_2 :
-					       pkt->message_end - 48) :
-			   (__u64)bpf_htons(pkt->record_end - 45) << 8));
+		bpf_htons(pkt->payload_len + (to_v6 ? 8 : 14)) + bpf_htons(IPPROTO_UDP);
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
+	if (1)
+		udp_payload = __builtin_bswap16(udp_payload);
+	udp_csum.new = fr_checksum_not_0((to_v6 ? (__u64)udp_payload :
+					  (__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					  bpf_htons(pkt->p->peer.port) +
+					  bpf_htons(pkt->payload_len + 14)) +
+					 (to_v6 ? bpf_htons(pkt->p->local.port) :
+					  (__u64)old_message_todo << 8) +
+					 (to_v6 ? bpf_htons(pkt->p->peer.port) :
+					  old_message_length) +
+					 (to_v6 ? bpf_htons(pkt->payload_len + 8) :
+					  udp_new_pseudo) + (to_v6 ? udp_new_pseudo : 0x204));
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV6,
+	int err = fr_resize(skb, headers_len, new_headers_len, to_v6 ? pkt->payload_len :
+			    pkt->payload_len + 3, FR_TO_IPV6 | (udp_csum.partial ? FR_PAYLOAD : 0),
 			    &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		if (!udp_csum.partial && 1)
+			csum = fr_complete_shifted(csum);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	}
+
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_record *new_record = pkt->data + 62;
-	struct hdr_message *new_message = pkt->data + 65;
+	struct hdr_tag *new_tag = pkt->data + 62;
 	if (direct)
 		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + (is_both ? 14 : 11)));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + (to_v6 ? 8 : 14)));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
 	st128(new_ipv6->src, ld128(pkt->p->local.addr));
 	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + (is_both ? 14 : 11)));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length,
-	     bpf_htons(is_both ? (second ? pkt->payload_len_2 : pkt->record_end_2 - 48) + 3 :
-		       pkt->record_end - 45));
-	if (is_both) {
-		st8(&new_message->todo, message_todo);
-		st16(&new_message->length,
-		     bpf_htons(second ? pkt->payload_len_2 : pkt->message_end - 48));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (to_v6 ? 8 : 14)));
+	if (!to_v6) {
+		st8(new_tag->id, 1);
+		st16(new_tag->id + 1, bpf_htons(0x203));
 	}
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -748,177 +1102,6 @@ static __always_inline int shared_ipv4_rule_send_ipv6(struct __sk_buff *skb, str
 	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->p->slot, 0, len, pkt->now);
 	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int messages_ip_rule_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
-						      const int to_v6)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
-	struct hdr_message *message = pkt->data + (to_v6 ? 62 : 42);
-	__u32 len = skb->len;
-	const __u32 headers_len = to_v6 ? 65 : 45, new_headers_len = to_v6 ? 45 :
-		65, udp_checksum_at = to_v6 ? 60 : 40, udp_new_checksum_at = to_v6 ? 40 : 60;
-	__be32 ipv6_version_to_flow_label = 0;
-	__be16 ipv4_version_to_ecn = 0;
-
-	if (to_v6)
-		ipv4_version_to_ecn = bpf_htons(0x4500ULL |
-						(((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
-						 2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
-						       3));
-	else
-		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						       ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						       ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 message_todo = ld8(&message->todo);
-
-	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
-					 ((pkt->message_end - (to_v6 ? 54 : 34)) & 1) != 0);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo;
-	if (to_v6)
-		udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-			old_udp_length + bpf_htons(IPPROTO_UDP);
-	else
-		udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-			bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo,
-					  (__u64)ld32(&udp->src_port) + old_udp_length +
-					  ((__u64)ld16(&message->length) << 8) + udp_cut_off);
-	__u64 udp_new_pseudo;
-	if (to_v6)
-		udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-			bpf_htons(pkt->payload_len_2 + 11) + bpf_htons(IPPROTO_UDP);
-	else
-		udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-			fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 11) +
-			bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
-			  bpf_htons(pkt->payload_len_2 + 11) +
-			  ((__u64)bpf_htons(pkt->payload_len_2) << 8));
-	__be16 ipv4_checksum = 0;
-	if (to_v6) {
-		/* ipv4.checksum */
-		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					    bpf_htons(pkt->payload_len_2 + 31) +
-					    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-					    0x1180);
-	}
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
-			    to_v6 ? FR_TO_IPV4 : FR_TO_IPV6, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 34 : 54);
-	struct hdr_message *new_message = pkt->data + (to_v6 ? 42 : 62);
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(to_v6 ? 0x800 : 0x86dd));
-	if (to_v6) {
-		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 31));
-		st32(&new_ipv4->id, bpf_htonl(0x4000));
-		st16(&new_ipv4->ttl, bpf_htons(0x4011));
-		st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-		st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	} else {
-		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 11));
-		st16(&new_ipv6->next_header, bpf_htons(0x1140));
-		st128(new_ipv6->src, ld128(pkt->p->local.addr));
-		st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	}
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 11));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length, bpf_htons(pkt->payload_len_2));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (to_v6)
-		st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int shared_ip_rule(struct __sk_buff *skb, struct packet *pkt, const int v6)
-{
-	const int is_records = pkt->prog == PROG_RECORDS;
-	struct hdr_udp *udp = pkt->data + (is_records ? 34 : v6 ? 54 : 34);
-
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_punt(skb, pkt->prog + reason_address_family);
-	if (is_records) {
-		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      (pkt->partial >> 16) >= 45) ||
-			    !(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_punt(skb, pkt->prog + reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-			return shared_ipv4_rule_send(skb, pkt);
-		}
-	} else if (v6) {
-		if (!fr_is_v4(pkt->p->peer.addr))
-			return shared_ipv6_rule_ipv6_stays(skb, pkt);
-	} else if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-		if (pkt->message_end == pkt->udp_end) { /* no padding */
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      (pkt->partial >> 16) >= 45) ||
-			    !(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_punt(skb, pkt->prog + reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-			return shared_ipv4_rule_send(skb, pkt);
-		}
-		pkt->payload_len = pkt->message_end - 45;
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial_2 >> 16) >= 45 &&
-		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len - 1)))
-			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 31ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-		return shared_ipv4_rule_send_2(skb, pkt);
-	}
-	pkt->payload_len_2 = pkt->message_end - (is_records ? 45 : v6 ? 65 : 45);
-	pkt->partial_3 = fr_partial(skb);
-	if (!(pkt->partial_3 == 0 ||
-	      pkt->partial_3 == FR_PARTIAL(is_records ? 34 : v6 ? 54 : 34, is_records ? 40 :
-					   v6 ? 60 : 40) ||
-	      ((pkt->partial_3 >> 16) >= (is_records ? 45 : v6 ? 65 : 45) &&
-	       (pkt->partial_3 & 0xffff) < (is_records ? 45ULL : v6 ? 65ULL : 45ULL) +
-	       pkt->payload_len_2 - 1)))
-		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_punt(skb, pkt->prog + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer,
-			      (is_records ? 51ULL : v6 ? 31ULL : 51ULL) + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-	if (is_records)
-		return shared_ipv4_rule_send_ipv6(skb, pkt, 0);
-	return messages_ip_rule_send_ipv6(skb, pkt, v6);
 }
 
 static __always_inline int shared_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
@@ -1138,839 +1321,6 @@ static __always_inline int shared_ipv4_send_ipv6(struct __sk_buff *skb, struct p
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv6_ipv6_stays_send(struct __sk_buff *skb, struct packet *pkt,
-						     const int second)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_record *record = pkt->data + 62;
-	struct hdr_message *message = pkt->data + 65;
-	__u32 len = skb->len;
-	const __u32 headers_len = 68, new_headers_len = 71, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 record_todo = ld8(&record->todo);
-	__u8 message_todo = ld8(&message->todo);
-	__u64 udp_cut_off = 0;
-
-	if (second) {
-		/* udp.checksum */
-		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
-					   ((pkt->message_end - 54) & 1) != 0);
-	}
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum;
-	if (second)
-		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
-				   ((__u64)ld16(&record->length) << 8) +
-				   ((__u64)message_todo << 8) + ld16(&message->length) +
-				   udp_cut_off);
-	else
-		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
-				   ((__u64)ld16(&record->length) << 8) +
-				   ((__u64)message_todo << 8) + ld16(&message->length));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 17) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 17) + record_todo +
-					 ((__u64)bpf_htons((second ? pkt->payload_len_2 :
-							    pkt->record_end_2 - 68) + 6) << 8) +
-					 ((__u64)message_todo << 8) +
-					 bpf_htons((second ? pkt->payload_len_2 :
-						    pkt->message_end - 68) + 3) + udp_new_pseudo +
-					 0x204);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_record *new_record = pkt->data + 62;
-	struct hdr_message *new_message = pkt->data + 65;
-	struct hdr_tag *new_tag = pkt->data + 68;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 17));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 17));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length,
-	     bpf_htons((second ? pkt->payload_len_2 : pkt->record_end_2 - 68) + 6));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length,
-	     bpf_htons((second ? pkt->payload_len_2 : pkt->message_end - 68) + 3));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int shared_ipv6_rule_ipv6_stays_send_3(struct __sk_buff *skb,
-	struct packet *pkt, const int second)
-{
-	const int is_records = pkt->prog == PROG_RECORDS;
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_message *message = pkt->data + 62;
-	struct hdr_record *record = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 65, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u64 udp_cut_off = 0;
-
-	if (!is_records && second) {
-		/* udp.checksum */
-		udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len_2 + 3),
-					   pkt->udp_end, ((pkt->message_end - 54) & 1) != 0);
-	}
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_message_todo;
-	__be16 old_message_length;
-	if (is_records) {
-		old_message_todo = ld8(&record->todo);
-		old_message_length = ld16(&record->length);
-	} else {
-		old_message_todo = ld8(&message->todo);
-		old_message_length = ld16(&message->length);
-	}
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum;
-	if (is_records)
-		udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-				   ((__u64)old_message_length << 8));
-	else if (second)
-		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-				   ((__u64)old_message_length << 8) + udp_cut_off);
-	else
-		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-				   ((__u64)old_message_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 14) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 14) +
-					 ((__u64)old_message_todo << 8) + old_message_length +
-					 udp_new_pseudo + 0x204);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_tag *new_tag = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 14));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int shared_ipv6_rule_ipv6_stays_2(struct __sk_buff *skb, struct packet *pkt,
-							 const int second)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (pkt->message_end == (second ? pkt->record_end_2 : pkt->udp_end)) { /* no padding */
-		pkt->payload_len_2 = pkt->udp_end - (second ? 68 : 65);
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial >> 16) >= (second ? 68 : 65) &&
-		       (pkt->partial & 0xffff) < (second ? 68ULL : 65ULL) + pkt->payload_len_2 -
-		       1)))
-			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_punt(skb, pkt->prog + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer,
-				      (second ? 57ULL : 54ULL) + pkt->payload_len_2)))
-			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-		if (second)
-			return both_ipv6_ipv6_stays_send(skb, pkt, 0);
-		return shared_ipv6_rule_ipv6_stays_send_3(skb, pkt, 0);
-	}
-	if (second && pkt->record_end_2 != pkt->udp_end)
-		return fr_punt(skb, pkt->prog + reason_padding);
-	pkt->payload_len_2 = pkt->message_end - (second ? 68 : 65);
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= (second ? 68 : 65) &&
-	       (pkt->partial_2 & 0xffff) < (second ? 68ULL : 65ULL) + pkt->payload_len_2 - 1)))
-		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_punt(skb, pkt->prog + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, (second ? 57ULL : 54ULL) + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-	if (second)
-		return both_ipv6_ipv6_stays_send(skb, pkt, 1);
-	return shared_ipv6_rule_ipv6_stays_send_3(skb, pkt, 1);
-}
-
-static __always_inline int both_ipv4_rule_ipv4_stays(struct __sk_buff *skb, struct packet *pkt)
-{
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (pkt->message_end == pkt->record_end_2) { /* no padding */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= 48) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-		return shared_ipv4_rule_send(skb, pkt);
-	}
-	if (pkt->record_end_2 != pkt->udp_end)
-		return fr_punt(skb, pkt->prog + reason_padding);
-	pkt->payload_len = pkt->message_end - 48;
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial >> 16) >= 48 &&
-	       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
-		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-	return shared_ipv4_rule_send_2(skb, pkt);
-}
-
-static __always_inline int shared_ipv4_rule_send_3(struct __sk_buff *skb, struct packet *pkt,
-						   const int second)
-{
-	const int is_records = pkt->prog == PROG_RECORDS;
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_message *message = pkt->data + 42;
-	struct hdr_record *record = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 45, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u64 udp_cut_off = 0;
-
-	if (!is_records && second) {
-		/* udp.checksum */
-		udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len_2 + 3),
-					   pkt->udp_end, ((pkt->message_end - 34) & 1) != 0);
-	}
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_message_todo;
-	__be16 old_message_length;
-	if (is_records) {
-		old_message_todo = ld8(&record->todo);
-		old_message_length = ld16(&record->length);
-	} else {
-		old_message_todo = ld8(&message->todo);
-		old_message_length = ld16(&message->length);
-	}
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum;
-	if (is_records)
-		udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-				   ((__u64)old_message_length << 8));
-	else if (second)
-		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-				   ((__u64)old_message_length << 8) + udp_cut_off);
-	else
-		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-				   ((__u64)old_message_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len_2 + 14) + bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 14) +
-					 ((__u64)old_message_todo << 8) + old_message_length +
-					 udp_new_pseudo + 0x204);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len_2 + 34) +
-					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
-					 fr_v4(pkt->p->peer.addr) + 64);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_tag *new_tag = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 34));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int shared_ipv6_rule_send_ipv4(struct __sk_buff *skb, struct packet *pkt,
-						      const int second)
-{
-	const int is_both = pkt->prog == PROG_BOTH;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_record *record = pkt->data + 62;
-	struct hdr_message *message = pkt->data + 65;
-	__u32 len = skb->len;
-	const __u32 headers_len = is_both ? 68 : 65, new_headers_len = is_both ? 48 :
-		45, udp_checksum_at = 60, udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 record_todo = ld8(&record->todo);
-	__u8 message_todo;
-	__u64 udp_cut_off = 0;
-
-	if (is_both) {
-		message_todo = ld8(&message->todo);
-		if (second) {
-			/* udp.checksum */
-			udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2,
-						   pkt->udp_end,
-						   ((pkt->message_end - 54) & 1) != 0);
-		}
-	}
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum;
-	if (is_both) {
-		if (second)
-			udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
-					   udp_old_pseudo,
-					   (__u64)ld32(&udp->src_port) + old_udp_length +
-					   ((__u64)ld16(&record->length) << 8) +
-					   ld16(&message->length) + udp_cut_off);
-		else
-			udp_csum = fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum),
-					   udp_old_pseudo,
-					   (__u64)ld32(&udp->src_port) + old_udp_length +
-					   ((__u64)ld16(&record->length) << 8) +
-					   ld16(&message->length));
-	} else {
-		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length +
-				   ((__u64)ld16(&record->length) << 8));
-	}
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len_2 + (is_both ? 14 : 11)) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (is_both ? (__u64)bpf_htons(pkt->p->local.port) +
-			   bpf_htons(pkt->p->peer.port) : (__u64)bpf_htons(pkt->p->local.port)) +
-			  (is_both ? bpf_htons(pkt->payload_len_2 + 14) :
-			   bpf_htons(pkt->p->peer.port)) +
-			  (is_both ?
-			   (__u64)bpf_htons((second ? pkt->payload_len_2 : pkt->record_end_2 - 68) +
-					    3) << 8 : bpf_htons(pkt->payload_len_2 + 11)) +
-			  (is_both ? bpf_htons(second ? pkt->payload_len_2 :
-					       pkt->message_end - 68) :
-			   (__u64)bpf_htons(pkt->record_end - 65) << 8));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(pkt->payload_len_2 + (is_both ? 34 : 31)) +
-					   fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-					   0x1180);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_record *new_record = pkt->data + 42;
-	struct hdr_message *new_message = pkt->data + 45;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + (is_both ? 34 : 31)));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + (is_both ? 14 : 11)));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length,
-	     bpf_htons(is_both ? (second ? pkt->payload_len_2 : pkt->record_end_2 - 68) + 3 :
-		       pkt->record_end - 65));
-	if (is_both) {
-		st8(&new_message->todo, message_todo);
-		st16(&new_message->length,
-		     bpf_htons(second ? pkt->payload_len_2 : pkt->message_end - 68));
-	}
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int shared_ipv6_rule_send_ipv4_2(struct __sk_buff *skb, struct packet *pkt,
-							const int second)
-{
-	const int is_records = pkt->prog == PROG_RECORDS;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_message *message = pkt->data + 62;
-	struct hdr_record *record = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 45, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u64 udp_cut_off = 0;
-
-	if (!is_records && second) {
-		/* udp.checksum */
-		udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len_2 + 3),
-					   pkt->udp_end, ((pkt->message_end - 54) & 1) != 0);
-	}
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_message_todo;
-	__be16 old_message_length;
-	if (is_records) {
-		old_message_todo = ld8(&record->todo);
-		old_message_length = ld16(&record->length);
-	} else {
-		old_message_todo = ld8(&message->todo);
-		old_message_length = ld16(&message->length);
-	}
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum;
-	if (is_records)
-		udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-				   ((__u64)old_message_length << 8));
-	else if (second)
-		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-				   ((__u64)old_message_length << 8) + udp_cut_off);
-	else
-		udp_csum = fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-				   ((__u64)old_message_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len_2 + 14) + bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 14) +
-					 ((__u64)old_message_todo << 8) + old_message_length +
-					 udp_new_pseudo + 0x204);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 34) +
-			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2 + 3, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_tag *new_tag = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 34));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 14));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int shared_ip_rule_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt,
-						      const int second, const int to_v6)
-{
-	const int is_records = pkt->prog == PROG_RECORDS;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_message *message = pkt->data + 42;
-	struct hdr_record *record = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 headers_len = to_v6 ? 45 : 42, new_headers_len = to_v6 ? 62 :
-		65, udp_checksum_at = 40, udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u64 udp_cut_off = 0;
-
-	if (!to_v6 && !is_records && second) {
-		/* udp.checksum */
-		udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len_2 + 3),
-					   pkt->udp_end, ((pkt->message_end - 34) & 1) != 0);
-	}
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_message_todo;
-	__be16 old_message_length = 0;
-	if (!to_v6) {
-		if (is_records) {
-			old_message_todo = ld8(&record->todo);
-			old_message_length = ld16(&record->length);
-		} else {
-			old_message_todo = ld8(&message->todo);
-			old_message_length = ld16(&message->length);
-		}
-	}
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum;
-	if (to_v6)
-		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length +
-				   ld16(&record->todo) + ld8((void *)&record->length + 1));
-	else if (is_records)
-		udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-				   ((__u64)old_message_length << 8));
-	else if (second)
-		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-				   ((__u64)old_message_length << 8) + udp_cut_off);
-	else
-		udp_csum = fr_csum(pkt->partial_4, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-				   ((__u64)old_message_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) +
-		bpf_htons(pkt->payload_len_2 + (to_v6 ? 8 : 14)) + bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((to_v6 ? (__u64)udp_payload :
-					  (__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					  bpf_htons(pkt->p->peer.port) +
-					  bpf_htons(pkt->payload_len_2 + 14)) +
-					 (to_v6 ? bpf_htons(pkt->p->local.port) :
-					  (__u64)old_message_todo << 8) +
-					 (to_v6 ? bpf_htons(pkt->p->peer.port) :
-					  old_message_length) +
-					 (to_v6 ? bpf_htons(pkt->payload_len_2 + 8) :
-					  udp_new_pseudo) + (to_v6 ? udp_new_pseudo : 0x204));
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, to_v6 ? pkt->payload_len_2 :
-			    pkt->payload_len_2 + 3, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_tag *new_tag = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + (to_v6 ? 8 : 14)));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + (to_v6 ? 8 : 14)));
-	if (!to_v6) {
-		st8(new_tag->id, 1);
-		st16(new_tag->id + 1, bpf_htons(0x203));
-	}
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int shared_ip_rule_2(struct __sk_buff *skb, struct packet *pkt, const int v6)
-{
-	const int is_both = pkt->prog == PROG_BOTH;
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
-
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-		return fr_punt(skb, pkt->prog + reason_address_family);
-	if (v6) {
-		if (!fr_is_v4(pkt->p->peer.addr)) {
-			if (is_both)
-				return shared_ipv6_rule_ipv6_stays(skb, pkt);
-			return shared_ipv6_rule_ipv6_stays_2(skb, pkt, 0);
-		}
-	} else if (is_both) {
-		if (fr_is_v4(pkt->p->peer.addr))
-			return both_ipv4_rule_ipv4_stays(skb, pkt);
-	} else if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-		if (pkt->message_end == pkt->udp_end) { /* no padding */
-			pkt->payload_len_2 = pkt->udp_end - 45;
-			pkt->partial = fr_partial(skb);
-			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-			      ((pkt->partial >> 16) >= 45 &&
-			       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len_2 - 1)))
-				return fr_punt(skb, pkt->prog + reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len_2)))
-				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-			return shared_ipv4_rule_send_3(skb, pkt, 0);
-		}
-		pkt->payload_len_2 = pkt->message_end - 45;
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial_2 >> 16) >= 45 &&
-		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len_2 - 1)))
-			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len_2)))
-			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-		return shared_ipv4_rule_send_3(skb, pkt, 1);
-	}
-	if (pkt->message_end == (is_both ? pkt->record_end_2 : pkt->udp_end)) { /* no padding */
-		pkt->payload_len_2 = pkt->udp_end - (v6 ? (is_both ? 68 : 65) : is_both ? 48 : 45);
-		pkt->partial_4 = fr_partial(skb);
-		if (!(pkt->partial_4 == 0 ||
-		      pkt->partial_4 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      ((pkt->partial_4 >> 16) >= (v6 ? (is_both ? 68 : 65) : is_both ? 48 : 45) &&
-		       (pkt->partial_4 & 0xffff) < (v6 ? (is_both ? 68ULL : 65ULL) :
-						    is_both ? 48ULL : 45ULL) + pkt->payload_len_2 -
-		       1)))
-			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_punt(skb, pkt->prog + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer,
-				      (v6 ? 34ULL : 54ULL) + pkt->payload_len_2)))
-			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-		if (v6) {
-			if (is_both)
-				return shared_ipv6_rule_send_ipv4(skb, pkt, 0);
-			return shared_ipv6_rule_send_ipv4_2(skb, pkt, 0);
-		}
-		if (is_both)
-			return shared_ipv4_rule_send_ipv6(skb, pkt, 0);
-		return shared_ip_rule_send_ipv6_2(skb, pkt, 0, 0);
-	}
-	if (is_both && pkt->record_end_2 != pkt->udp_end)
-		return fr_punt(skb, pkt->prog + reason_padding);
-	pkt->payload_len_2 = pkt->message_end - (v6 ? (is_both ? 68 : 65) : is_both ? 48 : 45);
-	pkt->partial_5 = fr_partial(skb);
-	if (!(pkt->partial_5 == 0 || pkt->partial_5 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      ((pkt->partial_5 >> 16) >= (v6 ? (is_both ? 68 : 65) : is_both ? 48 : 45) &&
-	       (pkt->partial_5 & 0xffff) < (v6 ? (is_both ? 68ULL : 65ULL) : is_both ? 48ULL :
-					    45ULL) + pkt->payload_len_2 - 1)))
-		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_punt(skb, pkt->prog + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 34ULL : 54ULL) + pkt->payload_len_2)))
-		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-	if (v6) {
-		if (is_both)
-			return shared_ipv6_rule_send_ipv4(skb, pkt, 1);
-		return shared_ipv6_rule_send_ipv4_2(skb, pkt, 1);
-	}
-	if (is_both)
-		return shared_ipv4_rule_send_ipv6(skb, pkt, 1);
-	return shared_ip_rule_send_ipv6_2(skb, pkt, 1, 0);
-}
-
 static __always_inline int shared_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	const int is_records = pkt->prog == PROG_RECORDS;
@@ -1987,7 +1337,7 @@ static __always_inline int shared_ipv4_send_2(struct __sk_buff *skb, struct pack
 
 	if (!is_records) {
 		/* udp.checksum */
-		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
 					   ((pkt->message_end - 34) & 1) != 0);
 	}
 	/* udp.checksum */
@@ -2009,14 +1359,14 @@ static __always_inline int shared_ipv4_send_2(struct __sk_buff *skb, struct pack
 				   ld16(&message->todo) + ld8((void *)&message->length + 1) +
 				   udp_cut_off);
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len_2 + 8) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 8) + udp_new_pseudo);
+					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
@@ -2024,12 +1374,12 @@ static __always_inline int shared_ipv4_send_2(struct __sk_buff *skb, struct pack
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len_2 + 28) +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 28) +
 					 ipv4_ttl_protocol + fr_v4(pkt->p->local.addr) +
 					 fr_v4(pkt->p->peer.addr) + 64);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
@@ -2048,14 +1398,14 @@ static __always_inline int shared_ipv4_send_2(struct __sk_buff *skb, struct pack
 		fr_link(pkt->data, &pkt->p->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
 	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -2627,7 +1977,7 @@ static __always_inline int shared_ipv6_send_2(struct __sk_buff *skb, struct pack
 
 	if (!is_records) {
 		/* udp.checksum */
-		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
 					   ((pkt->message_end - 54) & 1) != 0);
 	}
 	/* udp.checksum */
@@ -2647,7 +1997,7 @@ static __always_inline int shared_ipv6_send_2(struct __sk_buff *skb, struct pack
 				   ld16(&message->todo) + ld8((void *)&message->length + 1) +
 				   udp_cut_off);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 8) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 8) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
@@ -2655,10 +2005,10 @@ static __always_inline int shared_ipv6_send_2(struct __sk_buff *skb, struct pack
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 8) + udp_new_pseudo);
+					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2,
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
@@ -2678,13 +2028,13 @@ static __always_inline int shared_ipv6_send_2(struct __sk_buff *skb, struct pack
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ld128(pkt->p->local.addr));
 	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, pkt->prog + reason_fault);
@@ -2712,7 +2062,7 @@ static __always_inline int shared_ipv6_send_ip_2(struct __sk_buff *skb, struct p
 
 	if (!is_records) {
 		/* udp.checksum */
-		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
 					   ((pkt->message_end - 54) & 1) != 0);
 	}
 	/* udp.checksum */
@@ -2732,22 +2082,22 @@ static __always_inline int shared_ipv6_send_ip_2(struct __sk_buff *skb, struct p
 				   ld16(&message->todo) + ld8((void *)&message->length + 1) +
 				   udp_cut_off);
 	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len_2 + 8) + bpf_htons(IPPROTO_UDP);
+		bpf_htons(pkt->payload_len + 8) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 8) + udp_new_pseudo);
+					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len_2 + 28) +
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 28) +
 			    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) + 0x1180);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV4 |
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
@@ -2767,14 +2117,239 @@ static __always_inline int shared_ipv6_send_ip_2(struct __sk_buff *skb, struct p
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len_2 + 28));
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
 	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int shared_ipv4_rule_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+						      const int second)
+{
+	const int is_both = pkt->prog == PROG_BOTH;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_record *record = pkt->data + 42;
+	struct hdr_message *message = pkt->data + 45;
+	__u32 len = skb->len;
+	const __u32 headers_len = is_both ? 48 : 45, new_headers_len = is_both ? 68 :
+		65, udp_checksum_at = 40, udp_new_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 record_todo = ld8(&record->todo);
+	__u8 message_todo;
+	__u64 udp_cut_off = 0;
+
+	if (is_both) {
+		message_todo = ld8(&message->todo);
+		if (second) {
+			/* udp.checksum */
+			udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len,
+						   pkt->udp_end,
+						   ((pkt->message_end - 34) & 1) != 0);
+		}
+	}
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (is_both) {
+		if (second)
+			udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   ((__u64)ld16(&record->length) << 8) +
+					   ld16(&message->length) + udp_cut_off);
+		else
+			udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   ((__u64)ld16(&record->length) << 8) +
+					   ld16(&message->length));
+	} else {
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length +
+				   ((__u64)ld16(&record->length) << 8));
+	}
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) +
+		bpf_htons(pkt->payload_len + (is_both ? 14 : 11)) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (is_both ? (__u64)bpf_htons(pkt->p->local.port) +
+			   bpf_htons(pkt->p->peer.port) : (__u64)bpf_htons(pkt->p->local.port)) +
+			  (is_both ? bpf_htons(pkt->payload_len + 14) :
+			   bpf_htons(pkt->p->peer.port)) +
+			  (is_both ?
+			   (__u64)bpf_htons((second ? pkt->payload_len : pkt->record_end_2 - 48) +
+					    3) << 8 : bpf_htons(pkt->payload_len + 11)) +
+			  (is_both ? bpf_htons(second ? pkt->payload_len : pkt->message_end - 48) :
+			   (__u64)bpf_htons(pkt->record_end - 45) << 8));
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
+	struct hdr_message *new_message = pkt->data + 65;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + (is_both ? 14 : 11)));
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (is_both ? 14 : 11)));
+	st8(&new_record->todo, record_todo);
+	st16(&new_record->length,
+	     bpf_htons(is_both ? (second ? pkt->payload_len : pkt->record_end_2 - 48) + 3 :
+		       pkt->record_end - 45));
+	if (is_both) {
+		st8(&new_message->todo, message_todo);
+		st16(&new_message->length,
+		     bpf_htons(second ? pkt->payload_len : pkt->message_end - 48));
+	}
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int shared_ipv6_rule_send_ipv4(struct __sk_buff *skb, struct packet *pkt,
+						      const int second)
+{
+	const int is_both = pkt->prog == PROG_BOTH;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_record *record = pkt->data + 62;
+	struct hdr_message *message = pkt->data + 65;
+	__u32 len = skb->len;
+	const __u32 headers_len = is_both ? 68 : 65, new_headers_len = is_both ? 48 :
+		45, udp_checksum_at = 60, udp_new_checksum_at = 40;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u8 record_todo = ld8(&record->todo);
+	__u8 message_todo;
+	__u64 udp_cut_off = 0;
+
+	if (is_both) {
+		message_todo = ld8(&message->todo);
+		if (second) {
+			/* udp.checksum */
+			udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len,
+						   pkt->udp_end,
+						   ((pkt->message_end - 54) & 1) != 0);
+		}
+	}
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (is_both) {
+		if (second)
+			udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   ((__u64)ld16(&record->length) << 8) +
+					   ld16(&message->length) + udp_cut_off);
+		else
+			udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   ((__u64)ld16(&record->length) << 8) +
+					   ld16(&message->length));
+	} else {
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length +
+				   ((__u64)ld16(&record->length) << 8));
+	}
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + (is_both ? 14 : 11)) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (is_both ? (__u64)bpf_htons(pkt->p->local.port) +
+			   bpf_htons(pkt->p->peer.port) : (__u64)bpf_htons(pkt->p->local.port)) +
+			  (is_both ? bpf_htons(pkt->payload_len + 14) :
+			   bpf_htons(pkt->p->peer.port)) +
+			  (is_both ?
+			   (__u64)bpf_htons((second ? pkt->payload_len : pkt->record_end_2 - 68) +
+					    3) << 8 : bpf_htons(pkt->payload_len + 11)) +
+			  (is_both ? bpf_htons(second ? pkt->payload_len : pkt->message_end - 68) :
+			   (__u64)bpf_htons(pkt->record_end - 65) << 8));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					   bpf_htons(pkt->payload_len + (is_both ? 34 : 31)) +
+					   fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+					   0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_record *new_record = pkt->data + 42;
+	struct hdr_message *new_message = pkt->data + 45;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + (is_both ? 34 : 31)));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (is_both ? 14 : 11)));
+	st8(&new_record->todo, record_todo);
+	st16(&new_record->length,
+	     bpf_htons(is_both ? (second ? pkt->payload_len : pkt->record_end_2 - 68) + 3 :
+		       pkt->record_end - 65));
+	if (is_both) {
+		st8(&new_message->todo, message_todo);
+		st16(&new_message->length,
+		     bpf_htons(second ? pkt->payload_len : pkt->message_end - 68));
+	}
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -2792,6 +2367,244 @@ static __always_inline int shared_ipv6_send_ip_2(struct __sk_buff *skb, struct p
  *	eth ipv6 udp message
  */
 
+static __always_inline int messages_ipv6_rule_ipv6_stays_2(struct __sk_buff *skb,
+							   struct packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+
+	/* _send: {send: {from: "p.local", to: "p.peer"}} */
+	if (pkt->message_end == pkt->udp_end) { /* no padding */
+		pkt->payload_len = pkt->udp_end - 65;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 65 &&
+		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv6_rule_ipv6_stays_send_3(skb, pkt, 0);
+	}
+	pkt->payload_len = pkt->message_end - 65;
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_2 >> 16) >= 65 &&
+	       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len - 1)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+	return shared_ipv6_rule_ipv6_stays_send_3(skb, pkt, 1);
+}
+
+static __always_inline int messages_ip_rule_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+						      const int to_v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_message *message = pkt->data + (to_v6 ? 62 : 42);
+	__u32 len = skb->len;
+	const __u32 headers_len = to_v6 ? 65 : 45, new_headers_len = to_v6 ? 45 :
+		65, udp_checksum_at = to_v6 ? 60 : 40, udp_new_checksum_at = to_v6 ? 40 : 60;
+	__be32 ipv6_version_to_flow_label = 0;
+	__be16 ipv4_version_to_ecn = 0;
+
+	if (to_v6)
+		ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+						(((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						 2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						       3));
+	else
+		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						       ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						       ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 message_todo = ld8(&message->todo);
+
+	/* udp.checksum */
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					 ((pkt->message_end - (to_v6 ? 54 : 34)) & 1) != 0);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo;
+	if (to_v6)
+		udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)ld32(&udp->src_port) + old_udp_length +
+					  ((__u64)ld16(&message->length) << 8) + udp_cut_off);
+	__u64 udp_new_pseudo;
+	if (to_v6)
+		udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+			bpf_htons(pkt->payload_len + 11) + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+			fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 11) +
+			bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->p->local.port) + bpf_htons(pkt->p->peer.port) +
+			  bpf_htons(pkt->payload_len + 11) +
+			  ((__u64)bpf_htons(pkt->payload_len) << 8));
+	__be16 ipv4_checksum = 0;
+	if (to_v6) {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 31) +
+					    fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+					    0x1180);
+	}
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    to_v6 ? FR_TO_IPV4 : FR_TO_IPV6, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 34 : 54);
+	struct hdr_message *new_message = pkt->data + (to_v6 ? 42 : 62);
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st16(&new_eth->type, bpf_htons(to_v6 ? 0x800 : 0x86dd));
+	if (to_v6) {
+		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 31));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4011));
+		st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	} else {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 11));
+		st16(&new_ipv6->next_header, bpf_htons(0x1140));
+		st128(new_ipv6->src, ld128(pkt->p->local.addr));
+		st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	}
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 11));
+	st8(&new_message->todo, message_todo);
+	st16(&new_message->length, bpf_htons(pkt->payload_len));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (to_v6)
+		st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int messages_ip_rule(struct __sk_buff *skb, struct packet *pkt,
+					    const int second, const int v6)
+{
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+
+	/* _send: {send: {from: "p.local", to: "p.peer"}} */
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_punt(skb, pkt->prog + reason_address_family);
+	if (v6) {
+		if (!fr_is_v4(pkt->p->peer.addr)) {
+			if (second)
+				return messages_ipv6_rule_ipv6_stays_2(skb, pkt);
+			return shared_ipv6_rule_ipv6_stays(skb, pkt);
+		}
+	} else if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+		if (pkt->message_end == pkt->udp_end) { /* no padding */
+			pkt->payload_len = 0;
+			if (second)
+				pkt->payload_len = pkt->udp_end - 45;
+			pkt->partial = fr_partial(skb);
+			if (second) {
+				if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+				      ((pkt->partial >> 16) >= 45 &&
+				       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
+					return fr_punt(skb, pkt->prog + reason_partial_checksum);
+				if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->p->hop_peer,
+							pkt->prog + reason_too_big);
+				return shared_ipv4_rule_send_3(skb, pkt, 0);
+			}
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 45) ||
+			    !(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
+				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+			return shared_ipv4_rule_send(skb, pkt);
+		}
+		pkt->payload_len = pkt->message_end - 45;
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial_2 >> 16) >= 45 &&
+		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer,
+				      (second ? 34ULL : 31ULL) + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		if (second)
+			return shared_ipv4_rule_send_3(skb, pkt, 1);
+		return shared_ipv4_rule_send_2(skb, pkt);
+	}
+	if (second && pkt->message_end == pkt->udp_end) { /* no padding */
+		pkt->payload_len = pkt->udp_end - (v6 ? 65 : 45);
+		pkt->partial_4 = fr_partial(skb);
+		if (v6) {
+			if (!(pkt->partial_4 == 0 || pkt->partial_4 == FR_PARTIAL(54, 60) ||
+			      ((pkt->partial_4 >> 16) >= 65 &&
+			       (pkt->partial_4 & 0xffff) < 65ULL + pkt->payload_len - 1)))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		} else if (!(pkt->partial_4 == 0 || pkt->partial_4 == FR_PARTIAL(34, 40) ||
+			     ((pkt->partial_4 >> 16) >= 45 &&
+			      (pkt->partial_4 & 0xffff) < 45ULL + pkt->payload_len - 1))) {
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 34ULL : 54ULL) + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		if (v6)
+			return shared_ipv6_rule_send_ipv4_2(skb, pkt, 0);
+		return shared_ip_rule_send_ipv6_2(skb, pkt, 0, 0);
+	}
+	pkt->payload_len = pkt->message_end - (v6 ? 65 : 45);
+	pkt->partial_3 = fr_partial(skb);
+	if (v6) {
+		if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial_3 >> 16) >= 65 &&
+		       (pkt->partial_3 & 0xffff) < 65ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40) ||
+		     ((pkt->partial_3 >> 16) >= 45 &&
+		      (pkt->partial_3 & 0xffff) < 45ULL + pkt->payload_len - 1))) {
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
+	if (be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer,
+			      (second ? (v6 ? 34ULL : 54ULL) : v6 ? 31ULL : 51ULL) +
+			      pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+	if (second) {
+		if (v6)
+			return shared_ipv6_rule_send_ipv4_2(skb, pkt, 1);
+		return shared_ip_rule_send_ipv6_2(skb, pkt, 1, 0);
+	}
+	return messages_ip_rule_send_ipv6(skb, pkt, v6);
+}
+
 static __always_inline int messages_ipv4_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -2805,7 +2618,7 @@ static __always_inline int messages_ipv4_send_ipv6_2(struct __sk_buff *skb, stru
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 
 	/* udp.checksum */
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len_2, pkt->udp_end,
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
 					 ((pkt->message_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
@@ -2815,7 +2628,7 @@ static __always_inline int messages_ipv4_send_ipv6_2(struct __sk_buff *skb, stru
 			(__u64)ld32(&udp->src_port) + old_udp_length + ld16(&message->todo) +
 			ld8((void *)&message->length + 1) + udp_cut_off);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len_2 + 8) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 8) +
 		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
@@ -2823,10 +2636,10 @@ static __always_inline int messages_ipv4_send_ipv6_2(struct __sk_buff *skb, stru
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
 					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len_2 + 8) + udp_new_pseudo);
+					 bpf_htons(pkt->payload_len + 8) + udp_new_pseudo);
 	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len_2, FR_TO_IPV6 |
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
@@ -2846,13 +2659,13 @@ static __always_inline int messages_ipv4_send_ipv6_2(struct __sk_buff *skb, stru
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len_2 + 8));
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
 	st128(new_ipv6->src, ld128(pkt->p->local.addr));
 	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len_2 + 8));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, pkt->prog + reason_fault);
@@ -3015,11 +2828,18 @@ static __always_inline int messages_ip_rules(struct __sk_buff *skb, struct packe
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
 	if (be8(&message->todo) == 5 || be8(&message->todo) == 21) {
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      (partial >> 16) >= (v6 ? 65 : 45)) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		if (v6) {
+			if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+			      (partial >> 16) >= 65) ||
+			    !(skb->len <= pkt->ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		} else if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+			     (partial >> 16) >= 45) ||
+			   !(skb->len <= pkt->ip_end ||
+			     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		}
 		if (pkt->message_end != pkt->udp_end)
 			return fr_punt(skb, pkt->prog + reason_padding);
 		return shared_fan(skb, pkt, v6);
@@ -3056,7 +2876,7 @@ static __always_inline int messages_ipv4(struct __sk_buff *skb, struct packet *p
 
 	/* {match: "?(h).todo": 0 | 16, do: [_send]}, */
 	if (be8(&message->todo) == 0 || be8(&message->todo) == 16)
-		return shared_ip_rule(skb, pkt, 0);
+		return messages_ip_rule(skb, pkt, 0, 0);
 
 	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
 	if (be8(&message->todo) == 1 || be8(&message->todo) == 17) {
@@ -3083,26 +2903,26 @@ static __always_inline int messages_ipv4(struct __sk_buff *skb, struct packet *p
 
 	/* {match: "?(h).todo": 2 | 18, do: [{push: {tag: {id: 0x010203}, before: h}}, _send]}, */
 	if (be8(&message->todo) == 2 || be8(&message->todo) == 18)
-		return shared_ip_rule_2(skb, pkt, 0);
+		return messages_ip_rule(skb, pkt, 1, 0);
 
 	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
 	if (be8(&message->todo) == 3 || be8(&message->todo) == 19) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
 			return fr_punt(skb, pkt->prog + reason_address_family);
-		pkt->payload_len_2 = pkt->message_end - 45;
+		pkt->payload_len = pkt->message_end - 45;
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      ((pkt->partial >> 16) >= 45 &&
-		       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len_2 - 1)))
+		       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len_2)))
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 			return shared_ipv4_send_2(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, pkt->prog + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len_2)))
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 		return messages_ipv4_send_ipv6_2(skb, pkt);
 	}
@@ -3138,7 +2958,7 @@ static __always_inline int messages_ipv6(struct __sk_buff *skb, struct packet *p
 
 	/* {match: "?(h).todo": 0 | 16, do: [_send]}, */
 	if (be8(&message->todo) == 0 || be8(&message->todo) == 16)
-		return shared_ip_rule(skb, pkt, 1);
+		return messages_ip_rule(skb, pkt, 0, 1);
 
 	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
 	if (be8(&message->todo) == 1 || be8(&message->todo) == 17) {
@@ -3165,26 +2985,26 @@ static __always_inline int messages_ipv6(struct __sk_buff *skb, struct packet *p
 
 	/* {match: "?(h).todo": 2 | 18, do: [{push: {tag: {id: 0x010203}, before: h}}, _send]}, */
 	if (be8(&message->todo) == 2 || be8(&message->todo) == 18)
-		return shared_ip_rule_2(skb, pkt, 1);
+		return messages_ip_rule(skb, pkt, 1, 1);
 
 	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
 	if (be8(&message->todo) == 3 || be8(&message->todo) == 19) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
 			return fr_punt(skb, pkt->prog + reason_address_family);
-		pkt->payload_len_2 = pkt->message_end - 65;
+		pkt->payload_len = pkt->message_end - 65;
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      ((pkt->partial >> 16) >= 65 &&
-		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len_2 - 1)))
+		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len_2)))
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 			return shared_ipv6_send_2(skb, pkt);
 		}
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len_2)))
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 		return shared_ipv6_send_ip_2(skb, pkt);
 	}
@@ -3249,67 +3069,84 @@ static __always_inline __u32 check_record(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline int records_ip_rules(struct __sk_buff *skb, struct packet *pkt, const int v6)
+static __always_inline int records_ipv4_rule(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
-	struct hdr_record *record = pkt->data + (v6 ? 62 : 42);
+	struct hdr_udp *udp = pkt->data + 34;
+
+	/* _send: {send: {from: "p.local", to: "p.peer"}} */
+	if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+		return fr_punt(skb, pkt->prog + reason_address_family);
+	if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 45) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv4_rule_send(skb, pkt);
+	}
+	pkt->payload_len = pkt->udp_end - 45;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 45 &&
+	       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 51ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+	return shared_ipv4_rule_send_ipv6(skb, pkt, 0);
+}
+
+static __always_inline int records_ipv4_rules(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_record *record = pkt->data + 42;
 
 	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
 	if (be8(&record->todo) == 3 || be8(&record->todo) == 19) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
 			return fr_punt(skb, pkt->prog + reason_address_family);
-		if (pkt->record_end != pkt->message_end)
+		if (pkt->record_end != pkt->udp_end)
 			return fr_punt(skb, pkt->prog + reason_more_data);
-		pkt->payload_len_2 = pkt->record_end - (v6 ? 65 : 45);
+		pkt->payload_len = pkt->record_end - 45;
 		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 ||
-		      pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      ((pkt->partial_2 >> 16) >= (v6 ? 65 : 45) &&
-		       (pkt->partial_2 & 0xffff) < (v6 ? 65ULL : 45ULL) + pkt->payload_len_2 - 1)))
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial_2 >> 16) >= 45 &&
+		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len - 1)))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-		if (!v6 && fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len_2)))
+		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 			return shared_ipv4_send_2(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, pkt->prog + reason_udp_checksum);
-		if (v6 && !fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len_2)))
-				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-			return shared_ipv6_send_2(skb, pkt);
-		}
-		if (unlikely(!fr_fits(&pkt->p->hop_peer,
-				      (v6 ? 28ULL : 48ULL) + pkt->payload_len_2)))
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-		if (v6)
-			return shared_ipv6_send_ip_2(skb, pkt);
 		return shared_ip_rule_send_ipv6_2(skb, pkt, 0, 1);
 	}
 
 	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
 	if (be8(&record->todo) == 4 || be8(&record->todo) == 20) {
-		if (v6 && be16(&udp->checksum) == 0)
-			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      (pkt->partial >> 16) >= (v6 ? 65 : 45)))
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 45))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-		if (v6)
-			return shared_ipv6_rule_send(skb, pkt);
 		return shared_ipv4_send_3(skb, pkt);
 	}
 
 	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
 	if (be8(&record->todo) == 5 || be8(&record->todo) == 21) {
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      (partial >> 16) >= (v6 ? 65 : 45)) ||
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45) ||
 		    !(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-		return shared_fan(skb, pkt, v6);
+		return shared_fan(skb, pkt, 0);
 	}
 
 	/* "?(h)s": { */
@@ -3322,13 +3159,13 @@ static __always_inline int records_ipv4(struct __sk_buff *skb, struct packet *pk
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_record *record = pkt->data + 42;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->message_end);
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
 
 	/* record: fields: [{name: "todo", bits: 8, is: >=16}, {name: "length", bits: 16, coun... */
-	why = check_record(skb, pkt->data, pkt->data_end, pkt->message_end, 42, &pkt->record_end);
+	why = check_record(skb, pkt->data, pkt->data_end, pkt->udp_end, 42, &pkt->record_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
 
@@ -3343,14 +3180,14 @@ static __always_inline int records_ipv4(struct __sk_buff *skb, struct packet *pk
 
 	/* {match: "?(h).todo": 0 | 16, do: [_send]}, */
 	if (be8(&record->todo) == 0 || be8(&record->todo) == 16)
-		return shared_ip_rule(skb, pkt, 0);
+		return records_ipv4_rule(skb, pkt);
 
 	/* {match: "?(h).todo": 1 | 17, do: [{push: tag: id: 0x010203}, _send]}, */
 	if (be8(&record->todo) == 1 || be8(&record->todo) == 17) {
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
 			return fr_punt(skb, pkt->prog + reason_address_family);
-		pkt->payload_len = pkt->message_end - 45;
+		pkt->payload_len = pkt->udp_end - 45;
 		pkt->partial_2 = fr_partial(skb);
 		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
 		      ((pkt->partial_2 >> 16) >= 45 &&
@@ -3372,25 +3209,25 @@ static __always_inline int records_ipv4(struct __sk_buff *skb, struct packet *pk
 	if (be8(&record->todo) == 2 || be8(&record->todo) == 18) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
 			return fr_punt(skb, pkt->prog + reason_address_family);
-		pkt->payload_len_2 = pkt->message_end - 45;
-		pkt->partial_3 = fr_partial(skb);
-		if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial_3 >> 16) >= 45 &&
-		       (pkt->partial_3 & 0xffff) < 45ULL + pkt->payload_len_2 - 1)))
+		pkt->payload_len = pkt->udp_end - 45;
+		pkt->partial_5 = fr_partial(skb);
+		if (!(pkt->partial_5 == 0 || pkt->partial_5 == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial_5 >> 16) >= 45 &&
+		       (pkt->partial_5 & 0xffff) < 45ULL + pkt->payload_len - 1)))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len_2)))
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 			return shared_ipv4_rule_send_3(skb, pkt, 0);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, pkt->prog + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len_2)))
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 		return shared_ip_rule_send_ipv6_2(skb, pkt, 0, 0);
 	}
 
-	return records_ip_rules(skb, pkt, 0);
+	return records_ipv4_rules(skb, pkt);
 }
 
 static __always_inline int records_ipv6_rule(struct __sk_buff *skb, struct packet *pkt)
@@ -3414,17 +3251,72 @@ static __always_inline int records_ipv6_rule(struct __sk_buff *skb, struct packe
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 		return shared_ipv6_rule_ipv6_stays_send(skb, pkt);
 	}
-	pkt->payload_len_2 = pkt->message_end - 65;
+	pkt->payload_len = pkt->udp_end - 65;
 	pkt->partial = fr_partial(skb);
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 	      ((pkt->partial >> 16) >= 65 &&
-	       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len_2 - 1)))
+	       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, pkt->prog + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 31ULL + pkt->payload_len_2)))
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 31ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 	return shared_ipv6_rule_send_ipv4(skb, pkt, 0);
+}
+
+static __always_inline int records_ipv6_rules(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_record *record = pkt->data + 62;
+
+	/* {match: "?(h).todo": 3 | 19, do: [{pop: h}, _send]}, */
+	if (be8(&record->todo) == 3 || be8(&record->todo) == 19) {
+		/* _send: {send: {from: "p.local", to: "p.peer"}} */
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_punt(skb, pkt->prog + reason_address_family);
+		if (pkt->record_end != pkt->udp_end)
+			return fr_punt(skb, pkt->prog + reason_more_data);
+		pkt->payload_len = pkt->record_end - 65;
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial_2 >> 16) >= 65 &&
+		       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 48ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+			return shared_ipv6_send_2(skb, pkt);
+		}
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv6_send_ip_2(skb, pkt);
+	}
+
+	/* {match: "?(h).todo": 4 | 20, do: [{set: "udp.src_port": 77}, "pass"]}, */
+	if (be8(&record->todo) == 4 || be8(&record->todo) == 20) {
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 65))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		return shared_ipv6_rule_send(skb, pkt);
+	}
+
+	/* {match: "?(h).todo": 5 | 21, do: [{fan_out: {group: listeners: ["udp.dst"], each: [... */
+	if (be8(&record->todo) == 5 || be8(&record->todo) == 21) {
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 65) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		return shared_fan(skb, pkt, 1);
+	}
+
+	/* "?(h)s": { */
+	return fr_punt(skb, pkt->prog + reason_no_rule);
 }
 
 static __always_inline int records_ipv6(struct __sk_buff *skb, struct packet *pkt)
@@ -3433,13 +3325,13 @@ static __always_inline int records_ipv6(struct __sk_buff *skb, struct packet *pk
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_record *record = pkt->data + 62;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->message_end);
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
 
 	/* record: fields: [{name: "todo", bits: 8, is: >=16}, {name: "length", bits: 16, coun... */
-	why = check_record(skb, pkt->data, pkt->data_end, pkt->message_end, 62, &pkt->record_end);
+	why = check_record(skb, pkt->data, pkt->data_end, pkt->udp_end, 62, &pkt->record_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
 
@@ -3462,7 +3354,7 @@ static __always_inline int records_ipv6(struct __sk_buff *skb, struct packet *pk
 		/* _send: {send: {from: "p.local", to: "p.peer"}} */
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
 			return fr_punt(skb, pkt->prog + reason_address_family);
-		pkt->payload_len = pkt->message_end - 65;
+		pkt->payload_len = pkt->udp_end - 65;
 		pkt->partial_2 = fr_partial(skb);
 		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
 		      ((pkt->partial_2 >> 16) >= 65 &&
@@ -3484,25 +3376,25 @@ static __always_inline int records_ipv6(struct __sk_buff *skb, struct packet *pk
 	if (be8(&record->todo) == 2 || be8(&record->todo) == 18) {
 		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
 			return fr_punt(skb, pkt->prog + reason_address_family);
-		pkt->payload_len_2 = pkt->message_end - 65;
-		pkt->partial_3 = fr_partial(skb);
-		if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial_3 >> 16) >= 65 &&
-		       (pkt->partial_3 & 0xffff) < 65ULL + pkt->payload_len_2 - 1)))
+		pkt->payload_len = pkt->udp_end - 65;
+		pkt->partial_5 = fr_partial(skb);
+		if (!(pkt->partial_5 == 0 || pkt->partial_5 == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial_5 >> 16) >= 65 &&
+		       (pkt->partial_5 & 0xffff) < 65ULL + pkt->payload_len - 1)))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!fr_is_v4(pkt->p->peer.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len_2)))
+			if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 			return shared_ipv6_rule_ipv6_stays_send_3(skb, pkt, 0);
 		}
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len_2)))
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
 		return shared_ipv6_rule_send_ipv4_2(skb, pkt, 0);
 	}
 
-	return records_ip_rules(skb, pkt, 1);
+	return records_ipv6_rules(skb, pkt);
 }
 
 SEC("tc") int prog_records(struct __sk_buff *skb)
@@ -3560,6 +3452,188 @@ static __always_inline __u32 check_record_2(struct __sk_buff *skb, void *data, v
 	return 0;
 }
 
+static __always_inline int both_ipv6_ipv6_stays_send(struct __sk_buff *skb, struct packet *pkt,
+						     const int second)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_record *record = pkt->data + 62;
+	struct hdr_message *message = pkt->data + 65;
+	__u32 len = skb->len;
+	const __u32 headers_len = 68, new_headers_len = 71, udp_checksum_at = 60;
+	__be16 eth_type = ld16(&eth->type);
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__u8 record_todo = ld8(&record->todo);
+	__u8 message_todo = ld8(&message->todo);
+	__u64 udp_cut_off = 0;
+
+	if (second) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					   ((pkt->message_end - 54) & 1) != 0);
+	}
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (second)
+		udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
+				   ((__u64)ld16(&record->length) << 8) +
+				   ((__u64)message_todo << 8) + ld16(&message->length) +
+				   udp_cut_off);
+	else
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
+				   ((__u64)ld16(&record->length) << 8) +
+				   ((__u64)message_todo << 8) + ld16(&message->length));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 17) +
+		bpf_htons(IPPROTO_UDP);
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
+	if (1)
+		udp_payload = __builtin_bswap16(udp_payload);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 17) + record_todo +
+					 ((__u64)bpf_htons((second ? pkt->payload_len :
+							    pkt->record_end_2 - 68) + 6) << 8) +
+					 ((__u64)message_todo << 8) +
+					 bpf_htons((second ? pkt->payload_len :
+						    pkt->message_end - 68) + 3) + udp_new_pseudo +
+					 0x204);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		if (!udp_csum.partial && 1)
+			csum = fr_complete_shifted(csum);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	}
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
+	struct hdr_message *new_message = pkt->data + 65;
+	struct hdr_tag *new_tag = pkt->data + 68;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_record->todo, record_todo);
+	st16(&new_record->length,
+	     bpf_htons((second ? pkt->payload_len : pkt->record_end_2 - 68) + 6));
+	st8(&new_message->todo, message_todo);
+	st16(&new_message->length,
+	     bpf_htons((second ? pkt->payload_len : pkt->message_end - 68) + 3));
+	st8(new_tag->id, 1);
+	st16(new_tag->id + 1, bpf_htons(0x203));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int both_ipv6_rule(struct __sk_buff *skb, struct packet *pkt,
+					  const int second)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+
+	if (!second) {
+		/* _send: {send: {from: "p.local", to: "p.peer"}} */
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_punt(skb, pkt->prog + reason_address_family);
+		if (!fr_is_v4(pkt->p->peer.addr))
+			return shared_ipv6_rule_ipv6_stays(skb, pkt);
+	}
+	/* _send: {send: {from: "p.local", to: "p.peer"}} */
+	if (pkt->message_end == pkt->record_end_2) { /* no padding */
+		pkt->payload_len = pkt->udp_end - 68;
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial_2 >> 16) >= 68 &&
+		       (pkt->partial_2 & 0xffff) < 68ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer,
+				      (second ? 57ULL : 34ULL) + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		if (second)
+			return both_ipv6_ipv6_stays_send(skb, pkt, 0);
+		return shared_ipv6_rule_send_ipv4(skb, pkt, 0);
+	}
+	if (pkt->record_end_2 != pkt->udp_end)
+		return fr_punt(skb, pkt->prog + reason_padding);
+	pkt->payload_len = pkt->message_end - 68;
+	pkt->partial_3 = fr_partial(skb);
+	if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_3 >> 16) >= 68 &&
+	       (pkt->partial_3 & 0xffff) < 68ULL + pkt->payload_len - 1)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, (second ? 57ULL : 34ULL) + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+	if (second)
+		return both_ipv6_ipv6_stays_send(skb, pkt, 1);
+	return shared_ipv6_rule_send_ipv4(skb, pkt, 1);
+}
+
+static __always_inline int both_ipv4_rule_ipv4_stays(struct __sk_buff *skb, struct packet *pkt)
+{
+	/* _send: {send: {from: "p.local", to: "p.peer"}} */
+	if (pkt->message_end == pkt->record_end_2) { /* no padding */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      (pkt->partial >> 16) >= 48) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		return shared_ipv4_rule_send(skb, pkt);
+	}
+	if (pkt->record_end_2 != pkt->udp_end)
+		return fr_punt(skb, pkt->prog + reason_padding);
+	pkt->payload_len = pkt->message_end - 48;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 48 &&
+	       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+	return shared_ipv4_rule_send_2(skb, pkt);
+}
+
 static __always_inline int both_ipv4_ipv4_stays_send(struct __sk_buff *skb, struct packet *pkt,
 						     const int second)
 {
@@ -3590,14 +3664,14 @@ static __always_inline int both_ipv4_ipv4_stays_send(struct __sk_buff *skb, stru
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum;
 	if (second)
-		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+		udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo,
 				   (__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
 				   ((__u64)ld16(&record->length) << 8) +
 				   ((__u64)message_todo << 8) + ld16(&message->length) +
 				   udp_cut_off);
 	else
-		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
 				   udp_old_pseudo,
 				   (__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
 				   ((__u64)ld16(&record->length) << 8) +
@@ -3678,31 +3752,50 @@ static __always_inline int both_ipv4_ipv4_stays_send(struct __sk_buff *skb, stru
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int both_ipv4_ipv4_stays(struct __sk_buff *skb, struct packet *pkt)
+static __always_inline int both_ipv4_rule(struct __sk_buff *skb, struct packet *pkt,
+					  const int second)
 {
+	struct hdr_udp *udp = pkt->data + 34;
+
+	if (!second) {
+		/* _send: {send: {from: "p.local", to: "p.peer"}} */
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_punt(skb, pkt->prog + reason_address_family);
+		if (fr_is_v4(pkt->p->peer.addr))
+			return both_ipv4_rule_ipv4_stays(skb, pkt);
+	}
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
 	if (pkt->message_end == pkt->record_end_2) { /* no padding */
 		pkt->payload_len = pkt->udp_end - 48;
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial >> 16) >= 48 &&
-		       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
+		pkt->partial_2 = fr_partial(skb);
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial_2 >> 16) >= 48 &&
+		       (pkt->partial_2 & 0xffff) < 48ULL + pkt->payload_len - 1)))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 37ULL + pkt->payload_len)))
+		if (!second && be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer,
+				      (second ? 37ULL : 54ULL) + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-		return both_ipv4_ipv4_stays_send(skb, pkt, 0);
+		if (second)
+			return both_ipv4_ipv4_stays_send(skb, pkt, 0);
+		return shared_ipv4_rule_send_ipv6(skb, pkt, 0);
 	}
 	if (pkt->record_end_2 != pkt->udp_end)
 		return fr_punt(skb, pkt->prog + reason_padding);
 	pkt->payload_len = pkt->message_end - 48;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_2 >> 16) >= 48 &&
-	       (pkt->partial_2 & 0xffff) < 48ULL + pkt->payload_len - 1)))
+	pkt->partial_3 = fr_partial(skb);
+	if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial_3 >> 16) >= 48 &&
+	       (pkt->partial_3 & 0xffff) < 48ULL + pkt->payload_len - 1)))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 37ULL + pkt->payload_len)))
+	if (!second && be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer, (second ? 37ULL : 54ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-	return both_ipv4_ipv4_stays_send(skb, pkt, 1);
+	if (second)
+		return both_ipv4_ipv4_stays_send(skb, pkt, 1);
+	return shared_ipv4_rule_send_ipv6(skb, pkt, 1);
 }
 
 static __always_inline int both_ipv6_send_ipv4(struct __sk_buff *skb, struct packet *pkt,
@@ -3972,8 +4065,8 @@ static __always_inline int both_ip(struct __sk_buff *skb, struct packet *pkt, co
 	/* rules: [{match: "record.todo": 16, do: [_send]}, {do: [{push: tag: id: 0x010203}, _... */
 	if (be8(&record->todo) == 16) {
 		if (v6)
-			return shared_ip_rule_2(skb, pkt, 1);
-		return shared_ip_rule_2(skb, pkt, 0);
+			return both_ipv6_rule(skb, pkt, 0);
+		return both_ipv4_rule(skb, pkt, 0);
 	}
 
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
@@ -3981,17 +4074,23 @@ static __always_inline int both_ip(struct __sk_buff *skb, struct packet *pkt, co
 		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (v6) {
 		if (!fr_is_v4(pkt->p->peer.addr))
-			return shared_ipv6_rule_ipv6_stays_2(skb, pkt, 1);
+			return both_ipv6_rule(skb, pkt, 1);
 	} else if (fr_is_v4(pkt->p->peer.addr)) {
-		return both_ipv4_ipv4_stays(skb, pkt);
+		return both_ipv4_rule(skb, pkt, 1);
 	}
 	if (pkt->message_end == pkt->record_end_2) { /* no padding */
 		pkt->payload_len = pkt->udp_end - (v6 ? 68 : 48);
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      ((pkt->partial >> 16) >= (v6 ? 68 : 48) &&
-		       (pkt->partial & 0xffff) < (v6 ? 68ULL : 48ULL) + pkt->payload_len - 1)))
+		if (v6) {
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			      ((pkt->partial >> 16) >= 68 &&
+			       (pkt->partial & 0xffff) < 68ULL + pkt->payload_len - 1)))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			     ((pkt->partial >> 16) >= 48 &&
+			      (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1))) {
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		}
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
@@ -4004,10 +4103,16 @@ static __always_inline int both_ip(struct __sk_buff *skb, struct packet *pkt, co
 		return fr_punt(skb, pkt->prog + reason_padding);
 	pkt->payload_len = pkt->message_end - (v6 ? 68 : 48);
 	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      ((pkt->partial_2 >> 16) >= (v6 ? 68 : 48) &&
-	       (pkt->partial_2 & 0xffff) < (v6 ? 68ULL : 48ULL) + pkt->payload_len - 1)))
+	if (v6) {
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial_2 >> 16) >= 68 &&
+		       (pkt->partial_2 & 0xffff) < 68ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		     ((pkt->partial_2 >> 16) >= 48 &&
+		      (pkt->partial_2 & 0xffff) < 48ULL + pkt->payload_len - 1))) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_peer, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))

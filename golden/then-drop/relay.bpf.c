@@ -180,55 +180,6 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-	if (skb->gso_size != 0)
-		return reason_gso_packet;
-
-	*end = udp_end;
-	return 0;
-}
-
 static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					const __u32 at, __u64 *end)
 {
@@ -262,6 +213,27 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 		return reason_not_udp;
 
 	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+	if (skb->gso_size != 0)
+		return reason_gso_packet;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -355,10 +327,15 @@ static __always_inline long reflect_turn(__u32 i, struct fan *fan, const int sec
 
 	if (!r)
 		return 1;
-
-	/* {when: "r.small && len(udp.payload) > 4", do: [{drop: "too_large"}]}, */
-	if (r->small && udp_end - (second ? 62 : 42) > 4)
-		return fr_decline(r->receiver, skb->len, reason_too_large);
+	if (second) {
+		/* {when: "r.small && len(udp.payload) > 4", do: [{drop: "too_large"}]}, */
+		if (r->small && udp_end - 62 > 4)
+			return fr_decline(r->receiver, skb->len, reason_too_large);
+	} else {
+		/* {when: "r.small && len(udp.payload) > 4", do: [{drop: "too_large"}]}, */
+		if (r->small && udp_end - 42 > 4)
+			return fr_decline(r->receiver, skb->len, reason_too_large);
+	}
 
 	/* {when: "r.remote.port != 0", do: [{mark: {dscp: 10, priority: 3, mark: 7}}, {send: ... */
 	if (!(r->remote.port == 0)) {
@@ -495,26 +472,64 @@ static __always_inline int reflect_fan(struct __sk_buff *skb, struct packet *pkt
 	return TC_ACT_SHOT;
 }
 
-static __always_inline int reflect_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+static __always_inline int reflect_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
-	__u32 why;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
-	if (v6)
-		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
-	else
-		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
 		return fr_punt(skb, why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (partial >> 16) >= (v6 ? 62 : 42)) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 		return fr_punt(skb, reason_partial_checksum);
-	return reflect_fan(skb, pkt, v6);
+	return reflect_fan(skb, pkt, 0);
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int reflect_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+
+	if (why)
+		return fr_punt(skb, why);
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_punt(skb, reason_partial_checksum);
+	return reflect_fan(skb, pkt, 1);
 }
 
 SEC("tc") int prog_reflect(struct __sk_buff *skb)
@@ -539,8 +554,8 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return reflect_ip(skb, &pkt, 0);
+		return reflect_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return reflect_ip(skb, &pkt, 1);
+		return reflect_ipv6(skb, &pkt);
 	return fr_punt(skb, reason_not_ip);
 }

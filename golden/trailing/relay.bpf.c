@@ -463,11 +463,16 @@ static __always_inline int echo_ip(struct __sk_buff *skb, struct packet *pkt, co
 	/* {match: "udp.dst_port": 7, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
 	if (be16(&udp->dst_port) == 7) {
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      (pkt->partial >> 16) >= (v6 ? 62 : 42)))
+		if (v6) {
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			      (pkt->partial >> 16) >= 62))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+			if (be16(&udp->checksum) == 0)
+				return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			     (pkt->partial >> 16) >= 42)) {
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-		if (v6 && be16(&udp->checksum) == 0)
-			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		}
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
 			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
@@ -970,27 +975,38 @@ static __always_inline int spread_fan(struct __sk_buff *skb, struct packet *pkt,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int spread_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+static __always_inline int spread_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 udp_end;
-	__u32 why;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (v6)
-		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-			check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
-	else
-		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-			check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (partial >> 16) >= (v6 ? 62 : 42)) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	return spread_fan(skb, pkt, v6);
+	return spread_fan(skb, pkt, 0);
+}
+
+static __always_inline int spread_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+
+	if (why)
+		return fr_punt(skb, pkt->prog + why);
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	return spread_fan(skb, pkt, 1);
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
@@ -1017,8 +1033,8 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return spread_ip(skb, &pkt, 0);
+		return spread_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return spread_ip(skb, &pkt, 1);
+		return spread_ipv6(skb, &pkt);
 	return fr_punt(skb, PROG_SPREAD + reason_not_ip);
 }

@@ -774,11 +774,26 @@ static __always_inline int leave_ip_ipv6_2(struct __sk_buff *skb, struct packet 
 	}
 	pkt->payload_len = inner_end - (is_leave_fou ? (v6 ? 102 : 82) : v6 ? 94 : 74);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= (is_leave_fou ? (v6 ? 102 : 82) : v6 ? 94 : 74) &&
-	       (partial & 0xffff) < (is_leave_fou ? (v6 ? 102ULL : 82ULL) : v6 ? 94ULL : 74ULL) +
-	       pkt->payload_len - 1)))
+	if (is_leave_fou) {
+		if (v6) {
+			if (!(partial == 0 ||
+			      ((partial >> 16) >= 102 &&
+			       (partial & 0xffff) < 102ULL + pkt->payload_len - 1)))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		} else if (!(partial == 0 ||
+			     ((partial >> 16) >= 82 &&
+			      (partial & 0xffff) < 82ULL + pkt->payload_len - 1))) {
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		}
+	} else if (v6) {
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= 94 && (partial & 0xffff) < 94ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(partial == 0 ||
+		     ((partial >> 16) >= 74 &&
+		      (partial & 0xffff) < 74ULL + pkt->payload_len - 1))) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
 	return leave_ip_ipv6_send_ipv6(skb, pkt, v6);
 }
 
@@ -1152,10 +1167,16 @@ static __always_inline int leave_vxlan_ip_ipv6(struct __sk_buff *skb, struct pac
 		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	pkt->payload_len = inner_end - (v6 ? 124 : 104);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= (v6 ? 124 : 104) &&
-	       (partial & 0xffff) < (v6 ? 124ULL : 104ULL) + pkt->payload_len - 1)))
+	if (v6) {
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= 124 &&
+		       (partial & 0xffff) < 124ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(partial == 0 ||
+		     ((partial >> 16) >= 104 &&
+		      (partial & 0xffff) < 104ULL + pkt->payload_len - 1))) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET6;
 	fib->src[0] = ld32(ipv6_2->src);
@@ -1197,8 +1218,12 @@ static __always_inline int leave_vxlan_ip(struct __sk_buff *skb, struct packet *
 	why = check_vxlan(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 : 42);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
-	if ((void *)(eth + 1) > pkt->data_end || (v6 ? 84ULL : 64ULL) > pkt->udp_end)
+	if (v6) {
+		if ((void *)(eth + 1) > pkt->data_end || 84ULL > pkt->udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else if ((void *)(eth + 1) > pkt->data_end || 64ULL > pkt->udp_end) {
 		return fr_punt(skb, pkt->prog + reason_truncated);
+	}
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
@@ -3426,9 +3451,12 @@ static __always_inline int leave_fou_ip(struct __sk_buff *skb, struct packet *pk
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
 	if (pkt->data + (v6 ? 63 : 43) > pkt->data_end)
 		return fr_punt(skb, pkt->prog + reason_truncated);
-	if ((be8(pkt->data + (v6 ? 62 : 42)) >> 4) == 4 &&
-	    (be8(pkt->data + (v6 ? 62 : 42)) & 15) >= 5)
-		return leave_ip_ipv4_any(skb, pkt, v6);
+	if (v6) {
+		if ((be8(pkt->data + 62) >> 4) == 4 && (be8(pkt->data + 62) & 15) >= 5)
+			return leave_ip_ipv4_any(skb, pkt, 1);
+	} else if ((be8(pkt->data + 42) >> 4) == 4 && (be8(pkt->data + 42) & 15) >= 5) {
+		return leave_ip_ipv4_any(skb, pkt, 0);
+	}
 	if ((be8(pkt->data + (v6 ? 62 : 42)) >> 4) == 6)
 		return leave_ip_ipv6_2(skb, pkt, v6);
 	return fr_punt(skb, pkt->prog + reason_not_inner);

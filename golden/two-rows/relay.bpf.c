@@ -949,10 +949,16 @@ static __always_inline int tunnels_ip(struct __sk_buff *skb, struct packet *pkt,
 	}
 	pkt->payload_len = udp_end - (v6 ? 64 : 44);
 	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      ((pkt->partial_2 >> 16) >= (v6 ? 64 : 44) &&
-	       (pkt->partial_2 & 0xffff) < (v6 ? 64ULL : 44ULL) + pkt->payload_len - 1)))
+	if (v6) {
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial_2 >> 16) >= 64 &&
+		       (pkt->partial_2 & 0xffff) < 64ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
+		     ((pkt->partial_2 >> 16) >= 44 &&
+		      (pkt->partial_2 & 0xffff) < 44ULL + pkt->payload_len - 1))) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->t->hop_remote, (v6 ? 30ULL : 50ULL) + pkt->payload_len)))

@@ -211,10 +211,15 @@ static __always_inline int filter_ip(struct __sk_buff *skb, struct packet *pkt, 
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_punt(skb, why);
-
-	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > pkt->data_end || (v6 ? 63ULL : 43ULL) > udp_end)
-		return fr_punt(skb, reason_truncated);
+	if (v6) {
+		/* {name: "id", varint: "quic"}, */
+		if ((void *)(stream + 1) > pkt->data_end || 63ULL > udp_end)
+			return fr_punt(skb, reason_truncated);
+	} else {
+		/* {name: "id", varint: "quic"}, */
+		if ((void *)(stream + 1) > pkt->data_end || 43ULL > udp_end)
+			return fr_punt(skb, reason_truncated);
+	}
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))

@@ -560,10 +560,15 @@ static __always_inline int peer_ip(struct __sk_buff *skb, struct packet *pkt, co
 			check_udp_3(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
-
-	/* headers: hello: fields: [{name: "id", bits: 16}, {name: "number", bits: 16}, {name:... */
-	if ((void *)(hello + 1) > pkt->data_end || (v6 ? 68ULL : 48ULL) > udp_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (v6) {
+		/* headers: hello: fields: [{name: "id", bits: 16}, {name: "number", bits: 16}... */
+		if ((void *)(hello + 1) > pkt->data_end || 68ULL > udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else {
+		/* headers: hello: fields: [{name: "id", bits: 16}, {name: "number", bits: 16}... */
+		if ((void *)(hello + 1) > pkt->data_end || 48ULL > udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	}
 
 	/* stack: ["eth", "ip", "udp", "hello"] */
 	if (skb->gso_size != 0)

@@ -174,23 +174,6 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 ip_end, const __u32 at)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-	return 0;
-}
-
 static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
 				       __u64 ip_end, const __u32 at, __u64 *end)
 {
@@ -317,32 +300,19 @@ static __always_inline int forward_vlan_in_the_metadata_ip_send(struct __sk_buff
 }
 
 static __always_inline int forward_vlan_in_the_metadata_ip(struct __sk_buff *skb,
-							   struct packet *pkt, const int v6,
-							   const int second)
+							   struct packet *pkt, const int v6)
 {
-	struct hdr_vlan *vlan = pkt->data + 14;
-	struct hdr_ipv4 *ipv4 = pkt->data + (second ? 18 : 14);
-	struct hdr_ipv6 *ipv6 = pkt->data + (second ? 18 : 14);
-
-	pkt->ip_end = 0;
-	__u64 udp_end = 0;
-	struct hdr_udp *udp = pkt->data + 58;
-	__u64 ip_end = 0;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u64 udp_end;
 	__u32 why;
-	if (v6) {
-		if (second)
-			why = check_ipv6(skb, pkt->data, pkt->data_end, 18, &ip_end) ?:
-				check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 58);
-		else
-			why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-				check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
-	} else if (second) {
-		why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &ip_end) ?:
-			check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 38);
-	} else {
+
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+	else
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
-	}
 	if (why)
 		return fr_punt(skb, why);
 
@@ -350,10 +320,8 @@ static __always_inline int forward_vlan_in_the_metadata_ip(struct __sk_buff *skb
 	struct key_tenants key __attribute__((aligned(8)));
 	if (!v6)
 		__builtin_memset(&key, 0, sizeof(key));
-	if (second)
-		key.vid = be16(vlan->pcp_to_vid) & 0xfff;
-	else
-		key.vid = (__u64)fr_vlan_tci(skb) & 0xfff;
+
+	key.vid = (__u64)fr_vlan_tci(skb) & 0xfff;
 	if (v6) {
 		fr_put_v6(key.addr, ipv6->dst, 2);
 		__builtin_memset(key.pad0, 0, sizeof(key.pad0));
@@ -363,11 +331,6 @@ static __always_inline int forward_vlan_in_the_metadata_ip(struct __sk_buff *skb
 	enum fr_found found = find_tenants(&key, pkt->lease, 0, &pkt->t);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_no_tenants, reason_changing);
-	if (second) {
-		/* do: [{pop: "vlan"}, {send: via: "t.hop"}] */
-		if (skb->gso_size != 0)
-			return fr_punt(skb, reason_gso_packet);
-	}
 	if (v6) {
 		/* do: [{pop: "vlan"}, {send: via: "t.hop"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
@@ -376,19 +339,6 @@ static __always_inline int forward_vlan_in_the_metadata_ip(struct __sk_buff *skb
 		/* do: [{pop: "vlan"}, {send: via: "t.hop"}] */
 		if (be8(&ipv4->ttl) <= 1)
 			return fr_punt(skb, reason_hop_limit);
-	}
-	if (second) {
-		pkt->payload_len = ip_end - (v6 ? 66 : 46);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 58 : 38, v6 ? 64 : 44) ||
-		      ((partial >> 16) >= (v6 ? 66 : 46) &&
-		       (partial & 0xffff) < (v6 ? 66ULL : 46ULL) + pkt->payload_len - 1)))
-			return fr_punt(skb, reason_partial_checksum);
-		if (v6 && be16(&udp->checksum) == 0)
-			return fr_punt(skb, reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->t->hop.hop, (v6 ? 48ULL : 28ULL) + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->t->hop.hop, reason_too_big);
-		return forward_vlan_in_the_metadata_ip_send(skb, pkt, 1, v6);
 	}
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
 		return fr_punt(skb, reason_gso_packet);
@@ -406,10 +356,101 @@ static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, s
 
 	/* stack: ["eth", "vlan?", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return forward_vlan_in_the_metadata_ip(skb, pkt, 0, 0);
+		return forward_vlan_in_the_metadata_ip(skb, pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return forward_vlan_in_the_metadata_ip(skb, pkt, 1, 0);
+		return forward_vlan_in_the_metadata_ip(skb, pkt, 1);
 	return fr_punt(skb, reason_not_ip);
+}
+
+static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 ip_end, const __u32 at)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+	return 0;
+}
+
+static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_vlan *vlan = pkt->data + 14;
+	struct hdr_ipv4 *ipv4 = pkt->data + 18;
+	__u64 ip_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 18, &ip_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 38);
+
+	if (why)
+		return fr_punt(skb, why);
+
+	/* lookup: t: tenants: ["vlan.vid", "ip.dst"] */
+	struct key_tenants key __attribute__((aligned(8))) = {};
+
+	key.vid = be16(vlan->pcp_to_vid) & 0xfff;
+	fr_put_v4(key.addr, ld32(ipv4->dst));
+	enum fr_found found = find_tenants(&key, pkt->lease, 0, &pkt->t);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_no_tenants, reason_changing);
+
+	/* do: [{pop: "vlan"}, {send: via: "t.hop"}] */
+	if (skb->gso_size != 0)
+		return fr_punt(skb, reason_gso_packet);
+	if (be8(&ipv4->ttl) <= 1)
+		return fr_punt(skb, reason_hop_limit);
+	pkt->payload_len = ip_end - 46;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(38, 44) ||
+	      ((partial >> 16) >= 46 && (partial & 0xffff) < 46ULL + pkt->payload_len - 1)))
+		return fr_punt(skb, reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->t->hop.hop, 28ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->t->hop.hop, reason_too_big);
+	return forward_vlan_in_the_metadata_ip_send(skb, pkt, 1, 0);
+}
+
+static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_vlan *vlan = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 18;
+	struct hdr_udp *udp = pkt->data + 58;
+	__u64 ip_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 18, &ip_end) ?:
+		check_udp_2(skb, pkt->data, pkt->data_end, ip_end, 58);
+
+	if (why)
+		return fr_punt(skb, why);
+
+	/* lookup: t: tenants: ["vlan.vid", "ip.dst"] */
+	struct key_tenants key __attribute__((aligned(8)));
+
+	key.vid = be16(vlan->pcp_to_vid) & 0xfff;
+	fr_put_v6(key.addr, ipv6->dst, 2);
+	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	enum fr_found found = find_tenants(&key, pkt->lease, 0, &pkt->t);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_no_tenants, reason_changing);
+
+	/* do: [{pop: "vlan"}, {send: via: "t.hop"}] */
+	if (skb->gso_size != 0)
+		return fr_punt(skb, reason_gso_packet);
+	if (be8(&ipv6->hop_limit) <= 1)
+		return fr_punt(skb, reason_hop_limit);
+	pkt->payload_len = ip_end - 66;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(58, 64) ||
+	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + pkt->payload_len - 1)))
+		return fr_punt(skb, reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_punt(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->t->hop.hop, 48ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->t->hop.hop, reason_too_big);
+	return forward_vlan_in_the_metadata_ip_send(skb, pkt, 1, 1);
 }
 
 static __always_inline int forward_vlan(struct __sk_buff *skb, struct packet *pkt)
@@ -421,9 +462,9 @@ static __always_inline int forward_vlan(struct __sk_buff *skb, struct packet *pk
 
 	/* stack: ["eth", "vlan?", "ip", "udp"] */
 	if (be16(&vlan->type) == 0x800)
-		return forward_vlan_in_the_metadata_ip(skb, pkt, 0, 1);
+		return forward_vlan_ipv4(skb, pkt);
 	if (be16(&vlan->type) == 0x86dd)
-		return forward_vlan_in_the_metadata_ip(skb, pkt, 1, 1);
+		return forward_vlan_ipv6(skb, pkt);
 	return fr_punt(skb, reason_not_ip);
 }
 

@@ -340,6 +340,7 @@ struct packet {
 	__u64 stream_id_2;
 	__u64 datagram_length_present;
 	__u64 datagram_length_size;
+	__u64 datagram_length;
 	__u64 datagram_length_end;
 	__u64 ack_ect0_size_2;
 };
@@ -475,446 +476,6 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 
 	*end = ip_end;
 	return 0;
-}
-
-static __always_inline int datagrams_write(struct __sk_buff *skb, void *front, __u64 short_pn_size,
-					   __u64 priority, __u64 pn, struct receiver_subscribers *r,
-					   struct same *same, const int v6)
-{
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	void *data;
-	__u64 udp_new_pseudo;
-
-	if (v6) {
-		/* udp.checksum */
-		udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-			fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-			fr_add64(ld64(r->remote.addr + 8));
-	} else {
-		/* udp.checksum */
-		udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
-	}
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
-	__be16 ip_checksum = 0;
-	if (!v6) {
-		if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-			udp_checksum = 0;
-		/* ip.checksum */
-		ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
-					  fr_v4(r->remote.addr));
-	}
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + (v6 ? 71 : 51) > (void *)(long)skb->data_end))
-		return 1;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + (v6 ? 54 : 34);
-	struct hdr_short *new_short = data + (v6 ? 62 : 42);
-
-	fr_link(data, &r->hop_remote);
-	if (v6) {
-		st32(new_ipv6->version_to_flow_label,
-		     bpf_htonl(0x60000000ULL |
-			       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
-		st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-		st64(new_ipv6->src, ld64(r->local.addr));
-		st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-		st64(new_ipv6->dst, ld64(r->remote.addr));
-		st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	} else {
-		st16(&new_ipv4->version_ihl,
-		     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
-		st32(&new_ipv4->id, bpf_htonl(0x4000));
-		st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-		st32(new_ipv4->src, fr_v4(r->local.addr));
-		st32(new_ipv4->dst, fr_v4(r->remote.addr));
-	}
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound((v6 ? 67 : 47) + short_pn_size, v6 ? 0x7f : 0x3f)),
-		    (void *)(long)skb->data_end, 4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	st16(&new_udp->checksum, udp_checksum);
-	if (!v6)
-		st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, v6 ? 57 : 37),
-			    v6 ? 71 : 51, short_pn_size);
-	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
-}
-
-static __always_inline long datagrams_copy(struct __sk_buff *skb, void *front, __u64 udp_end,
-					   __u64 short_pn_size, __u64 short_pn, __u64 priority,
-					   struct receiver_subscribers *r, struct same *same,
-					   const __u32 prog, const int second)
-{
-	/* {emit: datagram: {pn: "pn", was: "short.pn", was_size: "len(short.pn)", size: "len(... */
-	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
-							    sizeof(struct event_datagram), 0);
-	if (!event0)
-		return fr_decline(r->receiver, skb->len, prog + reason_ring_full);
-
-	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority... */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->window, 0);
-	__u64 spent0 = udp_end - (second ? 62 : 42);
-	int admitted0 = fr_admit(credit0, spent0, priority * 0x1770);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, prog + reason_refused_window);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(r->receiver, skb->len, prog + reason_contended);
-	}
-
-	/* {let: pn: "alloc(r.next)"}, */
-	__u64 next = fr_alloc(r->next, 1);
-	__u64 pn = next;
-	if (second) {
-		if (unlikely(datagrams_write(skb, front, short_pn_size, priority, pn, r, same,
-					     1))) {
-			bpf_ringbuf_discard(event0, 0);
-			fr_refund(credit0, spent0);
-			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
-		}
-	} else if (unlikely(datagrams_write(skb, front, short_pn_size, priority, pn, r, same, 0))) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
-	}
-	same->copies0++;
-	fr_copied(r->receiver, skb->len);
-	fr_head(&event0->head, r->receiver, 2, sizeof(*event0));
-	st8((void *)event0 + 29, 0);
-	st16((void *)event0 + 30, 0);
-	st32((void *)event0 + 36, 0);
-	event0->pn = pn;
-	event0->was = short_pn;
-	event0->was_size = short_pn_size;
-	event0->size = udp_end - (second ? 62 : 42);
-	same->quiet |= fr_submit_more(&event0->head, same->clock);
-	return 0;
-}
-
-static __always_inline long datagrams_turn(__u32 i, struct fan *fan, const int second)
-{
-	__u32 prog = PROG_DATAGRAMS;
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct same *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 udp_end = same->udp_end;
-	__u64 short_pn_size = same->short_pn_size;
-	__u64 short_pn_end = same->short_pn_end;
-	__u64 short_pn = same->short_pn;
-	__u64 short_payload_end = same->short_payload_end;
-	__u64 priority = same->priority;
-	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
-	struct hdr_udp *saved_udp = front + 54;
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
-	if (fr_shared_get(r->next) -
-	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
-					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
-		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
-		return fr_decline(r->receiver, skb->len, prog + reason_number);
-	}
-
-	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
-	if (udp_end - (second ? 62 : 42) > fr_shared_get(r->size))
-		return fr_decline(r->receiver, skb->len, prog + reason_size);
-
-	/* datagrams: forward & {_frame: "datagram", _rules: [{when: "len(datagram) > r.datagr... */
-	if (short_payload_end - short_pn_end > r->datagram)
-		return fr_decline(r->receiver, skb->len, prog + reason_limit);
-	if (second) {
-		/* {send: {from: "r.local", to: "r.remote"}}, */
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
-		if (be16(&saved_udp->checksum) == 0)
-			return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum);
-	} else {
-		/* {send: {from: "r.local", to: "r.remote"}}, */
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
-		    !fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
-	}
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, prog + reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
-	return datagrams_copy(skb, front, udp_end, short_pn_size, short_pn, priority, r, same, prog,
-			      second);
-}
-
-static __noinline long datagrams_turn2(__u32 i, struct fan *fan)
-{
-	return datagrams_turn(i, fan, 1);
-}
-
-static __always_inline int datagrams_fan2(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
-	struct group_subscribers key __attribute__((aligned(8))) = {};
-	struct list_subscribers *list;
-
-	key.feed = pkt->c->feed;
-	list = list_of_subscribers(&key);
-	if (!list)
-		return fr_punt(skb, pkt->prog + reason_no_subscribers);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_punt(skb, pkt->prog + reason_no_memory);
-
-	__u32 size = fr_size(pkt->datagram_length_end, 128);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, size);
-	if (!front)
-		return fr_punt(skb, pkt->prog + reason_no_memory);
-	struct same *same = front + FR_NEEDS_FRONT;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	struct hdr_udp *saved_udp = front + 54;
-	struct hdr_short *saved_short = front + 62;
-	same->size = size;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
-				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
-					  fr_add64(ld64(saved_ipv6->src + 8)) +
-					  fr_add64(ld64(saved_ipv6->dst)) +
-					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_punt(skb, pkt->prog + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
-		 fr_sum_of(ld16(&saved_udp->checksum)) -
-		 ((__u64)ld32(&saved_udp->src_port) +
-		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
-		  fr_odd64(ld64(saved_short->dcid)) + fr_add64(ld64(saved_ipv6->src)) +
-		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
-		  fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->quiet = 0;
-	same->clock = 0;
-	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end;
-	same->short_pn_size = pkt->short_pn_size;
-	same->short_pn_end = pkt->short_pn_end;
-	same->short_pn = pkt->short_pn;
-	same->short_payload_end = pkt->short_payload_end;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
-	}
-
-	same->copies0 = 0;
-	struct fan fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, datagrams_turn2, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 57), 71,
-			    same->short_pn_size);
-
-	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __noinline long datagrams_turn1(__u32 i, struct fan *fan)
-{
-	return datagrams_turn(i, fan, 0);
-}
-
-static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
-	struct group_subscribers key __attribute__((aligned(8))) = {};
-	struct list_subscribers *list;
-
-	key.feed = pkt->c->feed;
-	list = list_of_subscribers(&key);
-	if (!list)
-		return fr_punt(skb, pkt->prog + reason_no_subscribers);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_punt(skb, pkt->prog + reason_no_memory);
-
-	__u32 size = fr_size(pkt->datagram_length_end, 64);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, size);
-	if (!front)
-		return fr_punt(skb, pkt->prog + reason_no_memory);
-	struct same *same = front + FR_NEEDS_FRONT;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_short *saved_short = front + 42;
-	same->size = size;
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_punt(skb, pkt->prog + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) +
-		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
-		 fr_odd64(ld64(saved_short->dcid)) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld16(&saved_ipv4->version_ihl) + ld32(&saved_ipv4->id) +
-		 ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
-		 bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)) +
-		 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->quiet = 0;
-	same->clock = 0;
-	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end;
-	same->short_pn_size = pkt->short_pn_size;
-	same->short_pn_end = pkt->short_pn_end;
-	same->short_pn = pkt->short_pn;
-	same->short_payload_end = pkt->short_payload_end;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 51, pkt->short_pn_size);
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 37);
-	}
-
-	same->copies0 = 0;
-	struct fan fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-	};
-	bpf_loop(list->count, datagrams_turn1, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 64), 0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 37), 51,
-			    same->short_pn_size);
-
-	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int datagrams_ip_datagram_length_end(struct __sk_buff *skb,
-							    struct packet *pkt, const int v6)
-{
-	void *at_datagram_length_end;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
-	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
-
-	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	pkt->datagram_length_end = fr_forget(skb,
-					     pkt->short_pn_end + 1 + pkt->datagram_length_size);
-	at_datagram_length_end = fr_pin(pkt->data + fr_bound(pkt->datagram_length_end, 0x7f));
-	if (at_datagram_length_end > pkt->data_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
-	if (pkt->datagram_length_end > pkt->short_payload_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
-	if (!(!pkt->datagram_length_present ||
-	      pkt->datagram_length_end + pkt->stream_id == pkt->short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_punt(skb, pkt->prog + reason_gso_packet);
-	if (!(!pkt->datagram_length_present ||
-	      pkt->datagram_length_end + pkt->stream_id == pkt->short_payload_end))
-		return fr_punt(skb, pkt->prog + reason_another_frame);
-
-	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
-	if (skb->gso_size != 0)
-		return fr_punt(skb, pkt->prog + reason_gso_packet);
-
-	/* priority: {levels: 4, from: "short.dcid[0]"} */
-	__u64 priority_value = ld8(v_short->dcid);
-	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
-
-	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
-	struct key_connections key __attribute__((aligned(8)));
-	if (!v6)
-		__builtin_memset(&key, 0, sizeof(key));
-	if (v6) {
-		fr_put_endpoint_v6(&key.remote, ipv6->src, be16(&udp->src_port), 0);
-		fr_put_endpoint_v6(&key.local, ipv6->dst, be16(&udp->dst_port), 2);
-	} else {
-		fr_put_endpoint_v4(&key.remote, ld32(ipv4->src), be16(&udp->src_port));
-		fr_put_endpoint_v4(&key.local, ld32(ipv4->dst), be16(&udp->dst_port));
-	}
-	st32((void *)&key + 36, ld32(v_short->dcid));
-	st32((void *)&key + 40, ld32(v_short->dcid + 4));
-	enum fr_found found = find_connections(&key, pkt->lease, 0, &pkt->c);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, pkt->prog + reason_no_connections,
-				 pkt->prog + reason_changing);
-
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (partial >> 16) >= pkt->datagram_length_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	if (at_datagram_length_end > pkt->data_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
-	if (v6)
-		return datagrams_fan2(skb, pkt);
-	return datagrams_fan1(skb, pkt);
 }
 
 static __always_inline int streams_write(struct __sk_buff *skb, void *front, __u64 short_pn_size,
@@ -1926,10 +1487,18 @@ static __always_inline int streams_ip_priority_value(struct __sk_buff *skb, stru
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (partial >> 16) >= pkt->stream_length_end) ||
-	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+	if (v6) {
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      (partial >> 16) >= pkt->stream_length_end) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		     (partial >> 16) >= pkt->stream_length_end) ||
+		   !(skb->len <= pkt->ip_end ||
+		     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
 	if (pkt->at_stream_length_end > pkt->data_end)
 		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (second) {
@@ -1945,27 +1514,26 @@ static __always_inline int streams_ip_priority_value(struct __sk_buff *skb, stru
 static __always_inline int streams_ip_further(struct __sk_buff *skb, struct packet *pkt,
 					      const int v6)
 {
-	const int is_streams_after_ack_or_acks = pkt->prog == PROG_STREAMS_AFTER_ACK ||
-		pkt->prog == PROG_ACKS;
+	const int is_streams = pkt->prog == PROG_STREAMS;
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	struct hdr_stream *stream = pkt->at_short_pn_end;
 	__u64 stream_id_end = 0;
 
-	if (is_streams_after_ack_or_acks) {
+	if (is_streams) {
+		/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name:... */
+		at_stream_id_end = fr_pin(pkt->data + fr_bound(pkt->stream_id_end, 0x7f));
+	} else {
 		/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name:... */
 		stream_id_end = fr_forget(skb, pkt->ack_ce_end + 1 + pkt->stream_id_size_2);
 		at_stream_id_end = fr_pin(pkt->data + fr_bound(stream_id_end, v6 ? 0xff : 0x7f));
-	} else {
-		/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name:... */
-		at_stream_id_end = fr_pin(pkt->data + fr_bound(pkt->stream_id_end, 0x7f));
 	}
 	if (at_stream_id_end > pkt->data_end)
 		return fr_punt(skb, pkt->prog + reason_truncated);
-	if (is_streams_after_ack_or_acks) {
-		if (stream_id_end > pkt->short_payload_end)
+	if (is_streams) {
+		if (pkt->stream_id_end > pkt->short_payload_end)
 			return fr_punt(skb, pkt->prog + reason_truncated);
-	} else if (pkt->stream_id_end > pkt->short_payload_end) {
+	} else if (stream_id_end > pkt->short_payload_end) {
 		return fr_punt(skb, pkt->prog + reason_truncated);
 	}
 
@@ -1982,13 +1550,12 @@ static __always_inline int streams_ip_further(struct __sk_buff *skb, struct pack
 		pkt->stream_offset = 0;
 	}
 	__u64 stream_offset_end;
-	if (is_streams_after_ack_or_acks)
-		stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	else
+	if (is_streams)
 		stream_offset_end = fr_forget(skb, pkt->stream_id_end + stream_offset_size);
+	else
+		stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(pkt->data +
-				      fr_bound(stream_offset_end,
-					       is_streams_after_ack_or_acks ? 0xff : 0x7f));
+				      fr_bound(stream_offset_end, is_streams ? 0x7f : 0xff));
 	if (at_stream_offset_end > pkt->data_end)
 		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (stream_offset_end > pkt->short_payload_end)
@@ -2007,9 +1574,8 @@ static __always_inline int streams_ip_further(struct __sk_buff *skb, struct pack
 		stream_length = 0;
 	}
 	pkt->stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	pkt->at_stream_length_end = fr_pin(pkt->data +
-					   fr_bound(pkt->stream_length_end,
-						    is_streams_after_ack_or_acks ? 0xff : 0x7f));
+	pkt->at_stream_length_end =
+		fr_pin(pkt->data + fr_bound(pkt->stream_length_end, is_streams ? 0x7f : 0xff));
 	if (pkt->at_stream_length_end > pkt->data_end)
 		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->stream_length_end > pkt->short_payload_end)
@@ -2026,118 +1592,15 @@ static __always_inline int streams_ip_further(struct __sk_buff *skb, struct pack
 	if (skb->gso_size != 0)
 		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (v6) {
-		if (is_streams_after_ack_or_acks)
+		if (!is_streams)
 			return streams_ip_priority_value(skb, pkt, 1, 1);
 
 		return streams_ip_priority_value(skb, pkt, 0, 1);
 	}
-	if (is_streams_after_ack_or_acks)
+	if (!is_streams)
 		return streams_ip_priority_value(skb, pkt, 1, 0);
 
 	return streams_ip_priority_value(skb, pkt, 0, 0);
-}
-
-static __always_inline int shared_ip_2(struct __sk_buff *skb, struct packet *pkt, const int v6)
-{
-	const int is_datagrams = pkt->prog == PROG_DATAGRAMS;
-	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
-	struct hdr_stream *stream = 0;
-	struct hdr_datagram *datagram = 0;
-	__u32 why;
-
-	if (v6)
-		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
-	else
-		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
-	if (why)
-		return fr_punt(skb, pkt->prog + why);
-
-	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > pkt->data_end || (v6 ? 71ULL : 51ULL) > pkt->udp_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
-	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_punt(skb, pkt->prog + reason_long_header);
-	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_punt(skb, pkt->prog + reason_short_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
-	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_punt(skb, pkt->prog + reason_short_reserved);
-	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_punt(skb, pkt->prog + reason_key_phase);
-	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (pkt->short_pn_size > 4)
-		return fr_punt(skb, pkt->prog + reason_short_pn);
-	pkt->short_pn_end = fr_forget(skb, (v6 ? 71ULL : 51ULL) + pkt->short_pn_size);
-	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, v6 ? 0x7f : 0x3f));
-	if (pkt->at_short_pn_end > pkt->data_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
-	if (pkt->short_pn_end > pkt->udp_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
-	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, v6 ? 0x7f : 0x3f)),
-		     pkt->data_end, 4, pkt->short_pn_size, &pkt->short_pn))
-		return fr_punt(skb, pkt->prog + reason_truncated);
-
-	/* short: {fields: [ */
-	if (pkt->udp_end < pkt->short_pn_end + 16)
-		return fr_punt(skb, pkt->prog + reason_truncated);
-	pkt->short_payload_end = pkt->udp_end - 16;
-	if (is_datagrams) {
-		/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", ... */
-		datagram = pkt->at_short_pn_end;
-		if ((void *)(datagram + 1) > pkt->data_end)
-			return fr_punt(skb, pkt->prog + reason_truncated);
-	} else {
-		/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name:... */
-		stream = pkt->at_short_pn_end;
-		if ((void *)(stream + 1) > pkt->data_end)
-			return fr_punt(skb, pkt->prog + reason_truncated);
-	}
-	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
-		return fr_punt(skb, pkt->prog + reason_truncated);
-	pkt->datagram_length_present = 0;
-	if (is_datagrams) {
-		/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
-		if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
-			return fr_punt(skb, pkt->prog + reason_other_frame);
-		pkt->datagram_length_present = !((be8(&datagram->type) & 1) == 0);
-	} else if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15)) {
-		return fr_punt(skb, pkt->prog + reason_other_frame);
-	}
-	pkt->stream_id_size = 0;
-	pkt->stream_id_end = 0;
-	pkt->datagram_length_size = 0;
-	if (is_datagrams) {
-		if (pkt->datagram_length_present) { /* length */
-			pkt->datagram_length_size = fr_varint(pkt->at_short_pn_end + 1,
-				pkt->data_end, &pkt->stream_id);
-			if (!pkt->datagram_length_size)
-				return fr_punt(skb, pkt->prog + reason_truncated);
-		} else {
-			pkt->datagram_length_size = 0;
-			pkt->stream_id = 0;
-		}
-	} else {
-		pkt->stream_id_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end,
-						&pkt->stream_id);
-		if (!pkt->stream_id_size)
-			return fr_punt(skb, pkt->prog + reason_truncated);
-		pkt->stream_id_end = fr_forget(skb, pkt->short_pn_end + 1 + pkt->stream_id_size);
-	}
-	if (v6) {
-		if (is_datagrams)
-			return datagrams_ip_datagram_length_end(skb, pkt, 1);
-
-		return streams_ip_further(skb, pkt, 1);
-	}
-	if (is_datagrams)
-		return datagrams_ip_datagram_length_end(skb, pkt, 0);
-
-	return streams_ip_further(skb, pkt, 0);
 }
 
 static __always_inline int acks_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
@@ -2428,10 +1891,15 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end_2);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
-
-	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > pkt->data_end || (v6 ? 71ULL : 51ULL) > pkt->udp_end_2)
-		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (v6) {
+		/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: ... */
+		if ((void *)(v_short + 1) > pkt->data_end || 71ULL > pkt->udp_end_2)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else {
+		/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: ... */
+		if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end_2)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	}
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
 	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
@@ -2490,6 +1958,77 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
  *	eth ipv6 udp short stream
  */
 
+static __always_inline int streams_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
+	struct hdr_stream *stream;
+	__u32 why;
+
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
+	if (why)
+		return fr_punt(skb, pkt->prog + why);
+	if (v6) {
+		/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: ... */
+		if ((void *)(v_short + 1) > pkt->data_end || 71ULL > pkt->udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else {
+		/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: ... */
+		if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	}
+
+	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
+	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
+		return fr_punt(skb, pkt->prog + reason_long_header);
+	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
+		return fr_punt(skb, pkt->prog + reason_short_fixed);
+
+	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
+	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
+		return fr_punt(skb, pkt->prog + reason_short_reserved);
+	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
+		return fr_punt(skb, pkt->prog + reason_key_phase);
+	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (pkt->short_pn_size > 4)
+		return fr_punt(skb, pkt->prog + reason_short_pn);
+	pkt->short_pn_end = fr_forget(skb, (v6 ? 71ULL : 51ULL) + pkt->short_pn_size);
+	pkt->at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, v6 ? 0x7f : 0x3f));
+	if (pkt->at_short_pn_end > pkt->data_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (pkt->short_pn_end > pkt->udp_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, v6 ? 0x7f : 0x3f)),
+		     pkt->data_end, 4, pkt->short_pn_size, &pkt->short_pn))
+		return fr_punt(skb, pkt->prog + reason_truncated);
+
+	/* short: {fields: [ */
+	if (pkt->udp_end < pkt->short_pn_end + 16)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	pkt->short_payload_end = pkt->udp_end - 16;
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
+	stream = pkt->at_short_pn_end;
+	if ((void *)(stream + 1) > pkt->data_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_punt(skb, pkt->prog + reason_other_frame);
+	pkt->stream_id_size = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end, &pkt->stream_id);
+	if (!pkt->stream_id_size)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	pkt->stream_id_end = fr_forget(skb, pkt->short_pn_end + 1 + pkt->stream_id_size);
+	if (v6)
+		return streams_ip_further(skb, pkt, 1);
+
+	return streams_ip_further(skb, pkt, 0);
+}
+
 SEC("tc") int prog_streams(struct __sk_buff *skb)
 {
 	struct packet pkt;
@@ -2514,9 +2053,9 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (be16(&eth->type) == ETH_P_IP)
-		return shared_ip_2(skb, &pkt, 0);
+		return streams_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return shared_ip_2(skb, &pkt, 1);
+		return streams_ip(skb, &pkt, 1);
 	return fr_punt(skb, PROG_STREAMS + reason_not_ip);
 }
 
@@ -2562,6 +2101,534 @@ SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)
  *	eth ipv6 udp short datagram
  */
 
+static __always_inline int datagrams_write(struct __sk_buff *skb, void *front, __u64 short_pn_size,
+					   __u64 priority, __u64 pn, struct receiver_subscribers *r,
+					   struct same *same, const int v6)
+{
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	void *data;
+	__u64 udp_new_pseudo;
+
+	if (v6) {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+			fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+			fr_add64(ld64(r->remote.addr + 8));
+	} else {
+		/* udp.checksum */
+		udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
+	}
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
+	__be16 ip_checksum = 0;
+	if (!v6) {
+		if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+			udp_checksum = 0;
+		/* ip.checksum */
+		ip_checksum = fr_checksum(same->rest1 + fr_v4(r->local.addr) +
+					  fr_v4(r->remote.addr));
+	}
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + (v6 ? 71 : 51) > (void *)(long)skb->data_end))
+		return 1;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + (v6 ? 54 : 34);
+	struct hdr_short *new_short = data + (v6 ? 62 : 42);
+
+	fr_link(data, &r->hop_remote);
+	if (v6) {
+		st32(new_ipv6->version_to_flow_label,
+		     bpf_htonl(0x60000000ULL |
+			       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
+		st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+		st64(new_ipv6->src, ld64(r->local.addr));
+		st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+		st64(new_ipv6->dst, ld64(r->remote.addr));
+		st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	} else {
+		st16(&new_ipv4->version_ihl,
+		     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+		st32(new_ipv4->src, fr_v4(r->local.addr));
+		st32(new_ipv4->dst, fr_v4(r->remote.addr));
+	}
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	fr_put_uint(fr_pin(data + fr_bound((v6 ? 67 : 47) + short_pn_size, v6 ? 0x7f : 0x3f)),
+		    (void *)(long)skb->data_end, 4, pn & fr_room(short_pn_size), short_pn_size);
+	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	st16(&new_udp->checksum, udp_checksum);
+	if (!v6)
+		st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, v6 ? 57 : 37),
+			    v6 ? 71 : 51, short_pn_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long datagrams_copy(struct __sk_buff *skb, void *front, __u64 udp_end,
+					   __u64 short_pn_size, __u64 short_pn, __u64 priority,
+					   struct receiver_subscribers *r, struct same *same,
+					   const __u32 prog, const int second)
+{
+	/* {emit: datagram: {pn: "pn", was: "short.pn", was_size: "len(short.pn)", size: "len(... */
+	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
+							    sizeof(struct event_datagram), 0);
+	if (!event0)
+		return fr_decline(r->receiver, skb->len, prog + reason_ring_full);
+
+	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority... */
+	__u32 level0 = priority;
+	__u32 credit0 = fr_credit(r->window, 0);
+	__u64 spent0 = udp_end - (second ? 62 : 42);
+	int admitted0 = fr_admit(credit0, spent0, priority * 0x1770);
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, level0);
+		bpf_ringbuf_discard(event0, 0);
+		return fr_decline(r->receiver, skb->len, prog + reason_refused_window);
+	}
+	if (unlikely(admitted0 == FR_CONTENDED)) {
+		bpf_ringbuf_discard(event0, 0);
+		return fr_decline(r->receiver, skb->len, prog + reason_contended);
+	}
+
+	/* {let: pn: "alloc(r.next)"}, */
+	__u64 next = fr_alloc(r->next, 1);
+	__u64 pn = next;
+	if (second) {
+		if (unlikely(datagrams_write(skb, front, short_pn_size, priority, pn, r, same,
+					     1))) {
+			bpf_ringbuf_discard(event0, 0);
+			fr_refund(credit0, spent0);
+			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+		}
+	} else if (unlikely(datagrams_write(skb, front, short_pn_size, priority, pn, r, same, 0))) {
+		bpf_ringbuf_discard(event0, 0);
+		fr_refund(credit0, spent0);
+		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
+	}
+	same->copies0++;
+	fr_copied(r->receiver, skb->len);
+	fr_head(&event0->head, r->receiver, 2, sizeof(*event0));
+	st8((void *)event0 + 29, 0);
+	st16((void *)event0 + 30, 0);
+	st32((void *)event0 + 36, 0);
+	event0->pn = pn;
+	event0->was = short_pn;
+	event0->was_size = short_pn_size;
+	event0->size = udp_end - (second ? 62 : 42);
+	same->quiet |= fr_submit_more(&event0->head, same->clock);
+	return 0;
+}
+
+static __always_inline long datagrams_turn(__u32 i, struct fan *fan, const int second)
+{
+	__u32 prog = PROG_DATAGRAMS;
+	struct __sk_buff *skb = fan->skb;
+	void *front = fan->front;
+	struct same *same = front + FR_NEEDS_FRONT;
+	__u64 ip_end = same->ip_end;
+	__u64 udp_end = same->udp_end;
+	__u64 short_pn_size = same->short_pn_size;
+	__u64 short_pn_end = same->short_pn_end;
+	__u64 short_pn = same->short_pn;
+	__u64 short_payload_end = same->short_payload_end;
+	__u64 priority = same->priority;
+	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
+	struct hdr_udp *saved_udp = front + 54;
+
+	if (!r)
+		return 1;
+	if (i % 8 == 0)
+		same->clock = bpf_ktime_get_ns();
+
+	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
+	if (fr_shared_get(r->next) -
+	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
+					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
+		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
+		return fr_decline(r->receiver, skb->len, prog + reason_number);
+	}
+
+	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
+	if (udp_end - (second ? 62 : 42) > fr_shared_get(r->size))
+		return fr_decline(r->receiver, skb->len, prog + reason_size);
+
+	/* datagrams: forward & {_frame: "datagram", _rules: [{when: "len(datagram) > r.datagr... */
+	if (short_payload_end - short_pn_end > r->datagram)
+		return fr_decline(r->receiver, skb->len, prog + reason_limit);
+	if (second) {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum);
+	} else {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+	}
+	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+		return fr_decline(r->receiver, skb->len,
+				  fr_indirect(&r->hop_remote, prog + reason_no_route));
+	if (ip_end - 14 > r->hop_remote.mtu)
+		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
+	return datagrams_copy(skb, front, udp_end, short_pn_size, short_pn, priority, r, same, prog,
+			      second);
+}
+
+static __noinline long datagrams_turn2(__u32 i, struct fan *fan)
+{
+	return datagrams_turn(i, fan, 1);
+}
+
+static __always_inline int datagrams_fan2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
+	struct group_subscribers key __attribute__((aligned(8))) = {};
+	struct list_subscribers *list;
+
+	key.feed = pkt->c->feed;
+	list = list_of_subscribers(&key);
+	if (!list)
+		return fr_punt(skb, pkt->prog + reason_no_subscribers);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+
+	__u32 size = fr_size(pkt->datagram_length_end, 128);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, size);
+	if (!front)
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_udp *saved_udp = front + 54;
+	struct hdr_short *saved_short = front + 62;
+	same->size = size;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+					  fr_add64(ld64(saved_ipv6->src + 8)) +
+					  fr_add64(ld64(saved_ipv6->dst)) +
+					  fr_add64(ld64(saved_ipv6->dst + 8)) +
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
+		 fr_sum_of(ld16(&saved_udp->checksum)) -
+		 ((__u64)ld32(&saved_udp->src_port) +
+		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
+		  fr_odd64(ld64(saved_short->dcid)) + fr_add64(ld64(saved_ipv6->src)) +
+		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+		  fr_add64(ld64(saved_ipv6->dst + 8)));
+	same->quiet = 0;
+	same->clock = 0;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_pn_size = pkt->short_pn_size;
+	same->short_pn_end = pkt->short_pn_end;
+	same->short_pn = pkt->short_pn;
+	same->short_payload_end = pkt->short_payload_end;
+	same->priority = pkt->priority;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0)) {
+		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
+	}
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+	};
+	bpf_loop(list->count, datagrams_turn2, &fan, 0);
+
+	if (same->quiet)
+		fr_wake();
+	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 57), 71,
+			    same->short_pn_size);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __noinline long datagrams_turn1(__u32 i, struct fan *fan)
+{
+	return datagrams_turn(i, fan, 0);
+}
+
+static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
+	struct group_subscribers key __attribute__((aligned(8))) = {};
+	struct list_subscribers *list;
+
+	key.feed = pkt->c->feed;
+	list = list_of_subscribers(&key);
+	if (!list)
+		return fr_punt(skb, pkt->prog + reason_no_subscribers);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+
+	__u32 size = fr_size(pkt->datagram_length_end, 64);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, size);
+	if (!front)
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_short *saved_short = front + 42;
+	same->size = size;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) +
+		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn, pkt->short_pn_size))) +
+		 fr_odd64(ld64(saved_short->dcid)) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
+
+	/* ip.checksum, without what depends on the receiver */
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld16(&saved_ipv4->version_ihl) + ld32(&saved_ipv4->id) +
+		 ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
+		 bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)) +
+		 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+	same->quiet = 0;
+	same->clock = 0;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->short_pn_size = pkt->short_pn_size;
+	same->short_pn_end = pkt->short_pn_end;
+	same->short_pn = pkt->short_pn;
+	same->short_payload_end = pkt->short_payload_end;
+	same->priority = pkt->priority;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0)) {
+		same->csum = fr_complete_without(skb, same->csum, 51, pkt->short_pn_size);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 37);
+	}
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+	};
+	bpf_loop(list->count, datagrams_turn1, &fan, 0);
+
+	if (same->quiet)
+		fr_wake();
+	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 64), 0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 37), 51,
+			    same->short_pn_size);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int datagrams_ip_datagram_length_end(struct __sk_buff *skb,
+							    struct packet *pkt, const int v6)
+{
+	void *at_datagram_length_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
+
+	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
+	pkt->datagram_length_end = fr_forget(skb,
+					     pkt->short_pn_end + 1 + pkt->datagram_length_size);
+	at_datagram_length_end = fr_pin(pkt->data + fr_bound(pkt->datagram_length_end, 0x7f));
+	if (at_datagram_length_end > pkt->data_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (pkt->datagram_length_end > pkt->short_payload_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (!(!pkt->datagram_length_present ||
+	      pkt->datagram_length_end + pkt->datagram_length == pkt->short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
+	if (!(!pkt->datagram_length_present ||
+	      pkt->datagram_length_end + pkt->datagram_length == pkt->short_payload_end))
+		return fr_punt(skb, pkt->prog + reason_another_frame);
+
+	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
+	if (skb->gso_size != 0)
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
+
+	/* priority: {levels: 4, from: "short.dcid[0]"} */
+	__u64 priority_value = ld8(v_short->dcid);
+	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
+
+	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
+	struct key_connections key __attribute__((aligned(8)));
+	if (!v6)
+		__builtin_memset(&key, 0, sizeof(key));
+	if (v6) {
+		fr_put_endpoint_v6(&key.remote, ipv6->src, be16(&udp->src_port), 0);
+		fr_put_endpoint_v6(&key.local, ipv6->dst, be16(&udp->dst_port), 2);
+	} else {
+		fr_put_endpoint_v4(&key.remote, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.local, ld32(ipv4->dst), be16(&udp->dst_port));
+	}
+	st32((void *)&key + 36, ld32(v_short->dcid));
+	st32((void *)&key + 40, ld32(v_short->dcid + 4));
+	enum fr_found found = find_connections(&key, pkt->lease, 0, &pkt->c);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, pkt->prog + reason_no_connections,
+				 pkt->prog + reason_changing);
+
+	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
+	__u64 partial = fr_partial(skb);
+	if (v6) {
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      (partial >> 16) >= pkt->datagram_length_end) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		     (partial >> 16) >= pkt->datagram_length_end) ||
+		   !(skb->len <= pkt->ip_end ||
+		     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
+	if (at_datagram_length_end > pkt->data_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (v6)
+		return datagrams_fan2(skb, pkt);
+	return datagrams_fan1(skb, pkt);
+}
+
+static __always_inline int datagrams_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	void *at_short_pn_end;
+	struct hdr_short *v_short = pkt->data + (v6 ? 62 : 42);
+	struct hdr_datagram *datagram;
+	__u32 why;
+
+	if (v6)
+		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+	else
+		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
+	if (why)
+		return fr_punt(skb, pkt->prog + why);
+	if (v6) {
+		/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: ... */
+		if ((void *)(v_short + 1) > pkt->data_end || 71ULL > pkt->udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else {
+		/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: ... */
+		if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	}
+
+	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
+	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
+		return fr_punt(skb, pkt->prog + reason_long_header);
+	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
+		return fr_punt(skb, pkt->prog + reason_short_fixed);
+
+	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
+	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
+		return fr_punt(skb, pkt->prog + reason_short_reserved);
+	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
+		return fr_punt(skb, pkt->prog + reason_key_phase);
+	pkt->short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (pkt->short_pn_size > 4)
+		return fr_punt(skb, pkt->prog + reason_short_pn);
+	pkt->short_pn_end = fr_forget(skb, (v6 ? 71ULL : 51ULL) + pkt->short_pn_size);
+	at_short_pn_end = fr_pin(pkt->data + fr_bound(pkt->short_pn_end, v6 ? 0x7f : 0x3f));
+	if (at_short_pn_end > pkt->data_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (pkt->short_pn_end > pkt->udp_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end - 4, v6 ? 0x7f : 0x3f)),
+		     pkt->data_end, 4, pkt->short_pn_size, &pkt->short_pn))
+		return fr_punt(skb, pkt->prog + reason_truncated);
+
+	/* short: {fields: [ */
+	if (pkt->udp_end < pkt->short_pn_end + 16)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	pkt->short_payload_end = pkt->udp_end - 16;
+
+	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
+	datagram = at_short_pn_end;
+	if ((void *)(datagram + 1) > pkt->data_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if (pkt->short_pn_end + 1 > pkt->short_payload_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+
+	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
+	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
+		return fr_punt(skb, pkt->prog + reason_other_frame);
+	pkt->datagram_length_present = !((be8(&datagram->type) & 1) == 0);
+	if (pkt->datagram_length_present) { /* length */
+		pkt->datagram_length_size = fr_varint(at_short_pn_end + 1, pkt->data_end,
+						      &pkt->datagram_length);
+		if (!pkt->datagram_length_size)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else {
+		pkt->datagram_length_size = 0;
+		pkt->datagram_length = 0;
+	}
+	if (v6)
+		return datagrams_ip_datagram_length_end(skb, pkt, 1);
+
+	return datagrams_ip_datagram_length_end(skb, pkt, 0);
+}
+
 SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 {
 	struct packet pkt;
@@ -2586,9 +2653,9 @@ SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (be16(&eth->type) == ETH_P_IP)
-		return shared_ip_2(skb, &pkt, 0);
+		return datagrams_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return shared_ip_2(skb, &pkt, 1);
+		return datagrams_ip(skb, &pkt, 1);
 	return fr_punt(skb, PROG_DATAGRAMS + reason_not_ip);
 }
 

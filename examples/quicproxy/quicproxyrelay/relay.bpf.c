@@ -165,8 +165,6 @@ struct packet {
 	__u64 udp_end;
 	__u64 partial;
 	__u64 payload_len;
-	__u64 partial_2;
-	__u64 partial_3;
 	struct val_by_id *r;
 	struct val_by_id *r_2;
 };
@@ -302,7 +300,7 @@ static __always_inline int swap_ipv6_short8_rule_send(struct __sk_buff *skb, str
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+	struct fr_csum udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short8->a)));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
@@ -362,7 +360,7 @@ static __always_inline int swap_ipv6_short20_rule_send(struct __sk_buff *skb, st
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short20->a)) +
 			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
@@ -415,6 +413,245 @@ static __always_inline int swap_ipv6_short20_rule_send(struct __sk_buff *skb, st
 	fr_count(reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
+}
+
+static __always_inline int swap_ip_short8_rule_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
+							 const int to_v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
+	struct hdr_short8 *short8 = pkt->data + (to_v6 ? 62 : 42);
+	__u32 len = skb->len;
+	const __u32 headers_len = to_v6 ? 71 : 51, new_headers_len = to_v6 ? 51 :
+		71, udp_checksum_at = to_v6 ? 60 : 40, udp_new_checksum_at = to_v6 ? 40 : 60;
+	__be32 ipv6_version_to_flow_label = 0;
+	__be16 ipv4_version_to_ecn = 0;
+
+	if (to_v6)
+		ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+						(((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						 2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						       3));
+	else
+		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						       ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						       ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 short8_long_flags = ld8(&short8->long_flags);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo;
+	if (to_v6)
+		udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			old_udp_length + bpf_htons(IPPROTO_UDP);
+	else
+		udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+			bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short8->a)));
+	__u64 udp_new_pseudo;
+	if (to_v6)
+		udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+			bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
+	else
+		udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+			fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 17) +
+			bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 17) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
+	__be16 ipv4_checksum = 0;
+	if (to_v6) {
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 37) +
+					    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+					    0x1180);
+	}
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    to_v6 ? FR_TO_IPV4 : FR_TO_IPV6, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 34 : 54);
+	struct hdr_short8 *new_short8 = pkt->data + (to_v6 ? 42 : 62);
+	if (direct)
+		fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, bpf_htons(to_v6 ? 0x800 : 0x86dd));
+	if (to_v6) {
+		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+		st32(&new_ipv4->id, bpf_htonl(0x4000));
+		st16(&new_ipv4->ttl, bpf_htons(0x4011));
+		st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	} else {
+		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
+		st16(&new_ipv6->next_header, bpf_htons(0x1140));
+		st128(new_ipv6->src, ld128(pkt->r->from.addr));
+		st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	}
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_short8->long_flags, short8_long_flags);
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (to_v6)
+		st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
+}
+
+static __always_inline int swap_ipv6_short20_rule_send_ipv4(struct __sk_buff *skb,
+							    struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short20 *short20 = pkt->data + 62;
+	__u32 len = skb->len;
+	const __u32 headers_len = 83, new_headers_len = 63, udp_checksum_at = 60,
+		udp_new_checksum_at = 40;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u8 short20_long_flags = ld8(&short20->long_flags);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short20->a)) +
+			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len + 29) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 29) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 49) +
+			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short20 *new_short20 = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 49));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
+	st8(&new_short20->long_flags, short20_long_flags);
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
+}
+
+static __always_inline int swap_ipv6_short_rule(struct __sk_buff *skb, struct packet *pkt,
+						const int second)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+
+	/* {send: {from: "r.from", to: "r.to"}}, */
+	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+		return fr_punt(skb, reason_address_family);
+	if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (second) {
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			      (pkt->partial >> 16) >= 71))
+				return fr_punt(skb, reason_partial_checksum);
+		} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			     (pkt->partial >> 16) >= 83)) {
+			return fr_punt(skb, reason_partial_checksum);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		if (second)
+			return swap_ipv6_short8_rule_send(skb, pkt);
+		return swap_ipv6_short20_rule_send(skb, pkt);
+	}
+	pkt->payload_len = pkt->udp_end - (second ? 71 : 83);
+	pkt->partial = fr_partial(skb);
+	if (second) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 71 &&
+		       (pkt->partial & 0xffff) < 71ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, reason_partial_checksum);
+	} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		     ((pkt->partial >> 16) >= 83 &&
+		      (pkt->partial & 0xffff) < 83ULL + pkt->payload_len - 1))) {
+		return fr_punt(skb, reason_partial_checksum);
+	}
+	if (be16(&udp->checksum) == 0)
+		return fr_punt(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->r->hop_to, (second ? 37ULL : 49ULL) + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+	if (second)
+		return swap_ip_short8_rule_send_ipv6(skb, pkt, 1);
+	return swap_ipv6_short20_rule_send_ipv4(skb, pkt);
+}
+
+static __always_inline int swap_ipv6_short20(struct __sk_buff *skb, struct packet *pkt)
+{
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 20)
+		return swap_ipv6_short_rule(skb, pkt, 0);
+
+	/* programs: swap: { */
+	return fr_punt(skb, reason_no_rule);
 }
 
 static __always_inline int swap_ipv4_short8_rule_send(struct __sk_buff *skb, struct packet *pkt)
@@ -554,185 +791,6 @@ static __always_inline int swap_ipv4_short20_rule_send(struct __sk_buff *skb, st
 	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ip_short8_rule_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
-							 const int to_v6)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
-	struct hdr_short8 *short8 = pkt->data + (to_v6 ? 62 : 42);
-	__u32 len = skb->len;
-	const __u32 headers_len = to_v6 ? 71 : 51, new_headers_len = to_v6 ? 51 :
-		71, udp_checksum_at = to_v6 ? 60 : 40, udp_new_checksum_at = to_v6 ? 40 : 60;
-	__be32 ipv6_version_to_flow_label = 0;
-	__be16 ipv4_version_to_ecn = 0;
-
-	if (to_v6)
-		ipv4_version_to_ecn = bpf_htons(0x4500ULL |
-						(((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
-						 2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
-						       3));
-	else
-		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						       ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						       ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 short8_long_flags = ld8(&short8->long_flags);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo;
-	if (to_v6)
-		udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-			old_udp_length + bpf_htons(IPPROTO_UDP);
-	else
-		udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-			bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short8->a)));
-	__u64 udp_new_pseudo;
-	if (to_v6)
-		udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-			bpf_htons(pkt->payload_len + 17) + bpf_htons(IPPROTO_UDP);
-	else
-		udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
-			fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 17) +
-			bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len + 17) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)));
-	__be16 ipv4_checksum = 0;
-	if (to_v6) {
-		/* ipv4.checksum */
-		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					    bpf_htons(pkt->payload_len + 37) +
-					    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-					    0x1180);
-	}
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    to_v6 ? FR_TO_IPV4 : FR_TO_IPV6, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + (to_v6 ? 34 : 54);
-	struct hdr_short8 *new_short8 = pkt->data + (to_v6 ? 42 : 62);
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st16(&new_eth->type, bpf_htons(to_v6 ? 0x800 : 0x86dd));
-	if (to_v6) {
-		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-		st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
-		st32(&new_ipv4->id, bpf_htonl(0x4000));
-		st16(&new_ipv4->ttl, bpf_htons(0x4011));
-		st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-		st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
-	} else {
-		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-		st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
-		st16(&new_ipv6->next_header, bpf_htons(0x1140));
-		st128(new_ipv6->src, ld128(pkt->r->from.addr));
-		st128(new_ipv6->dst, ld128(pkt->r->to.addr));
-	}
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (to_v6)
-		st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv6_short20_rule_send_ipv4(struct __sk_buff *skb,
-							    struct packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short20 *short20 = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 headers_len = 83, new_headers_len = 63, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 short20_long_flags = ld8(&short20->long_flags);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short20->a)) +
-			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-		bpf_htons(pkt->payload_len + 29) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len + 29) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
-			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 49) +
-			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short20 *new_short20 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 49));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
-	st8(&new_short20->long_flags, short20_long_flags);
-	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
-	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
 static __always_inline int swap_ipv4_short20_rule_send_ipv6(struct __sk_buff *skb,
 							    struct packet *pkt)
 {
@@ -752,7 +810,7 @@ static __always_inline int swap_ipv4_short20_rule_send_ipv6(struct __sk_buff *sk
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short20->a)) +
 			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
@@ -810,79 +868,60 @@ static __always_inline int swap_ipv4_short20_rule_send_ipv6(struct __sk_buff *sk
 	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ip_short_rule(struct __sk_buff *skb, struct packet *pkt,
-					      const int second, const int v6)
+static __always_inline int swap_ipv4_short_rule(struct __sk_buff *skb, struct packet *pkt,
+						const int second)
 {
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {send: {from: "r.from", to: "r.to"}}, */
 	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
 		return fr_punt(skb, reason_address_family);
-	if (v6) {
-		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-			pkt->partial_3 = fr_partial(skb);
-			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
-			      (pkt->partial_3 >> 16) >= (second ? 71 : 83)))
-				return fr_punt(skb, reason_partial_checksum);
-			if (be16(&udp->checksum) == 0)
-				return fr_punt(skb, reason_udp_checksum);
-			if (!(skb->len <= pkt->ip_end ||
+	if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+		pkt->partial = fr_partial(skb);
+		if (second) {
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      (pkt->partial >> 16) >= 51) ||
+			    !(skb->len <= pkt->ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 				return fr_punt(skb, reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-			if (second)
-				return swap_ipv6_short8_rule_send(skb, pkt);
-			return swap_ipv6_short20_rule_send(skb, pkt);
-		}
-	} else if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      (pkt->partial >> 16) >= (second ? 51 : 63)) ||
-		    !(skb->len <= pkt->ip_end ||
-		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			     (pkt->partial >> 16) >= 63) ||
+			   !(skb->len <= pkt->ip_end ||
+			     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
 			return fr_punt(skb, reason_partial_checksum);
+		}
 		if (unlikely(!fr_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
 			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
 		if (second)
 			return swap_ipv4_short8_rule_send(skb, pkt);
 		return swap_ipv4_short20_rule_send(skb, pkt);
 	}
-	pkt->payload_len = pkt->udp_end - (second ? (v6 ? 71 : 51) : v6 ? 83 : 63);
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      ((pkt->partial_2 >> 16) >= (second ? (v6 ? 71 : 51) : v6 ? 83 : 63) &&
-	       (pkt->partial_2 & 0xffff) < (second ? (v6 ? 71ULL : 51ULL) : v6 ? 83ULL : 63ULL) +
-	       pkt->payload_len - 1)))
+	pkt->payload_len = pkt->udp_end - (second ? 51 : 63);
+	pkt->partial = fr_partial(skb);
+	if (second) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 51 &&
+		       (pkt->partial & 0xffff) < 51ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, reason_partial_checksum);
+	} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		     ((pkt->partial >> 16) >= 63 &&
+		      (pkt->partial & 0xffff) < 63ULL + pkt->payload_len - 1))) {
 		return fr_punt(skb, reason_partial_checksum);
+	}
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->r->hop_to,
-			      (second ? (v6 ? 37ULL : 57ULL) : v6 ? 49ULL : 69ULL) +
-			      pkt->payload_len)))
+	if (unlikely(!fr_fits(&pkt->r->hop_to, (second ? 57ULL : 69ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
 	if (second)
-		return swap_ip_short8_rule_send_ipv6(skb, pkt, v6);
-	if (v6)
-		return swap_ipv6_short20_rule_send_ipv4(skb, pkt);
+		return swap_ip_short8_rule_send_ipv6(skb, pkt, 0);
 	return swap_ipv4_short20_rule_send_ipv6(skb, pkt);
-}
-
-static __always_inline int swap_ipv6_short20(struct __sk_buff *skb, struct packet *pkt)
-{
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (pkt->r->m_new_length == 20)
-		return swap_ip_short_rule(skb, pkt, 0, 1);
-
-	/* programs: swap: { */
-	return fr_punt(skb, reason_no_rule);
 }
 
 static __always_inline int swap_ipv4_short20(struct __sk_buff *skb, struct packet *pkt)
 {
 	/* when: "short?(n) && r.new_length == ?(m)" */
 	if (pkt->r->m_new_length == 20)
-		return swap_ip_short_rule(skb, pkt, 0, 0);
+		return swap_ipv4_short_rule(skb, pkt, 0);
 
 	/* programs: swap: { */
 	return fr_punt(skb, reason_no_rule);
@@ -905,7 +944,7 @@ static __always_inline int swap_ipv6_short16_rule_send(struct __sk_buff *skb, st
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short16->a)) +
 			fr_odd64(ld64(&short16->b)));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r_2->from.addr)) +
@@ -956,6 +995,123 @@ static __always_inline int swap_ipv6_short16_rule_send(struct __sk_buff *skb, st
 	fr_count(reason_sent, len);
 	fr_use(pkt->r_2->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r_2->hop_to, direct);
+}
+
+static __always_inline int swap_ipv6_short16_rule_send_ipv4(struct __sk_buff *skb,
+							    struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short16 *short16 = pkt->data + 62;
+	__u32 len = skb->len;
+	const __u32 headers_len = 79, new_headers_len = 59, udp_checksum_at = 60,
+		udp_new_checksum_at = 40;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u8 short16_long_flags = ld8(&short16->long_flags);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short16->a)) +
+			fr_odd64(ld64(&short16->b)));
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) +
+		bpf_htons(pkt->payload_len + 25) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r_2->from.port) + bpf_htons(pkt->r_2->to.port) +
+			  bpf_htons(pkt->payload_len + 25) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_b)));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 45) +
+			    fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) + 0x1180);
+	int direct = pkt->r_2->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short16 *new_short16 = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, &pkt->r_2->hop_to);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 45));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->r_2->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r_2->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r_2->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r_2->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
+	st8(&new_short16->long_flags, short16_long_flags);
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r_2->m_new_b));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r_2->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r_2->hop_to, direct);
+}
+
+static __always_inline int swap_ipv6_short16_rule(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 54;
+
+	/* {send: {from: "r.from", to: "r.to"}}, */
+	if (fr_is_v4(pkt->r_2->from.addr) != fr_is_v4(pkt->r_2->to.addr))
+		return fr_punt(skb, reason_address_family);
+	if (!fr_is_v4(pkt->r_2->to.addr)) { /* ipv6 stays */
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 79))
+			return fr_punt(skb, reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, reason_udp_checksum);
+		if (!(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->r_2->hop_to, pkt->ip_end - 14)))
+			return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+		return swap_ipv6_short16_rule_send(skb, pkt);
+	}
+	pkt->payload_len = pkt->udp_end - 79;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial >> 16) >= 79 &&
+	       (pkt->partial & 0xffff) < 79ULL + pkt->payload_len - 1)))
+		return fr_punt(skb, reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_punt(skb, reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->r_2->hop_to, 45ULL + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+	return swap_ipv6_short16_rule_send_ipv4(skb, pkt);
+}
+
+static __always_inline int swap_ipv6_short16(struct __sk_buff *skb, struct packet *pkt)
+{
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r_2->m_new_length == 16)
+		return swap_ipv6_short16_rule(skb, pkt);
+
+	/* programs: swap: { */
+	return fr_punt(skb, reason_no_rule);
 }
 
 static __always_inline int swap_ipv4_short16_rule_send(struct __sk_buff *skb, struct packet *pkt)
@@ -1028,79 +1184,6 @@ static __always_inline int swap_ipv4_short16_rule_send(struct __sk_buff *skb, st
 	return fr_send(&pkt->r_2->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_short16_rule_send_ipv4(struct __sk_buff *skb,
-							    struct packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short16 *short16 = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 headers_len = 79, new_headers_len = 59, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 short16_long_flags = ld8(&short16->long_flags);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short16->a)) +
-			fr_odd64(ld64(&short16->b)));
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) +
-		bpf_htons(pkt->payload_len + 25) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r_2->from.port) + bpf_htons(pkt->r_2->to.port) +
-			  bpf_htons(pkt->payload_len + 25) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r_2->m_new_b)));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 45) +
-			    fr_v4(pkt->r_2->from.addr) + fr_v4(pkt->r_2->to.addr) + 0x1180);
-	int direct = pkt->r_2->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short16 *new_short16 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->r_2->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 45));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->r_2->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r_2->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r_2->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r_2->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
-	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
-	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r_2->m_new_b));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r_2->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r_2->hop_to, direct);
-}
-
 static __always_inline int swap_ipv4_short16_rule_send_ipv6(struct __sk_buff *skb,
 							    struct packet *pkt)
 {
@@ -1120,7 +1203,7 @@ static __always_inline int swap_ipv4_short16_rule_send_ipv6(struct __sk_buff *sk
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
-		fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short16->a)) +
 			fr_odd64(ld64(&short16->b)));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r_2->from.addr)) +
@@ -1176,30 +1259,14 @@ static __always_inline int swap_ipv4_short16_rule_send_ipv6(struct __sk_buff *sk
 	return fr_send(&pkt->r_2->hop_to, direct);
 }
 
-static __always_inline int swap_ip_short16_rule(struct __sk_buff *skb, struct packet *pkt,
-						const int v6)
+static __always_inline int swap_ipv4_short16_rule(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {send: {from: "r.from", to: "r.to"}}, */
 	if (fr_is_v4(pkt->r_2->from.addr) != fr_is_v4(pkt->r_2->to.addr))
 		return fr_punt(skb, reason_address_family);
-	if (v6) {
-		if (!fr_is_v4(pkt->r_2->to.addr)) { /* ipv6 stays */
-			pkt->partial_3 = fr_partial(skb);
-			if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
-			      (pkt->partial_3 >> 16) >= 79))
-				return fr_punt(skb, reason_partial_checksum);
-			if (be16(&udp->checksum) == 0)
-				return fr_punt(skb, reason_udp_checksum);
-			if (!(skb->len <= pkt->ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_punt(skb, reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->r_2->hop_to, pkt->ip_end - 14)))
-				return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
-			return swap_ipv6_short16_rule_send(skb, pkt);
-		}
-	} else if (fr_is_v4(pkt->r_2->to.addr)) { /* ipv4 stays */
+	if (fr_is_v4(pkt->r_2->to.addr)) { /* ipv4 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      (pkt->partial >> 16) >= 59) ||
@@ -1210,117 +1277,27 @@ static __always_inline int swap_ip_short16_rule(struct __sk_buff *skb, struct pa
 			return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
 		return swap_ipv4_short16_rule_send(skb, pkt);
 	}
-	pkt->payload_len = pkt->udp_end - (v6 ? 79 : 59);
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      ((pkt->partial_2 >> 16) >= (v6 ? 79 : 59) &&
-	       (pkt->partial_2 & 0xffff) < (v6 ? 79ULL : 59ULL) + pkt->payload_len - 1)))
+	pkt->payload_len = pkt->udp_end - 59;
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      ((pkt->partial >> 16) >= 59 &&
+	       (pkt->partial & 0xffff) < 59ULL + pkt->payload_len - 1)))
 		return fr_punt(skb, reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->r_2->hop_to, (v6 ? 45ULL : 65ULL) + pkt->payload_len)))
+	if (unlikely(!fr_fits(&pkt->r_2->hop_to, 65ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
-	if (v6)
-		return swap_ipv6_short16_rule_send_ipv4(skb, pkt);
 	return swap_ipv4_short16_rule_send_ipv6(skb, pkt);
-}
-
-static __always_inline int swap_ipv6_short16(struct __sk_buff *skb, struct packet *pkt)
-{
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (pkt->r_2->m_new_length == 16)
-		return swap_ip_short16_rule(skb, pkt, 1);
-
-	/* programs: swap: { */
-	return fr_punt(skb, reason_no_rule);
 }
 
 static __always_inline int swap_ipv4_short16(struct __sk_buff *skb, struct packet *pkt)
 {
 	/* when: "short?(n) && r.new_length == ?(m)" */
 	if (pkt->r_2->m_new_length == 16)
-		return swap_ip_short16_rule(skb, pkt, 0);
+		return swap_ipv4_short16_rule(skb, pkt);
 
 	/* programs: swap: { */
 	return fr_punt(skb, reason_no_rule);
-}
-
-static __always_inline int swap_ipv4_short8_send(struct __sk_buff *skb, struct packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short8 *short8 = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 headers_len = 51, new_headers_len = 63, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 short20_long_flags = be8(&short8->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-		bpf_htons(pkt->payload_len + 29) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len + 29) + short20_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
-			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 49) +
-					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
-					 fr_v4(pkt->r->to.addr) + 64);
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short20 *new_short20 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 49));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
-	st8(&new_short20->long_flags, short20_long_flags);
-	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
-	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
 }
 
 static __always_inline int swap_ipv6_short8_send(struct __sk_buff *skb, struct packet *pkt)
@@ -1475,158 +1452,6 @@ static __always_inline int swap_ipv6_short8_send_ipv4(struct __sk_buff *skb, str
 	return fr_send(&pkt->r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_short8_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short8 *short8 = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 headers_len = 51, new_headers_len = 83, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 short20_long_flags = be8(&short8->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
-		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 29) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len + 29) + short20_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
-			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 5);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short20 *new_short20 = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 29));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->r->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
-	st8(&new_short20->long_flags, short20_long_flags);
-	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
-	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 5);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv4_short8_send_2(struct __sk_buff *skb, struct packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short8 *short8 = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 headers_len = 51, new_headers_len = 59, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 short16_long_flags = be8(&short8->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-		bpf_htons(pkt->payload_len + 25) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len + 25) + short16_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 45) +
-					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
-					 fr_v4(pkt->r->to.addr) + 64);
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short16 *new_short16 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 45));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
-	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
 static __always_inline int swap_ipv6_short8_send_2(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
@@ -1767,155 +1592,6 @@ static __always_inline int swap_ipv6_short8_send_ipv4_2(struct __sk_buff *skb, s
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv4_short8_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short8 *short8 = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 headers_len = 51, new_headers_len = 79, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__u8 short16_long_flags = be8(&short8->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
-		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 25) +
-		bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len + 25) + short16_long_flags +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
-			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)));
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 1);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short16 *new_short16 = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 25));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ld128(pkt->r->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
-	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 1);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_send(&pkt->r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, struct packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short8 *short8 = pkt->data + 42;
-	__u32 len = skb->len;
-	const __u32 headers_len = 51, new_headers_len = 47, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
-	__be32 short4_a = bpf_htonl((__u64)pkt->r->m_new_a & 0xffffffffULL);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-		bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum =
-		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
-			(__u64)ld32(&udp->src_port) + old_udp_length +
-			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
-	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-		bpf_htons(pkt->payload_len + 13) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-			  bpf_htons(pkt->payload_len + 13) + short4_long_flags +
-			  ((__u64)short4_a << 8));
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 33) +
-					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
-					 fr_v4(pkt->r->to.addr) + 64);
-	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short4 *new_short4 = pkt->data + 42;
-	if (direct)
-		fr_link(pkt->data, &pkt->r->hop_to);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 33));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 13));
-	st8(&new_short4->long_flags, short4_long_flags);
-	st32(&new_short4->a, short4_a);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -2350,14 +2026,21 @@ static __always_inline int swap_ip_short8_rules(struct __sk_buff *skb, struct pa
 			return fr_punt(skb, reason_address_family);
 		pkt->payload_len = pkt->udp_end - (v6 ? 71 : 51);
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      ((pkt->partial >> 16) >= (v6 ? 71 : 51) &&
-		       (pkt->partial & 0xffff) < (v6 ? 71ULL : 51ULL) + pkt->payload_len - 1)))
-			return fr_punt(skb, reason_partial_checksum);
-		if (!v6 && fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->r->hop_to, 29ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-			return swap_ipv4_short8_send_4(skb, pkt);
+		if (v6) {
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			      ((pkt->partial >> 16) >= 71 &&
+			       (pkt->partial & 0xffff) < 71ULL + pkt->payload_len - 1)))
+				return fr_punt(skb, reason_partial_checksum);
+		} else {
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      ((pkt->partial >> 16) >= 51 &&
+			       (pkt->partial & 0xffff) < 51ULL + pkt->payload_len - 1)))
+				return fr_punt(skb, reason_partial_checksum);
+			if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+				if (unlikely(!fr_fits(&pkt->r->hop_to, 29ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return swap_ipv4_short8_send_4(skb, pkt);
+			}
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, reason_udp_checksum);
@@ -2375,97 +2058,527 @@ static __always_inline int swap_ip_short8_rules(struct __sk_buff *skb, struct pa
 	return fr_punt(skb, reason_no_rule);
 }
 
-static __always_inline int swap_ip_short8_2(struct __sk_buff *skb, struct packet *pkt, const int v6)
+static __always_inline int swap_ipv6_short8_2(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_udp *udp = pkt->data + 54;
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
 	if (pkt->r->m_new_length == 20) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
 			return fr_punt(skb, reason_address_family);
-		pkt->payload_len = pkt->udp_end - (v6 ? 71 : 51);
+		pkt->payload_len = pkt->udp_end - 71;
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      ((pkt->partial >> 16) >= (v6 ? 71 : 51) &&
-		       (pkt->partial & 0xffff) < (v6 ? 71ULL : 51ULL) + pkt->payload_len - 1)))
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 71 &&
+		       (pkt->partial & 0xffff) < 71ULL + pkt->payload_len - 1)))
 			return fr_punt(skb, reason_partial_checksum);
-		if (!v6 && fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, reason_udp_checksum);
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 69ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv6_short8_send(skb, pkt);
+		}
+		if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return swap_ipv6_short8_send_ipv4(skb, pkt);
+	}
+	if (pkt->r->m_new_length == 16) {
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return fr_punt(skb, reason_address_family);
+		pkt->payload_len = pkt->udp_end - 71;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 71 &&
+		       (pkt->partial & 0xffff) < 71ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, reason_udp_checksum);
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 65ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv6_short8_send_2(skb, pkt);
+		}
+		if (unlikely(!fr_fits(&pkt->r->hop_to, 45ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return swap_ipv6_short8_send_ipv4_2(skb, pkt);
+	}
+	if (pkt->r->m_new_length == 8)
+		return swap_ipv6_short_rule(skb, pkt, 1);
+	if (pkt->r->m_new_length == 4) {
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return fr_punt(skb, reason_address_family);
+		pkt->payload_len = pkt->udp_end - 71;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      ((pkt->partial >> 16) >= 71 &&
+		       (pkt->partial & 0xffff) < 71ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, reason_udp_checksum);
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&pkt->r->hop_to, 53ULL + pkt->payload_len)))
+				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return swap_ipv6_short8_send_3(skb, pkt);
+		}
+		if (unlikely(!fr_fits(&pkt->r->hop_to, 33ULL + pkt->payload_len)))
+			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return swap_ip_short8_send_ipv6_3(skb, pkt, 1);
+	}
+
+	return swap_ip_short8_rules(skb, pkt, 1);
+}
+
+static __always_inline int swap_ipv4_short8_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	__u32 len = skb->len;
+	const __u32 headers_len = 51, new_headers_len = 63, udp_checksum_at = 40;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 short20_long_flags = be8(&short8->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	udp_csum.optional = 1;
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len + 29) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 29) + short20_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 49) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short20 *new_short20 = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 49));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
+	st8(&new_short20->long_flags, short20_long_flags);
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
+}
+
+static __always_inline int swap_ipv4_short8_send_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	__u32 len = skb->len;
+	const __u32 headers_len = 51, new_headers_len = 83, udp_checksum_at = 40,
+		udp_new_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 short20_long_flags = be8(&short8->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 29) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 29) + short20_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+			  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8));
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, 5);
+	}
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short20 *new_short20 = pkt->data + 62;
+	if (direct)
+		fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 29));
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
+	st8(&new_short20->long_flags, short20_long_flags);
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, 5);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
+}
+
+static __always_inline int swap_ipv4_short8_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	__u32 len = skb->len;
+	const __u32 headers_len = 51, new_headers_len = 59, udp_checksum_at = 40;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 short16_long_flags = be8(&short8->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	udp_csum.optional = 1;
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len + 25) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 25) + short16_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)));
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 45) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short16 *new_short16 = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 45));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
+	st8(&new_short16->long_flags, short16_long_flags);
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
+}
+
+static __always_inline int swap_ipv4_short8_send_ipv6_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	__u32 len = skb->len;
+	const __u32 headers_len = 51, new_headers_len = 79, udp_checksum_at = 40,
+		udp_new_checksum_at = 60;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 short16_long_flags = be8(&short8->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->r->from.addr)) +
+		fr_add128(ld128(pkt->r->to.addr)) + bpf_htons(pkt->payload_len + 25) +
+		bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 25) + short16_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)));
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, 1);
+	}
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short16 *new_short16 = pkt->data + 62;
+	if (direct)
+		fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 25));
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
+	st8(&new_short16->long_flags, short16_long_flags);
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, 1);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
+}
+
+static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	__u32 len = skb->len;
+	const __u32 headers_len = 51, new_headers_len = 47, udp_checksum_at = 40;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
+	__be32 short4_a = bpf_htonl((__u64)pkt->r->m_new_a & 0xffffffffULL);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum =
+		fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length +
+			fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7));
+	udp_csum.optional = 1;
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+		bpf_htons(pkt->payload_len + 13) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (__u64)bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+			  bpf_htons(pkt->payload_len + 13) + short4_long_flags +
+			  ((__u64)short4_a << 8));
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 33) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+	int direct = pkt->r->hop_to.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short4 *new_short4 = pkt->data + 42;
+	if (direct)
+		fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 33));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 13));
+	st8(&new_short4->long_flags, short4_long_flags);
+	st32(&new_short4->a, short4_a);
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return fr_send(&pkt->r->hop_to, direct);
+}
+
+static __always_inline int swap_ipv4_short8_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 34;
+
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 20) {
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return fr_punt(skb, reason_address_family);
+		pkt->payload_len = pkt->udp_end - 51;
+		pkt->partial = fr_partial(skb);
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 51 &&
+		       (pkt->partial & 0xffff) < 51ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, reason_partial_checksum);
+		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
 			return swap_ipv4_short8_send(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, reason_udp_checksum);
-		if (v6 && !fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->r->hop_to, 69ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-			return swap_ipv6_short8_send(skb, pkt);
-		}
-		if (unlikely(!fr_fits(&pkt->r->hop_to, (v6 ? 49ULL : 69ULL) + pkt->payload_len)))
+		if (unlikely(!fr_fits(&pkt->r->hop_to, 69ULL + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		if (v6)
-			return swap_ipv6_short8_send_ipv4(skb, pkt);
 		return swap_ipv4_short8_send_ipv6(skb, pkt);
 	}
 	if (pkt->r->m_new_length == 16) {
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
 			return fr_punt(skb, reason_address_family);
-		pkt->payload_len = pkt->udp_end - (v6 ? 71 : 51);
+		pkt->payload_len = pkt->udp_end - 51;
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      ((pkt->partial >> 16) >= (v6 ? 71 : 51) &&
-		       (pkt->partial & 0xffff) < (v6 ? 71ULL : 51ULL) + pkt->payload_len - 1)))
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 51 &&
+		       (pkt->partial & 0xffff) < 51ULL + pkt->payload_len - 1)))
 			return fr_punt(skb, reason_partial_checksum);
-		if (!v6 && fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&pkt->r->hop_to, 45ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
 			return swap_ipv4_short8_send_2(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, reason_udp_checksum);
-		if (v6 && !fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->r->hop_to, 65ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-			return swap_ipv6_short8_send_2(skb, pkt);
-		}
-		if (unlikely(!fr_fits(&pkt->r->hop_to, (v6 ? 45ULL : 65ULL) + pkt->payload_len)))
+		if (unlikely(!fr_fits(&pkt->r->hop_to, 65ULL + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		if (v6)
-			return swap_ipv6_short8_send_ipv4_2(skb, pkt);
 		return swap_ipv4_short8_send_ipv6_2(skb, pkt);
 	}
-	if (pkt->r->m_new_length == 8) {
-		if (v6)
-			return swap_ip_short_rule(skb, pkt, 1, 1);
-		return swap_ip_short_rule(skb, pkt, 1, 0);
-	}
+	if (pkt->r->m_new_length == 8)
+		return swap_ipv4_short_rule(skb, pkt, 1);
 	if (pkt->r->m_new_length == 4) {
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
 			return fr_punt(skb, reason_address_family);
-		pkt->payload_len = pkt->udp_end - (v6 ? 71 : 51);
+		pkt->payload_len = pkt->udp_end - 51;
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      ((pkt->partial >> 16) >= (v6 ? 71 : 51) &&
-		       (pkt->partial & 0xffff) < (v6 ? 71ULL : 51ULL) + pkt->payload_len - 1)))
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		      ((pkt->partial >> 16) >= 51 &&
+		       (pkt->partial & 0xffff) < 51ULL + pkt->payload_len - 1)))
 			return fr_punt(skb, reason_partial_checksum);
-		if (!v6 && fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&pkt->r->hop_to, 33ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
 			return swap_ipv4_short8_send_3(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, reason_udp_checksum);
-		if (v6 && !fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&pkt->r->hop_to, 53ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-			return swap_ipv6_short8_send_3(skb, pkt);
-		}
-		if (unlikely(!fr_fits(&pkt->r->hop_to, (v6 ? 33ULL : 53ULL) + pkt->payload_len)))
+		if (unlikely(!fr_fits(&pkt->r->hop_to, 53ULL + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-		return swap_ip_short8_send_ipv6_3(skb, pkt, v6);
+		return swap_ip_short8_send_ipv6_3(skb, pkt, 0);
 	}
-	return swap_ip_short8_rules(skb, pkt, v6);
+
+	return swap_ip_short8_rules(skb, pkt, 0);
 }
 
 static __always_inline int swap_ipv4_short4_send(struct __sk_buff *skb, struct packet *pkt)
@@ -2725,14 +2838,21 @@ static __always_inline int swap_ip_short4(struct __sk_buff *skb, struct packet *
 			return fr_punt(skb, reason_address_family);
 		pkt->payload_len = pkt->udp_end - (v6 ? 67 : 47);
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      ((pkt->partial >> 16) >= (v6 ? 67 : 47) &&
-		       (pkt->partial & 0xffff) < (v6 ? 67ULL : 47ULL) + pkt->payload_len - 1)))
-			return fr_punt(skb, reason_partial_checksum);
-		if (!v6 && fr_is_v4(pkt->r_2->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->r_2->hop_to, 37ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
-			return swap_ipv4_short4_send(skb, pkt);
+		if (v6) {
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			      ((pkt->partial >> 16) >= 67 &&
+			       (pkt->partial & 0xffff) < 67ULL + pkt->payload_len - 1)))
+				return fr_punt(skb, reason_partial_checksum);
+		} else {
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      ((pkt->partial >> 16) >= 47 &&
+			       (pkt->partial & 0xffff) < 47ULL + pkt->payload_len - 1)))
+				return fr_punt(skb, reason_partial_checksum);
+			if (fr_is_v4(pkt->r_2->to.addr)) { /* ipv4 stays */
+				if (unlikely(!fr_fits(&pkt->r_2->hop_to, 37ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+				return swap_ipv4_short4_send(skb, pkt);
+			}
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, reason_udp_checksum);
@@ -3044,14 +3164,21 @@ static __always_inline int swap_ip_short0(struct __sk_buff *skb, struct packet *
 			return fr_punt(skb, reason_address_family);
 		pkt->payload_len = pkt->udp_end - (v6 ? 63 : 43);
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-		      ((pkt->partial >> 16) >= (v6 ? 63 : 43) &&
-		       (pkt->partial & 0xffff) < (v6 ? 63ULL : 43ULL) + pkt->payload_len - 1)))
-			return fr_punt(skb, reason_partial_checksum);
-		if (!v6 && fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
-			return swap_ipv4_short0_send(skb, pkt);
+		if (v6) {
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			      ((pkt->partial >> 16) >= 63 &&
+			       (pkt->partial & 0xffff) < 63ULL + pkt->payload_len - 1)))
+				return fr_punt(skb, reason_partial_checksum);
+		} else {
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+			      ((pkt->partial >> 16) >= 43 &&
+			       (pkt->partial & 0xffff) < 43ULL + pkt->payload_len - 1)))
+				return fr_punt(skb, reason_partial_checksum);
+			if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+				if (unlikely(!fr_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
+					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return swap_ipv4_short0_send(skb, pkt);
+			}
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, reason_udp_checksum);
@@ -3114,8 +3241,8 @@ static __always_inline int swap_ip_short8(struct __sk_buff *skb, struct packet *
 				}
 				if (fr_has(pkt->r)) {
 					if (v6)
-						return swap_ip_short8_2(skb, pkt, 1);
-					return swap_ip_short8_2(skb, pkt, 0);
+						return swap_ipv6_short8_2(skb, pkt);
+					return swap_ipv4_short8_2(skb, pkt);
 				}
 			}
 		}

@@ -413,22 +413,6 @@ static __always_inline int video_ipv6_send(struct __sk_buff *skb, struct packet 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int audio_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int video_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
 static __always_inline int shared_write(struct __sk_buff *skb, void *front, __u64 number,
 					struct receiver_subscribers *r, struct same *same,
 					const int v6)
@@ -762,6 +746,95 @@ static __always_inline int shared_fan2(struct __sk_buff *skb, struct packet *pkt
 	return TC_ACT_UNSPEC;
 }
 
+static __always_inline int shared_ipv6_streams(struct __sk_buff *skb, struct packet *pkt,
+					       const int second)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_rtp *rtp = pkt->data + 62;
+	struct val_streams *stream = 0;
+
+	if (!second) {
+		/* lookup: stream: streams: names */
+		{
+			struct key_streams key __attribute__((aligned(8))) = {};
+
+			fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+			fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
+			key.ssrc = be32(&rtp->ssrc);
+			enum fr_found found = find_streams(&key, pkt->lease, 0, &stream);
+			if (found != FR_FOUND)
+				return fr_missed(skb, found, pkt->prog + reason_no_streams,
+						 pkt->prog + reason_changing);
+		}
+	}
+
+	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
+	if (((be16(&rtp->sequence) -
+	      (second ? (__u64)pkt->stream->highest : (__u64)stream->highest) - 1) & 0xffff) >=
+	    0x8000) {
+		fr_named_add(0, 1);
+		if (second)
+			return audio_ipv6_send(skb, pkt);
+		return video_ipv6_send(skb, pkt);
+	}
+
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
+	if (pkt->udp_end - 54 > 0x4000)
+		return fr_punt(skb, pkt->prog + reason_too_big);
+	if (be16(&udp->checksum) == 0 ||
+	    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+		       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+		       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
+		       bpf_htons(be16(&udp->length)) +
+		       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	__u64 partial = fr_partial(skb);
+	if (second) {
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      (partial >> 16) >= pkt->rtp_extensions_end) ||
+		    !(skb->len <= pkt->ip_end ||
+		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		     (partial >> 16) >= pkt->vp8_layer_end + 1) ||
+		   !(skb->len <= pkt->ip_end ||
+		     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
+	{
+		struct key_streams key __attribute__((aligned(8))) = {};
+		struct val_streams val __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
+		key.ssrc = be32(&rtp->ssrc);
+		val.highest = be16(&rtp->sequence);
+		fr_learning(0);
+		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
+			return fr_punt(skb, pkt->prog + reason_full_streams);
+	}
+	if (second)
+		return shared_fan2(skb, pkt, 1);
+	return shared_fan2(skb, pkt, 0);
+}
+
+static __always_inline int audio_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int video_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
 static __noinline long audio_turn1(__u32 i, struct fan *fan)
 {
 	return shared_turn(i, fan, 0, 1);
@@ -875,29 +948,21 @@ static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int shared_ip_streams(struct __sk_buff *skb, struct packet *pkt,
-					     const int v6, const int second)
+static __always_inline int shared_ipv4_streams(struct __sk_buff *skb, struct packet *pkt,
+					       const int second)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
-	struct hdr_rtp *rtp = pkt->data + (v6 ? 62 : 42);
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_rtp *rtp = pkt->data + 42;
 	struct val_streams *stream = 0;
 
 	if (!second) {
 		/* lookup: stream: streams: names */
 		{
 			struct key_streams key __attribute__((aligned(8))) = {};
-			if (v6) {
-				fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port),
-						   0);
-				fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
-			} else {
-				fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src),
-						   be16(&udp->src_port));
-				fr_put_endpoint_v4(&key.server, ld32(ipv4->dst),
-						   be16(&udp->dst_port));
-			}
+
+			fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+			fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 			key.ssrc = be32(&rtp->ssrc);
 			enum fr_found found = find_streams(&key, pkt->lease, 0, &stream);
 			if (found != FR_FOUND)
@@ -911,41 +976,27 @@ static __always_inline int shared_ip_streams(struct __sk_buff *skb, struct packe
 	      (second ? (__u64)pkt->stream->highest : (__u64)stream->highest) - 1) & 0xffff) >=
 	    0x8000) {
 		fr_named_add(0, 1);
-		if (v6) {
-			if (second)
-				return audio_ipv6_send(skb, pkt);
-			return video_ipv6_send(skb, pkt);
-		}
 		if (second)
 			return audio_ipv4_send(skb, pkt);
 		return video_ipv4_send(skb, pkt);
 	}
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
-	if (pkt->udp_end - (v6 ? 54 : 34) > 0x4000)
+	if (pkt->udp_end - 34 > 0x4000)
 		return fr_punt(skb, pkt->prog + reason_too_big);
-	if (v6) {
-		if (be16(&udp->checksum) == 0 ||
-		    !fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-			       ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			       ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-			       bpf_htons(be16(&udp->length)) +
-			       fr_sum_whole(skb, 54, pkt->udp_end - 54, fr_partial(skb))))
-			return fr_punt(skb, pkt->prog + reason_udp_checksum);
-	} else if (be16(&udp->checksum) == 0 ||
-		   !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			      bpf_htons(be16(&udp->length)) +
-			      fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb)))) {
+	if (be16(&udp->checksum) == 0 ||
+	    !fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+		       bpf_htons(be16(&udp->length)) +
+		       fr_sum_whole(skb, 34, pkt->udp_end - 34, fr_partial(skb))))
 		return fr_punt(skb, pkt->prog + reason_udp_checksum);
-	}
 	__u64 partial = fr_partial(skb);
 	if (second) {
-		if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 		      (partial >> 16) >= pkt->rtp_extensions_end) ||
 		    !(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	} else if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
+	} else if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 		     (partial >> 16) >= pkt->vp8_layer_end + 1) ||
 		   !(skb->len <= pkt->ip_end ||
 		     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
@@ -954,23 +1005,14 @@ static __always_inline int shared_ip_streams(struct __sk_buff *skb, struct packe
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 		struct val_streams val __attribute__((aligned(8))) = {};
-		if (v6) {
-			fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
-			fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
-		} else {
-			fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
-			fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
-		}
+
+		fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 		key.ssrc = be32(&rtp->ssrc);
 		val.highest = be16(&rtp->sequence);
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
 			return fr_punt(skb, pkt->prog + reason_full_streams);
-	}
-	if (v6) {
-		if (second)
-			return shared_fan2(skb, pkt, 1);
-		return shared_fan2(skb, pkt, 0);
 	}
 	if (second)
 		return shared_fan1(skb, pkt, 1);
@@ -1052,9 +1094,9 @@ static __always_inline int audio_ip_further(struct __sk_buff *skb, struct packet
 					 pkt->prog + reason_changing);
 	}
 	if (v6)
-		return shared_ip_streams(skb, pkt, 1, 1);
+		return shared_ipv6_streams(skb, pkt, 1);
 
-	return shared_ip_streams(skb, pkt, 0, 1);
+	return shared_ipv4_streams(skb, pkt, 1);
 }
 
 static __always_inline int video_ip_further_2(struct __sk_buff *skb, struct packet *pkt,
@@ -1127,9 +1169,9 @@ static __always_inline int video_ip_further_2(struct __sk_buff *skb, struct pack
 	if ((be8(&rtp->marker_payload_type) & 127) != set_vp8)
 		return fr_punt(skb, pkt->prog + reason_no_match);
 	if (v6)
-		return shared_ip_streams(skb, pkt, 1, 0);
+		return shared_ipv6_streams(skb, pkt, 0);
 
-	return shared_ip_streams(skb, pkt, 0, 0);
+	return shared_ipv4_streams(skb, pkt, 0);
 }
 
 static __always_inline int video_ip_picture(struct __sk_buff *skb, struct packet *pkt, const int v6)

@@ -295,96 +295,30 @@ static __always_inline __u32 check_ipv4_any(struct __sk_buff *skb, void *data, v
 	return 0;
 }
 
-static __always_inline int ipip_out_ipv4_any_send(struct __sk_buff *skb, struct packet *pkt,
-						  const int to_v6)
+static __always_inline int shared_out_ipv4_any_send_2(struct __sk_buff *skb, struct packet *pkt,
+						      const int second)
 {
+	const int is_ipip_out = pkt->prog == PROG_IPIP_OUT;
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = to_v6 ? 54 : 34;
-	__be16 ipv4_version_to_ecn = 0;
-	__be32 ipv6_version_to_flow_label = 0;
-
-	if (to_v6)
-		ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						       ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
-						       ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
-	else
-		ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
-						(be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(pkt->payload_len_2 +
-					     (pkt->inner_options_end + (to_v6 ? 40 : 20) -
-					      (to_v6 ? 54 : 14)));
-	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
-						 be8(&ipv4_any->protocol));
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
-	__be16 ipv4_checksum = 0;
-	if (!to_v6) {
-		/* ipv4.checksum */
-		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					    fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x480);
-	}
-	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len_2 + (pkt->inner_options_end - 14),
-			    skb->gso_size ? (to_v6 ? FR_IN_IPV6 : FR_IN_IPV4) : to_v6 ? FR_TO_IPV6 :
-			    0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-	if (unlikely(pkt->data + (to_v6 ? 66 : 46) > (void *)(long)skb->data_end))
-		return fr_drop(len, pkt->prog + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, to_v6 ? 52 : 32);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + (to_v6 ? 54 : 34);
-	if (direct)
-		fr_link(pkt->data, &pkt->n->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(to_v6 ? 0x86dd : 0x800));
-	if (to_v6) {
-		st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-		st16(&new_ipv6->payload_length, ipv4_total_length);
-		st16(&new_ipv6->next_header, bpf_htons(0x440));
-		st128(new_ipv6->src, ld128(pkt->n->local));
-		st128(new_ipv6->dst, ld128(pkt->n->remote));
-	} else {
-		st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-		st16(&new_ipv4->total_length, ipv4_total_length);
-		st32(&new_ipv4->id, bpf_htonl(0x4000));
-		st16(&new_ipv4->ttl, bpf_htons(0x4004));
-		st32(new_ipv4->src, fr_v4(pkt->n->local));
-		st32(new_ipv4->dst, fr_v4(pkt->n->remote));
-	}
-	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st16(&new_ipv4_any->checksum, inner_checksum);
-	if (!to_v6)
-		st16(&new_ipv4->checksum, ipv4_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, to_v6 ? 52 : 32);
-
-	fr_count(pkt->prog + reason_sent, len);
-	return fr_send(&pkt->n->hop_remote, direct);
-}
-
-static __always_inline int fou_out_ipv4_any_send(struct __sk_buff *skb, struct packet *pkt,
-						 const int second)
-{
-	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
-	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 42;
+	const __u32 headers_len = 14, new_headers_len = is_ipip_out ? 34 : 42;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 					       (be8(&ipv4_any->dscp_ecn) & 3));
-	__be16 ipv4_total_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 28 - 14));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv4_any->src + 3) * 31 +
-					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
-					0x15b4ULL);
-	__be16 udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 28 - 34));
+	__be16 ipv4_total_length = bpf_htons(pkt->payload_len +
+					     (pkt->inner_options_end + (is_ipip_out ? 20 : 28) -
+					      14));
+	__be16 udp_src_port = 0;
+	__be16 udp_dst_port = 0;
+	__be16 udp_length = 0;
+
+	if (!is_ipip_out) {
+		udp_src_port = bpf_htons(0xc000ULL +
+					 ((__u64)ld8(ipv4_any->src + 3) * 31 +
+					  (__u64)ld8(ipv4_any->dst + 3)));
+		udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
+					 0x15b4ULL);
+		udp_length = bpf_htons(pkt->payload_len + (pkt->inner_options_end + 28 - 34));
+	}
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -392,7 +326,7 @@ static __always_inline int fou_out_ipv4_any_send(struct __sk_buff *skb, struct p
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
 	__u64 udp_pseudo = 0;
-	if (second) {
+	if (!is_ipip_out && second) {
 		/* udp.checksum, without what the kernel may have left to a device */
 		if (!fr_facts)
 			return fr_punt(skb, pkt->prog + reason_no_memory);
@@ -402,22 +336,24 @@ static __always_inline int fou_out_ipv4_any_send(struct __sk_buff *skb, struct p
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn + ipv4_total_length +
-					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) + 0x1180);
+					   fr_v4(pkt->n->local) + fr_v4(pkt->n->remote) +
+					   (is_ipip_out ? 0x480 : 0x1180));
 	int direct = pkt->n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len,
-			    pkt->payload_len + (pkt->inner_options_end - 14), second ? 0 :
+			    pkt->payload_len + (pkt->inner_options_end - 14),
+			    is_ipip_out ? (skb->gso_size ? FR_IN_IPV4 : 0) : second ? 0 :
 			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP : 0, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-	if (unlikely(pkt->data + 54 > (void *)(long)skb->data_end))
+	if (unlikely(pkt->data + (is_ipip_out ? 46 : 54) > (void *)(long)skb->data_end))
 		return fr_drop(len, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 40);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, is_ipip_out ? 32 : 40);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 42;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + (is_ipip_out ? 34 : 42);
 	if (direct)
 		fr_link(pkt->data, &pkt->n->hop_remote);
 
@@ -425,24 +361,26 @@ static __always_inline int fou_out_ipv4_any_send(struct __sk_buff *skb, struct p
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st16(&new_ipv4->ttl, bpf_htons(is_ipip_out ? 0x4004 : 0x4011));
 	st32(new_ipv4->src, fr_v4(pkt->n->local));
 	st32(new_ipv4->dst, fr_v4(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
-	if (!second)
-		st16(&new_udp->checksum, bpf_htons(0));
+	if (!is_ipip_out) {
+		st16(&new_udp->src_port, udp_src_port);
+		st16(&new_udp->dst_port, udp_dst_port);
+		st16(&new_udp->length, udp_length);
+		if (!second)
+			st16(&new_udp->checksum, bpf_htons(0));
+	}
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
-	if (second)
+	if (!is_ipip_out && second)
 		st16(&new_udp->checksum, 0);
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (second) {
+	if (!is_ipip_out && second) {
 		udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
 		st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
 	}
-	fr_complete_end(skb, csum, ETH_HLEN, 40);
+	fr_complete_end(skb, csum, ETH_HLEN, is_ipip_out ? 32 : 40);
 
 	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->n->hop_remote, direct);
@@ -566,22 +504,29 @@ static __always_inline int shared_out_ipv4_any_send(struct __sk_buff *skb, struc
 	return fr_send(&pkt->n->hop_remote, direct);
 }
 
-static __always_inline int fou_out_ipv4_any_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
-						      const int second)
+static __always_inline int shared_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb,
+							   struct packet *pkt, const int second)
 {
+	const int is_ipip_out = pkt->prog == PROG_IPIP_OUT;
 	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 14, new_headers_len = 62;
+	const __u32 headers_len = 14, new_headers_len = is_ipip_out ? 54 : 62;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
 	__be16 ipv6_payload_length = bpf_htons(pkt->payload_len_2 +
-					       (pkt->inner_options_end + 48 - 54));
-	__be16 udp_src_port = bpf_htons(0xc000ULL +
-					((__u64)ld8(ipv4_any->src + 3) * 31 +
-					 (__u64)ld8(ipv4_any->dst + 3)));
-	__be16 udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
-					0x15b4ULL);
+					       (pkt->inner_options_end + (is_ipip_out ? 40 : 48) -
+						54));
+	__be16 udp_src_port = 0;
+	__be16 udp_dst_port = 0;
+
+	if (!is_ipip_out) {
+		udp_src_port = bpf_htons(0xc000ULL +
+					 ((__u64)ld8(ipv4_any->src + 3) * 31 +
+					  (__u64)ld8(ipv4_any->dst + 3)));
+		udp_dst_port = bpf_htons((be8(&ipv4_any->version_ihl) >> 4) == 4 ? 0x15b3ULL :
+					 0x15b4ULL);
+	}
 	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
 						 be8(&ipv4_any->protocol));
 
@@ -589,7 +534,7 @@ static __always_inline int fou_out_ipv4_any_send_ipv6(struct __sk_buff *skb, str
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
 	__u64 udp_pseudo = 0;
-	if (!second) {
+	if (!is_ipip_out && !second) {
 		/* udp.checksum, without what the kernel may have left to a device */
 		if (!fr_facts)
 			return fr_punt(skb, pkt->prog + reason_no_memory);
@@ -601,40 +546,43 @@ static __always_inline int fou_out_ipv4_any_send_ipv6(struct __sk_buff *skb, str
 
 	int err = fr_resize(skb, headers_len, new_headers_len,
 			    pkt->payload_len_2 + (pkt->inner_options_end - 14),
+			    is_ipip_out ? (skb->gso_size ? FR_IN_IPV6 : FR_TO_IPV6) :
 			    second ? (skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP : FR_TO_IPV6) :
 			    FR_TO_IPV6, &pkt->data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-	if (unlikely(pkt->data + 74 > (void *)(long)skb->data_end))
+	if (unlikely(pkt->data + (is_ipip_out ? 66 : 74) > (void *)(long)skb->data_end))
 		return fr_drop(len, pkt->prog + reason_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 60);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, is_ipip_out ? 52 : 60);
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
 	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_ipv4_any *new_ipv4_any = pkt->data + 62;
+	struct hdr_ipv4_any *new_ipv4_any = pkt->data + (is_ipip_out ? 54 : 62);
 	if (direct)
 		fr_link(pkt->data, &pkt->n->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st16(&new_ipv6->next_header, bpf_htons(is_ipip_out ? 0x440 : 0x1140));
 	st128(new_ipv6->src, ld128(pkt->n->local));
 	st128(new_ipv6->dst, ld128(pkt->n->remote));
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
-	if (second)
-		st16(&new_udp->checksum, bpf_htons(0));
+	if (!is_ipip_out) {
+		st16(&new_udp->src_port, udp_src_port);
+		st16(&new_udp->dst_port, udp_dst_port);
+		st16(&new_udp->length, ipv6_payload_length);
+		if (second)
+			st16(&new_udp->checksum, bpf_htons(0));
+	}
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
-	if (!second) {
+	if (!is_ipip_out && !second) {
 		st16(&new_udp->checksum, 0);
 		udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
 		st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
 	}
-	fr_complete_end(skb, csum, ETH_HLEN, 60);
+	fr_complete_end(skb, csum, ETH_HLEN, is_ipip_out ? 52 : 60);
 
 	fr_count(pkt->prog + reason_sent, len);
 	return fr_send(&pkt->n->hop_remote, direct);
@@ -745,10 +693,11 @@ static __always_inline int shared_out_ipv4_any_send_ipv6(struct __sk_buff *skb, 
 }
 
 static __always_inline int shared_out_ipv4_any_rules(struct __sk_buff *skb, struct packet *pkt,
-						     const int is_geneve, const int is_fou,
-						     const int second)
+						     const int is_geneve, const int is_fou)
 {
-	if (!second) {
+	const int is_ipip_out = pkt->prog == PROG_IPIP_OUT;
+
+	if (!is_ipip_out) {
 		/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
 		if (!pkt->n->v6) {
 			/* {send: {from: "n.local", to: "n.remote"}}, */
@@ -779,7 +728,7 @@ static __always_inline int shared_out_ipv4_any_rules(struct __sk_buff *skb, stru
 			/* {count: "n.packets"}, */
 			fr_shared_add(pkt->n->packets, 1);
 			if (is_fou)
-				return fou_out_ipv4_any_send(skb, pkt, 1);
+				return shared_out_ipv4_any_send_2(skb, pkt, 1);
 			return shared_out_ipv4_any_send(skb, pkt, 1);
 		}
 
@@ -809,17 +758,28 @@ static __always_inline int shared_out_ipv4_any_rules(struct __sk_buff *skb, stru
 						pkt->prog + reason_too_big);
 			fr_shared_add(pkt->n->packets, 1);
 			if (is_fou)
-				return fou_out_ipv4_any_send_ipv6(skb, pkt, 0);
+				return shared_out_ipv4_any_send_ipv6_2(skb, pkt, 0);
 			return shared_out_ipv4_any_send_ipv6(skb, pkt, 0);
 		}
 	}
 	/* {send: {from: "n.local", to: "n.remote"}}, */
 	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 &&
-	       skb->len <= (second ? 0xffe5 : is_fou ? 0xffdd : is_geneve ? 0xffbf : 0xffc7) &&
-	       skb->len <= pkt->inner_end)))
+	if (is_ipip_out) {
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= pkt->inner_end)))
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
+	} else if (is_fou) {
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xffdd && skb->len <= pkt->inner_end)))
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
+	} else if (is_geneve) {
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xffbf && skb->len <= pkt->inner_end)))
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
+	} else if (!(skb->gso_size == 0 ||
+		     (segment_front != 0 && skb->len <= 0xffc7 && skb->len <= pkt->inner_end))) {
 		return fr_punt(skb, pkt->prog + reason_gso_packet);
+	}
 	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
 		return fr_punt(skb, pkt->prog + reason_address_family);
 	pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
@@ -830,23 +790,22 @@ static __always_inline int shared_out_ipv4_any_rules(struct __sk_buff *skb, stru
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->n->hop_remote,
 			      skb->gso_size ? skb->gso_size + segment_front +
-			      (second ? 26 : is_fou ? 34 : is_geneve ? 64 : 56) :
+			      (is_ipip_out ? 26 : is_fou ? 34 : is_geneve ? 64 : 56) :
 			      pkt->inner_options_end +
-			      ((second ? 26ULL : is_fou ? 34ULL : is_geneve ? 64ULL : 56ULL) +
+			      ((is_ipip_out ? 26ULL : is_fou ? 34ULL : is_geneve ? 64ULL : 56ULL) +
 			       pkt->payload_len_2))))
 		return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
 	/* {count: "n.packets"}, */
 	fr_shared_add(pkt->n->packets, 1);
-	if (second)
-		return ipip_out_ipv4_any_send(skb, pkt, 1);
+	if (is_ipip_out)
+		return shared_out_ipv4_any_send_ipv6_2(skb, pkt, 0);
 	if (is_fou)
-		return fou_out_ipv4_any_send_ipv6(skb, pkt, 1);
+		return shared_out_ipv4_any_send_ipv6_2(skb, pkt, 1);
 	return shared_out_ipv4_any_send_ipv6(skb, pkt, 1);
 }
 
 static __always_inline int shared_out_ipv4_any(struct __sk_buff *skb, struct packet *pkt)
 {
-	const int is_ipip_out = pkt->prog == PROG_IPIP_OUT;
 	const int is_fou_out = pkt->prog == PROG_FOU_OUT;
 	const int is_geneve_out = pkt->prog == PROG_GENEVE_OUT;
 	void *at_inner_options_end;
@@ -884,52 +843,28 @@ static __always_inline int shared_out_ipv4_any(struct __sk_buff *skb, struct pac
 		return fr_punt(skb, pkt->prog + reason_no_networks);
 
 	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
-	if (!(pkt->n->kind == (is_ipip_out ? 3 : is_fou_out ? 4 : is_geneve_out ? 2 : 1) &&
-	      be8(&ipv4_any->ttl) > 1))
+	if (!(pkt->n->kind == (is_fou_out ? 4 : is_geneve_out ? 2 : 1) && be8(&ipv4_any->ttl) > 1))
 		return fr_punt(skb, pkt->prog + reason_no_match);
-	if (is_ipip_out) {
-		/* let plain = [{when: "!n.v6", outer: "ipv4"}, {outer: "ipv6"}] */
-		if (!pkt->n->v6) {
-			/* {send: {from: "n.local", to: "n.remote"}}, */
-			__u64 segment_front = fr_segment_front(skb);
-			if (!(skb->gso_size == 0 ||
-			      (segment_front != 0 && skb->len <= 0xfff9 &&
-			       skb->len <= pkt->inner_end)))
-				return fr_punt(skb, pkt->prog + reason_gso_packet);
-			if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
-			    !fr_is_v4(pkt->n->remote))
-				return fr_punt(skb, pkt->prog + reason_address_family);
-			pkt->payload_len_2 = pkt->inner_end - pkt->inner_options_end;
-			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 ||
-			      ((partial >> 16) >= pkt->inner_options_end &&
-			       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len_2 -
-			       1)))
-				return fr_punt(skb, pkt->prog + reason_partial_checksum);
-			if (unlikely(!fr_fits(&pkt->n->hop_remote,
-					      skb->gso_size ? skb->gso_size + segment_front + 6 :
-					      pkt->inner_options_end +
-					      (6ULL + pkt->payload_len_2))))
-				return fr_unfit(skb, &pkt->n->hop_remote,
-						pkt->prog + reason_too_big);
-
-			/* {count: "n.packets"}, */
-			fr_shared_add(pkt->n->packets, 1);
-			return ipip_out_ipv4_any_send(skb, pkt, 0);
-		}
-
-		return shared_out_ipv4_any_rules(skb, pkt, 0, 0, 1);
-	}
 
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
 	if (!pkt->n->v6 && !pkt->n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 &&
-		       skb->len <= (is_fou_out ? 0xfff1 : is_geneve_out ? 0xffd3 : 0xffdb) &&
-		       skb->len <= pkt->inner_end)))
+		if (is_fou_out) {
+			if (!(skb->gso_size == 0 ||
+			      (segment_front != 0 && skb->len <= 0xfff1 &&
+			       skb->len <= pkt->inner_end)))
+				return fr_punt(skb, pkt->prog + reason_gso_packet);
+		} else if (is_geneve_out) {
+			if (!(skb->gso_size == 0 ||
+			      (segment_front != 0 && skb->len <= 0xffd3 &&
+			       skb->len <= pkt->inner_end)))
+				return fr_punt(skb, pkt->prog + reason_gso_packet);
+		} else if (!(skb->gso_size == 0 ||
+			     (segment_front != 0 && skb->len <= 0xffdb &&
+			      skb->len <= pkt->inner_end))) {
 			return fr_punt(skb, pkt->prog + reason_gso_packet);
+		}
 		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
 		    !fr_is_v4(pkt->n->remote))
 			return fr_punt(skb, pkt->prog + reason_address_family);
@@ -950,12 +885,12 @@ static __always_inline int shared_out_ipv4_any(struct __sk_buff *skb, struct pac
 		/* {count: "n.packets"}, */
 		fr_shared_add(pkt->n->packets, 1);
 		if (is_fou_out)
-			return fou_out_ipv4_any_send(skb, pkt, 0);
+			return shared_out_ipv4_any_send_2(skb, pkt, 0);
 		return shared_out_ipv4_any_send(skb, pkt, 0);
 	}
 	if (is_fou_out)
-		return shared_out_ipv4_any_rules(skb, pkt, 0, 1, 0);
-	return shared_out_ipv4_any_rules(skb, pkt, is_geneve_out, 0, 0);
+		return shared_out_ipv4_any_rules(skb, pkt, 0, 1);
+	return shared_out_ipv4_any_rules(skb, pkt, is_geneve_out, 0);
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1381,10 +1316,18 @@ static __always_inline int shared_out_ipv6_rules(struct __sk_buff *skb, struct p
 		return shared_out_ipv6_send(skb, pkt, 0);
 	}
 	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= (is_fou ? 0xffdd : is_geneve ? 0xffbf : 0xffc7) &&
-	       skb->len <= pkt->inner_end)))
+	if (is_fou) {
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xffdd && skb->len <= pkt->inner_end)))
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
+	} else if (is_geneve) {
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xffbf && skb->len <= pkt->inner_end)))
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
+	} else if (!(skb->gso_size == 0 ||
+		     (segment_front != 0 && skb->len <= 0xffc7 && skb->len <= pkt->inner_end))) {
 		return fr_punt(skb, pkt->prog + reason_gso_packet);
+	}
 	if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) || fr_is_v4(pkt->n->remote))
 		return fr_punt(skb, pkt->prog + reason_address_family);
 	pkt->payload_len = pkt->inner_end - 54;
@@ -1431,11 +1374,21 @@ static __always_inline int shared_out_ipv6(struct __sk_buff *skb, struct packet 
 	if (!pkt->n->v6 && !pkt->n->sums) {
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 ||
-		      (segment_front != 0 &&
-		       skb->len <= (is_fou_out ? 0xfff1 : is_geneve_out ? 0xffd3 : 0xffdb) &&
-		       skb->len <= pkt->inner_end)))
+		if (is_fou_out) {
+			if (!(skb->gso_size == 0 ||
+			      (segment_front != 0 && skb->len <= 0xfff1 &&
+			       skb->len <= pkt->inner_end)))
+				return fr_punt(skb, pkt->prog + reason_gso_packet);
+		} else if (is_geneve_out) {
+			if (!(skb->gso_size == 0 ||
+			      (segment_front != 0 && skb->len <= 0xffd3 &&
+			       skb->len <= pkt->inner_end)))
+				return fr_punt(skb, pkt->prog + reason_gso_packet);
+		} else if (!(skb->gso_size == 0 ||
+			     (segment_front != 0 && skb->len <= 0xffdb &&
+			      skb->len <= pkt->inner_end))) {
 			return fr_punt(skb, pkt->prog + reason_gso_packet);
+		}
 		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
 		    !fr_is_v4(pkt->n->remote))
 			return fr_punt(skb, pkt->prog + reason_address_family);
@@ -2227,11 +2180,27 @@ static __always_inline int shared_in_ip_ipv6_gso_packet(struct __sk_buff *skb, s
 		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	pkt->payload_len = pkt->inner_end - (is_fou_in ? (v6 ? 102 : 82) : v6 ? 124 : 104);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= (is_fou_in ? (v6 ? 102 : 82) : v6 ? 124 : 104) &&
-	       (partial & 0xffff) < (is_fou_in ? (v6 ? 102ULL : 82ULL) : v6 ? 124ULL : 104ULL) +
-	       pkt->payload_len - 1)))
+	if (is_fou_in) {
+		if (v6) {
+			if (!(partial == 0 ||
+			      ((partial >> 16) >= 102 &&
+			       (partial & 0xffff) < 102ULL + pkt->payload_len - 1)))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		} else if (!(partial == 0 ||
+			     ((partial >> 16) >= 82 &&
+			      (partial & 0xffff) < 82ULL + pkt->payload_len - 1))) {
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		}
+	} else if (v6) {
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= 124 &&
+		       (partial & 0xffff) < 124ULL + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	} else if (!(partial == 0 ||
+		     ((partial >> 16) >= 104 &&
+		      (partial & 0xffff) < 104ULL + pkt->payload_len - 1))) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	}
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET6;
 	fib->src[0] = ld32(ipv6_2->src);
@@ -2338,10 +2307,16 @@ static __always_inline int shared_in_ipv6_ipv6(struct __sk_buff *skb, struct pac
 			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		pkt->payload_len = pkt->inner_end - (is_fou_in ? 102 : 124);
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= (is_fou_in ? 102 : 124) &&
-		       (partial & 0xffff) < (is_fou_in ? 102ULL : 124ULL) + pkt->payload_len - 1)))
+		if (is_fou_in) {
+			if (!(partial == 0 ||
+			      ((partial >> 16) >= 102 &&
+			       (partial & 0xffff) < 102ULL + pkt->payload_len - 1)))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		} else if (!(partial == 0 ||
+			     ((partial >> 16) >= 124 &&
+			      (partial & 0xffff) < 124ULL + pkt->payload_len - 1))) {
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		}
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(pkt->p->packets, 1);
@@ -2434,10 +2409,16 @@ static __always_inline int shared_in_ipv4_ipv6(struct __sk_buff *skb, struct pac
 			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		pkt->payload_len = pkt->inner_end - (is_fou_in ? 82 : 104);
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= (is_fou_in ? 82 : 104) &&
-		       (partial & 0xffff) < (is_fou_in ? 82ULL : 104ULL) + pkt->payload_len - 1)))
+		if (is_fou_in) {
+			if (!(partial == 0 ||
+			      ((partial >> 16) >= 82 &&
+			       (partial & 0xffff) < 82ULL + pkt->payload_len - 1)))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		} else if (!(partial == 0 ||
+			     ((partial >> 16) >= 104 &&
+			      (partial & 0xffff) < 104ULL + pkt->payload_len - 1))) {
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		}
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(pkt->p->packets, 1);
@@ -2820,6 +2801,75 @@ SEC("tc") int prog_geneve_out(struct __sk_buff *skb)
  *	eth ipv6
  */
 
+static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, struct packet *pkt)
+{
+	void *at_inner_options_end;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + 14;
+	__u32 why = check_ipv4_any(skb, pkt->data, pkt->data_end, 14, &pkt->inner_options_end);
+
+	if (why)
+		return fr_punt(skb, pkt->prog + why);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(pkt->inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return fr_punt(skb, pkt->prog + reason_truncated);
+	if ((be8(&ipv4_any->version_ihl) & 15) * 4 != pkt->inner_options_end - 14)
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_ihl);
+	pkt->inner_end = 14ULL + be16(&ipv4_any->total_length);
+	if (be16(&ipv4_any->total_length) < pkt->inner_options_end - 14 ||
+	    pkt->inner_end > skb->len)
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_total_length);
+	if (!fr_sum_ok(fr_sum64(skb, 14, pkt->inner_options_end - 14)))
+		return fr_punt(skb, pkt->prog + reason_ipv4_any_checksum);
+	if (!fr_unicast_v4(ld32(ipv4_any->src)))
+		return fr_punt(skb, pkt->prog + reason_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4_any->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4_any->dst)))
+			return fr_punt(skb, pkt->prog + reason_multicast);
+		return fr_punt(skb, pkt->prog + reason_martian_destination);
+	}
+
+	/* lookup: n: networks: ["inner.dst"] */
+	struct key_networks key __attribute__((aligned(8))) = {};
+
+	key.dst.len = 128;
+	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
+	pkt->n = find_networks(&key);
+	if (!pkt->n)
+		return fr_punt(skb, pkt->prog + reason_no_networks);
+
+	/* when:  "n.kind == ?(kind) && inner.hop_limit > 1" */
+	if (!(pkt->n->kind == 3 && be8(&ipv4_any->ttl) > 1))
+		return fr_punt(skb, pkt->prog + reason_no_match);
+
+	/* let plain = [{when: "!n.v6", outer: "ipv4"}, {outer: "ipv6"}] */
+	if (!pkt->n->v6) {
+		/* {send: {from: "n.local", to: "n.remote"}}, */
+		__u64 segment_front = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= pkt->inner_end)))
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
+		if (fr_is_v4(pkt->n->local) != fr_is_v4(pkt->n->remote) ||
+		    !fr_is_v4(pkt->n->remote))
+			return fr_punt(skb, pkt->prog + reason_address_family);
+		pkt->payload_len = pkt->inner_end - pkt->inner_options_end;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= pkt->inner_options_end &&
+		       (partial & 0xffff) < pkt->inner_options_end + pkt->payload_len - 1)))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (unlikely(!fr_fits(&pkt->n->hop_remote,
+				      skb->gso_size ? skb->gso_size + segment_front + 6 :
+				      pkt->inner_options_end + (6ULL + pkt->payload_len))))
+			return fr_unfit(skb, &pkt->n->hop_remote, pkt->prog + reason_too_big);
+
+		/* {count: "n.packets"}, */
+		fr_shared_add(pkt->n->packets, 1);
+		return shared_out_ipv4_any_send_2(skb, pkt, 0);
+	}
+
+	return shared_out_ipv4_any_rules(skb, pkt, 0, 0);
+}
+
 static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -2909,7 +2959,7 @@ SEC("tc") int prog_ipip_out(struct __sk_buff *skb)
 
 	/* stack: ["eth", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return shared_out_ipv4_any(skb, &pkt);
+		return ipip_out_ipv4_any(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return ipip_out_ipv6(skb, &pkt);
 	return fr_punt(skb, PROG_IPIP_OUT + reason_not_inner);
@@ -3105,8 +3155,12 @@ static __always_inline int vxlan_in_ip(struct __sk_buff *skb, struct packet *pkt
 	why = check_vxlan(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 : 42);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
-	if ((void *)(eth + 1) > pkt->data_end || (v6 ? 84ULL : 64ULL) > pkt->udp_end)
+	if (v6) {
+		if ((void *)(eth + 1) > pkt->data_end || 84ULL > pkt->udp_end)
+			return fr_punt(skb, pkt->prog + reason_truncated);
+	} else if ((void *)(eth + 1) > pkt->data_end || 64ULL > pkt->udp_end) {
 		return fr_punt(skb, pkt->prog + reason_truncated);
+	}
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)

@@ -185,53 +185,6 @@ static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return reason_truncated;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return reason_ipv6_version;
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return reason_mapped_address;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return reason_ipv6_payload_length;
-	if (!fr_unicast(ipv6->src))
-		return reason_martian_source;
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return reason_multicast;
-		return reason_martian_destination;
-	}
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return reason_not_udp;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at, __u64 *end)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
-		return reason_truncated;
-	if (be16(&udp->length) < 8)
-		return reason_udp_length;
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return reason_gso_packet;
-	if (udp_end != ip_end)
-		return reason_udp_length;
-
-	*end = udp_end;
-	return 0;
-}
-
 static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					const __u32 at, __u64 *end)
 {
@@ -265,6 +218,25 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 		return reason_not_udp;
 
 	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end)
+		return reason_truncated;
+	if (be16(&udp->length) < 8)
+		return reason_udp_length;
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return reason_gso_packet;
+	if (udp_end != ip_end)
+		return reason_udp_length;
+
+	*end = udp_end;
 	return 0;
 }
 
@@ -500,23 +472,18 @@ static __always_inline int deliver_fan(struct __sk_buff *skb, struct packet *pkt
 	return TC_ACT_SHOT;
 }
 
-static __always_inline int deliver_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+static __always_inline int deliver_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_rtp *rtp = pkt->data + (v6 ? 62 : 42);
+	struct hdr_rtp *rtp = pkt->data + 42;
 	__u64 udp_end;
-	__u32 why;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
-	if (v6)
-		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
-	else
-		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
 		return fr_punt(skb, why);
 
 	/* headers: rtp: fields: [// RFC 3550 §5.1, as far as it is the same in every packet */
-	if ((void *)(rtp + 1) > pkt->data_end || (v6 ? 74ULL : 54ULL) > udp_end)
+	if ((void *)(rtp + 1) > pkt->data_end || 54ULL > udp_end)
 		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "rtp"] */
@@ -525,11 +492,64 @@ static __always_inline int deliver_ip(struct __sk_buff *skb, struct packet *pkt,
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (partial >> 16) >= (v6 ? 74 : 54)) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 54) ||
 	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 		return fr_punt(skb, reason_partial_checksum);
-	return deliver_fan(skb, pkt, v6);
+	return deliver_fan(skb, pkt, 0);
+}
+
+static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return reason_truncated;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return reason_ipv6_version;
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return reason_mapped_address;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return reason_ipv6_payload_length;
+	if (!fr_unicast(ipv6->src))
+		return reason_martian_source;
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return reason_multicast;
+		return reason_martian_destination;
+	}
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int deliver_ipv6(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_rtp *rtp = pkt->data + 62;
+	__u64 udp_end;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
+
+	if (why)
+		return fr_punt(skb, why);
+
+	/* headers: rtp: fields: [// RFC 3550 §5.1, as far as it is the same in every packet */
+	if ((void *)(rtp + 1) > pkt->data_end || 74ULL > udp_end)
+		return fr_punt(skb, reason_truncated);
+
+	/* stack: ["eth", "ip", "udp", "rtp"] */
+	if (skb->gso_size != 0)
+		return fr_punt(skb, reason_gso_packet);
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 74) ||
+	    !(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_punt(skb, reason_partial_checksum);
+	return deliver_fan(skb, pkt, 1);
 }
 
 SEC("tc") int prog_deliver(struct __sk_buff *skb)
@@ -554,8 +574,8 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "rtp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return deliver_ip(skb, &pkt, 0);
+		return deliver_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return deliver_ip(skb, &pkt, 1);
+		return deliver_ipv6(skb, &pkt);
 	return fr_punt(skb, reason_not_ip);
 }

@@ -459,11 +459,16 @@ static __always_inline int request_ip(struct __sk_buff *skb, struct packet *pkt,
 	if (!fr_unicast(pkt->c->server.addr))
 		return fr_punt(skb, pkt->prog + reason_martian_destination);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (pkt->partial >> 16) >= (v6 ? 62 : 42)))
+	if (v6) {
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+		      (pkt->partial >> 16) >= 62))
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+		     (pkt->partial >> 16) >= 42)) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	if (v6 && be16(&udp->checksum) == 0)
-		return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	}
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
 		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
@@ -511,6 +516,48 @@ SEC("tc") int prog_request(struct __sk_buff *skb)
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
+
+static __always_inline int answer_ipv4(struct __sk_buff *skb, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 udp_end;
+	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
+
+	if (why)
+		return fr_punt(skb, pkt->prog + why);
+
+	/* lookup: c: by_server: ["udp.src", "udp.dst"] */
+	struct key_by_server key __attribute__((aligned(8))) = {};
+
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.client, ld32(ipv4->dst), be16(&udp->dst_port));
+	enum fr_found found = find_by_server(&key, pkt->lease, 0, &pkt->c_2);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, pkt->prog + reason_no_by_server,
+				 pkt->prog + reason_changing);
+
+	/* do: [{set: {"ip.src": "c.service.addr", "udp.src_port": "c.service.port"}}, {send: ... */
+	if (fr_is_v4(pkt->c_2->service.addr) != 1)
+		return fr_punt(skb, pkt->prog + reason_address_family);
+	if (be8(&ipv4->ttl) <= 1)
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
+	if (!fr_unicast(pkt->c_2->service.addr))
+		return fr_punt(skb, pkt->prog + reason_martian_source);
+	pkt->partial = fr_partial(skb);
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
+	      (pkt->partial >> 16) >= 42))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
+	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (unlikely(!fr_fits(&pkt->c_2->hop.hop, skb->gso_size ? skb->gso_size + 28 :
+			      pkt->ip_end - 14)))
+		return fr_unfit(skb, &pkt->c_2->hop.hop, pkt->prog + reason_too_big);
+	return shared_ipv4_send(skb, pkt);
+}
 
 static __always_inline int answer_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
 {
@@ -563,66 +610,48 @@ static __always_inline int answer_ipv6_send(struct __sk_buff *skb, struct packet
 	return fr_redirect_neigh(pkt->c_2->hop.hop.ifindex, AF_INET6, pkt->c_2->hop.addr);
 }
 
-static __always_inline int answer_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
+static __always_inline int answer_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_udp *udp = pkt->data + 54;
 	__u64 udp_end;
-	__u32 why;
+	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
-	if (v6)
-		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
-	else
-		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: c: by_server: ["udp.src", "udp.dst"] */
 	struct key_by_server key __attribute__((aligned(8)));
-	if (!v6)
-		__builtin_memset(&key, 0, sizeof(key));
-	if (v6) {
-		fr_put_endpoint_v6(&key.server, ipv6->src, be16(&udp->src_port), 0);
-		fr_put_endpoint_v6(&key.client, ipv6->dst, be16(&udp->dst_port), 2);
-	} else {
-		fr_put_endpoint_v4(&key.server, ld32(ipv4->src), be16(&udp->src_port));
-		fr_put_endpoint_v4(&key.client, ld32(ipv4->dst), be16(&udp->dst_port));
-	}
+
+	fr_put_endpoint_v6(&key.server, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.client, ipv6->dst, be16(&udp->dst_port), 2);
 	enum fr_found found = find_by_server(&key, pkt->lease, 0, &pkt->c_2);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, pkt->prog + reason_no_by_server,
 				 pkt->prog + reason_changing);
 
 	/* do: [{set: {"ip.src": "c.service.addr", "udp.src_port": "c.service.port"}}, {send: ... */
-	if (fr_is_v4(pkt->c_2->service.addr) != (v6 ? 0 : 1))
+	if (fr_is_v4(pkt->c_2->service.addr) != 0)
 		return fr_punt(skb, pkt->prog + reason_address_family);
-	if (v6) {
-		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_punt(skb, pkt->prog + reason_hop_limit);
-	} else if (be8(&ipv4->ttl) <= 1) {
+	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_punt(skb, pkt->prog + reason_hop_limit);
-	}
 	if (!fr_unicast(pkt->c_2->service.addr))
 		return fr_punt(skb, pkt->prog + reason_martian_source);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(v6 ? 54 : 34, v6 ? 60 : 40) ||
-	      (pkt->partial >> 16) >= (v6 ? 62 : 42)))
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+	      (pkt->partial >> 16) >= 62))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	if (v6 && be16(&udp->checksum) == 0)
+	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
 		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	if (unlikely(!fr_fits(&pkt->c_2->hop.hop, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
+	if (unlikely(!fr_fits(&pkt->c_2->hop.hop, skb->gso_size ? skb->gso_size + 48 :
 			      pkt->ip_end - 14)))
 		return fr_unfit(skb, &pkt->c_2->hop.hop, pkt->prog + reason_too_big);
-	if (v6)
-		return answer_ipv6_send(skb, pkt);
-	return shared_ipv4_send(skb, pkt);
+	return answer_ipv6_send(skb, pkt);
 }
 
 SEC("tc") int prog_answer(struct __sk_buff *skb)
@@ -649,8 +678,8 @@ SEC("tc") int prog_answer(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return answer_ip(skb, &pkt, 0);
+		return answer_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
-		return answer_ip(skb, &pkt, 1);
+		return answer_ipv6(skb, &pkt);
 	return fr_punt(skb, PROG_ANSWER + reason_not_ip);
 }
