@@ -30,7 +30,8 @@ var longer = map[string]string{
 
 // peeks are cases where a byte tells headers apart before there is one that it could be named after.
 var peeks = []string{
-	"tunnel", "alternatives", "devices", "found-mark", "found-shim-family", "no-link",
+	"tunnel", "alternatives", "blank", "devices", "found-family-again", "found-mark", "found-shim-family", "no-link",
+	"tunnels",
 }
 
 // Generated C is what a reviewer of the kernel reads: lines of at most 100 columns, functions of at most 120 lines, a
