@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -65,6 +66,10 @@ func opened(t *testing.T, path string) *os.File {
 
 // Every command ends at SIGINT, SIGTERM and SIGHUP, whatever keeps it busy: here it is a spec that never ends.
 func TestSignals(t *testing.T) {
+	// What nohup has told this process to ignore isn't ignored by those that it starts.
+	handled := make(chan os.Signal, 1)
+	signal.Notify(handled, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(handled) })
 	for _, args := range []string{
 		"build SPEC", "vet SPEC", "fmt SPEC", "fmt -w SPEC", "test SPEC", "doc SPEC", "diagram SPEC", "dissector SPEC",
 		"explain SPEC", "dump plan SPEC", "dump c SPEC", "api SPEC", "try SPEC capture", "run SPEC --traffic", "lsp",
