@@ -22,7 +22,7 @@ var tunnelFaults = []fault{
 	{where: "code", spec: "tunnels", what: "no checksum outside is accepted over IPv6",
 		old: `be16\(&udp->checksum\) == 0 \|\|\s+!fr_sum_ok`, new: `be16(&udp->checksum) != 0 && !fr_sum_ok`},
 	{where: "code", spec: "tunnels", what: "no checksum outside is refused over IPv4",
-		old: `be16\(&udp->checksum\) == 0 \|\|`, new: ``},
+		old: `!\(be16\(&udp->checksum\) == 0 \|\|`, new: `!(`},
 	{where: "code", spec: "tunnels", what: "a mark of congestion outside is lost",
 		old: `\(be8\(&ipv4->dscp_ecn\) & 3\) == 3 \? 3ULL :`, new: ``},
 	{where: "code", spec: "tunnels", what: "ECT(1) outside is lost",
