@@ -11,7 +11,7 @@ import (
 // Limits of what computing a spec may take. The examples take some 20 ms and 30 MB; a comprehension over a hundred
 // million elements would take all that there is. Both are the whole process's.
 const (
-	maxTime   = 10 * time.Second // of processors: a machine that is busy with something else may take longer
+	maxTime   = 10 * time.Second // CPU time: a machine that is busy with something else may take longer
 	maxMemory = 1 << 30          // bytes
 	glance    = 5 * time.Millisecond
 )
@@ -31,7 +31,7 @@ func LoadWithin(ctx context.Context, file string, src []byte) (*Spec, *diag.List
 	}()
 	tick := time.NewTicker(glance)
 	defer tick.Stop()
-	began := processorTime()
+	began := cpuTime()
 	for {
 		select {
 		case r := <-loaded:
@@ -39,7 +39,7 @@ func LoadWithin(ctx context.Context, file string, src []byte) (*Spec, *diag.List
 		case <-ctx.Done():
 			return nil, exceeded(file, "computing the spec was interrupted")
 		case <-tick.C:
-			if processorTime()-began > maxTime {
+			if cpuTime()-began > maxTime {
 				return nil, exceeded(file, "computing the spec takes more than %v", maxTime)
 			}
 			if memory() > maxMemory {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// processorTime is how long the process has run, on all processors together.
-func processorTime() time.Duration {
+// cpuTime is the CPU time of the process, on all processors together.
+func cpuTime() time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
 		return 0 // never, with these arguments

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// processorTime is how long the process has run, on all processors together.
-func processorTime() time.Duration {
+// cpuTime is the CPU time of the process, on all processors together.
+func cpuTime() time.Duration {
 	var created, ended, kernel, user syscall.Filetime
 	process, err := syscall.GetCurrentProcess()
 	if err == nil {
