@@ -139,7 +139,7 @@ func (k *AnyGroups) afterKey(key []any) (iter.Seq[*AnyGroup], error) {
 func (k *AnyGroups) after(key []byte) iter.Seq[*AnyGroup] {
 	return func(yield func(*AnyGroup) bool) {
 		var all []*AnyGroup
-		inParts(&k.relay.lists.mu, k.open, func(g *AnyGroup) {
+		inBatches(&k.relay.lists.mu, k.open, func(g *AnyGroup) {
 			if g.isOpen() && bytes.Compare(g.key, key) > 0 {
 				all = append(all, g)
 			}

@@ -27,8 +27,8 @@ func init() {
 	seek.Sessions, seek.Groups, seek.Rows = (*Relay).sessionsFrom, (*AnyGroups).afterKey, (*AnyTable).rowsAfter
 }
 
-// inParts visits the values of a map that mu guards. One that is there all the time is visited once.
-func inParts[K comparable, V any](mu sync.Locker, all map[K]V, visit func(V)) {
+// inBatches visits the values of a map that mu guards. One that is there all the time is visited once.
+func inBatches[K comparable, V any](mu sync.Locker, all map[K]V, visit func(V)) {
 	mu.Lock()
 	defer mu.Unlock()
 	n := 0
@@ -183,7 +183,7 @@ func (r *Relay) NextHops() []NextHop {
 		return nil
 	}
 	var out []NextHop
-	inParts(&r.mu, r.hops.byKey, func(h *hop) { out = append(out, h.public()) })
+	inBatches(&r.mu, r.hops.byKey, func(h *hop) { out = append(out, h.public()) })
 	slices.SortFunc(out, NextHop.Compare)
 	return out
 }

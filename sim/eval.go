@@ -315,21 +315,21 @@ func (r *run) memberOf(e *ir.RowMember) []byte {
 	} else if e.Member.Type.Levels > 0 {
 		r.fail("member %q is read, and not for which level", e.Member.Name)
 	}
-	return r.member(e.Row, e.Member, e.Part, level)
+	return r.member(e.Row, e.Member, e.Component, level)
 }
 
 // member returns the bytes of a member of a row's value, of several those for a level of priority.
-func (r *run) member(row *ir.Row, m *ir.Member, part ir.Part, level int) []byte {
+func (r *run) member(row *ir.Row, m *ir.Member, part ir.Component, level int) []byte {
 	state := r.row(row)
 	size := m.Type.One().Size
 	off := m.Off + level*size
 	switch part {
-	case ir.PartAddr:
+	case ir.AddrOf:
 		size = 16
 		if m.Type.Kind == ir.NextHop {
 			off += abi.NextHopAddr
 		}
-	case ir.PartPort:
+	case ir.PortOf:
 		off, size = off+16, 2
 	}
 	if !state.found {

@@ -87,8 +87,8 @@ func newFanPlan() *fanPlan {
 	fp.required = &ir.Event{Name: "required", ID: 2, Fields: fields(), Required: true}
 	fp.row = &ir.Row{Name: "r", Table: receivers}
 
-	toAddr := &ir.RowMember{Row: fp.row, Member: fp.remote, Part: ir.PartAddr}
-	toPort := &ir.RowMember{Row: fp.row, Member: fp.remote, Part: ir.PartPort}
+	toAddr := &ir.RowMember{Row: fp.row, Member: fp.remote, Component: ir.AddrOf}
+	toPort := &ir.RowMember{Row: fp.row, Member: fp.remote, Component: ir.PortOf}
 	payload := bin(ir.Sub, &ir.Meta{Kind: ir.FrameLen}, num(fanFront))
 	number := &ir.Bin{
 		Op: ir.And, X: bin(ir.Add, load(44, 16), &ir.RowMember{Row: fp.row, Member: fp.layer}), Y: num(0xffff),

@@ -401,9 +401,9 @@ func (r *run) layout(s *ir.Struct, values []ir.MemberValue) []byte {
 	for _, mv := range values {
 		m, off, size := mv.Member, mv.Member.Off, mv.Member.Type.Size
 		switch {
-		case mv.Part == ir.PartAddr:
+		case mv.Component == ir.AddrOf:
 			size = 16
-		case mv.Part == ir.PartPort:
+		case mv.Component == ir.PortOf:
 			off, size = off+16, 2
 		case m.Type.Kind == ir.Prefix:
 			binary.LittleEndian.PutUint32(b[off:], 128)
@@ -490,7 +490,7 @@ func (r *run) hop(h *ir.HopRef) Hop {
 	case h.Member.Type.Kind == ir.NextHop:
 		hop.NextHop = netip.AddrFrom16([16]byte(b[abi.NextHopAddr:]))
 	case h.Member.To != nil:
-		hop.NextHop = netip.AddrFrom16([16]byte(r.member(h.Row, h.Member.To, ir.PartAddr, 0)))
+		hop.NextHop = netip.AddrFrom16([16]byte(r.member(h.Row, h.Member.To, ir.AddrOf, 0)))
 	}
 	return hop
 }

@@ -59,10 +59,10 @@ func newTurnPlan() *turnPlan {
 	row := &ir.Row{Name: "ch", Table: table}
 	ref := &ir.HopRef{Row: row, Member: hop, Family: 4}
 	payload := &ir.Var{Name: "payload", Type: u16}
-	fromAddr := &ir.RowMember{Row: row, Member: from, Part: ir.PartAddr}
-	fromPort := &ir.RowMember{Row: row, Member: from, Part: ir.PartPort}
-	toAddr := &ir.RowMember{Row: row, Member: to, Part: ir.PartAddr}
-	toPort := &ir.RowMember{Row: row, Member: to, Part: ir.PartPort}
+	fromAddr := &ir.RowMember{Row: row, Member: from, Component: ir.AddrOf}
+	fromPort := &ir.RowMember{Row: row, Member: from, Component: ir.PortOf}
+	toAddr := &ir.RowMember{Row: row, Member: to, Component: ir.AddrOf}
+	toPort := &ir.RowMember{Row: row, Member: to, Component: ir.PortOf}
 	n := &ir.VarRef{Var: payload}
 	udpLength := bin(ir.Add, n, num(8))
 
@@ -122,10 +122,10 @@ func newTurnPlan() *turnPlan {
 		guard(bin(ir.Le, bin(ir.Add, n, num(12)), load(38, 16)), turnLength),
 		guard(bin(ir.Le, load(38, 16), bin(ir.Add, n, num(15))), turnLength),
 		&ir.Lookup{Row: row, Miss: turnMissing, Key: []ir.MemberValue{
-			{Member: key.Members[0], Part: ir.PartAddr, Value: addr4(26)},
-			{Member: key.Members[0], Part: ir.PartPort, Value: load(34, 16)},
-			{Member: key.Members[1], Part: ir.PartAddr, Value: addr4(30)},
-			{Member: key.Members[1], Part: ir.PartPort, Value: load(36, 16)},
+			{Member: key.Members[0], Component: ir.AddrOf, Value: addr4(26)},
+			{Member: key.Members[0], Component: ir.PortOf, Value: load(34, 16)},
+			{Member: key.Members[1], Component: ir.AddrOf, Value: addr4(30)},
+			{Member: key.Members[1], Component: ir.PortOf, Value: load(36, 16)},
 			{Member: key.Members[2], Value: load(42, 16)},
 		}},
 		&ir.If{Cond: &ir.IsV4{X: toAddr}, Note: "ipv4",

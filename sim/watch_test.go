@@ -26,7 +26,7 @@ func TestWatch(t *testing.T) {
 		if got, ok := m.Key(&tp.table.Key, l.Key); !ok || !bytes.Equal(got, key) {
 			t.Errorf("the key is %x, want %x", got, key)
 		}
-		peer := &ir.RowMember{Row: l.Row, Member: tp.table.Value.Members[1], Part: ir.PartPort}
+		peer := &ir.RowMember{Row: l.Row, Member: tp.table.Value.Members[1], Component: ir.PortOf}
 		if v, ok := m.Uint(peer); ok {
 			t.Errorf("a row that is not found has port %d", v)
 		}

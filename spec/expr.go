@@ -8,16 +8,16 @@ import (
 type ExprOp int
 
 const (
-	OpInt   ExprOp = iota // Int
-	OpBool                // Int is 0 or 1
-	OpName                // Path: a dotted name ("udp.src.port", "ch", "setting.port")
-	OpIndex               // Args[0][Args[1]]: one byte of a bytes value, or the value of a level of priority
-	OpPart                // Args[0].Path[0]: a part of what an index finds
-	OpCall                // Fn(Args...): len, low
-	OpNot                 // !x
-	OpInv                 // ^x
-	OpNeg                 // -x
-	OpMul                 // Go's binary operators, with Go's precedence
+	OpInt    ExprOp = iota // Int
+	OpBool                 // Int is 0 or 1
+	OpName                 // Path: a dotted name ("udp.src.port", "ch", "setting.port")
+	OpIndex                // Args[0][Args[1]]: one byte of a bytes value, or the value of a level of priority
+	OpMember               // Args[0].Path[0]: a member of what an index finds
+	OpCall                 // Fn(Args...): len, low
+	OpNot                  // !x
+	OpInv                  // ^x
+	OpNeg                  // -x
+	OpMul                  // Go's binary operators, with Go's precedence
 	OpDiv
 	OpRem
 	OpShl

@@ -240,7 +240,7 @@ func (p *exprParser) postfix(depth int) *Expr {
 				break
 			}
 			name := p.part()
-			x = p.node(OpPart, start, x)
+			x = p.node(OpMember, start, x)
 			x.Path = []Name{name}
 			continue
 		}
@@ -383,7 +383,7 @@ func (e *Expr) String() string {
 		return strings.Join(parts, ".")
 	case OpIndex:
 		return e.Args[0].String() + "[" + e.Args[1].String() + "]"
-	case OpPart:
+	case OpMember:
 		return e.Args[0].String() + "." + e.Path[0].Value
 	case OpCall:
 		args := make([]string, len(e.Args))

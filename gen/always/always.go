@@ -229,8 +229,8 @@ func (w *puntWalk) block(blk []ir.Stmt, at passed) passed {
 		switch s := s.(type) {
 		case *ir.NeedBytes:
 			w.check(at, s, s.Reason)
-			if s.Part != nil {
-				at.enter(s.Part.Header)
+			if s.Run != nil {
+				at.enter(s.Run.Header)
 			}
 		case *ir.Guard:
 			w.check(at, s, s.Reason)

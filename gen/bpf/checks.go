@@ -14,7 +14,7 @@ import (
 
 // checking is what a function has that makes checks for others.
 type checking struct {
-	part  *ir.HeaderPart
+	run   *ir.FieldRun
 	size  int
 	drops bool // it does something else than to say why
 }
@@ -46,8 +46,8 @@ func (f *function) checksOf(stmts []ir.Stmt) (n int, header *ir.NeedBytes) {
 	n = slices.IndexFunc(stmts, func(s ir.Stmt) bool {
 		switch s := s.(type) {
 		case *ir.NeedBytes:
-			if header == nil && s.Part != nil && s.Part.At.Base == nil && s.End.Base == nil &&
-				(s == stmts[0]) == (s.Part.At.Const > 0) {
+			if header == nil && s.Run != nil && s.Run.At.Base == nil && s.End.Base == nil &&
+				(s == stmts[0]) == (s.Run.At.Const > 0) {
 				header = s
 				return false
 			}
@@ -83,7 +83,7 @@ func (f *function) check(stmts []ir.Stmt) int {
 	}
 	stmts = stmts[:n]
 	g := f.prog.function()
-	g.checking = &checking{part: need.Part, size: f.header(need.Part).size}
+	g.checking = &checking{run: need.Run, size: f.header(need.Run).size}
 	g.scope, g.known, g.reason = f.scope, f.known.clone(), f.reason
 	g.statements(stmts)
 	end, ok := f.found(stmts)
@@ -100,18 +100,18 @@ func (f *function) check(stmts []ir.Stmt) int {
 	}
 	f.quote(ir.Pos(stmts[0]))
 	f.known, f.reason, f.scope = g.known.clone(), g.reason, g.scope
-	f.callCheck(g, f.checkFunction(g, need.Part, free, end), free, end, ir.Pos(stmts[0]))
+	f.callCheck(g, f.checkFunction(g, need.Run, free, end), free, end, ir.Pos(stmts[0]))
 	return n
 }
 
 // checkFunction is the name of the function that checks.
-func (f *function) checkFunction(g *function, part *ir.HeaderPart, free []*c.Local, end *ir.Var) string {
+func (f *function) checkFunction(g *function, run *ir.FieldRun, free []*c.Local, end *ir.Var) string {
 	g.end(noPos, c.Num(0))
 	made := &c.Func{Head: "static __always_inline __u32", Params: []c.Param{skbParam}}
 	for _, x := range free {
 		made.Params = append(made.Params, c.Param{Type: x.Type, Name: x})
 	}
-	if part.At.Const > 0 {
+	if run.At.Const > 0 {
 		made.Params = append(made.Params, c.Param{Type: "const __u32", Name: atPlace})
 	}
 	if end != nil {
@@ -120,7 +120,7 @@ func (f *function) checkFunction(g *function, part *ir.HeaderPart, free []*c.Loc
 	made.Body = slices.Concat(g.headerPointers(packetCame, fixed), g.text())
 	key := c.KeyOfBody(append(parameters(made.Params), made.Body...))
 	if f.checks[key] == "" {
-		made.Name = f.prog.unique("check_" + ident(part.Header))
+		made.Name = f.prog.unique("check_" + ident(run.Header))
 		f.checks[key] = made.Name
 		f.prog.functions, f.apart[made] = append(f.prog.functions, made), true
 	}
@@ -130,7 +130,7 @@ func (f *function) checkFunction(g *function, part *ir.HeaderPart, free []*c.Loc
 // callCheck calls a function that checks. Calls that follow each other are one expression.
 func (f *function) callCheck(g *function, name string, free []*c.Local, end *ir.Var, pos diag.Pos) {
 	args := f.prog.arguments(free)
-	if at := g.checking.part.At.Const; at > 0 {
+	if at := g.checking.run.At.Const; at > 0 {
 		args = append(args, c.Dec(at))
 	}
 	if end != nil {
@@ -190,13 +190,13 @@ func (f *function) found(stmts []ir.Stmt) (end *ir.Var, ok bool) {
 
 // constantOf is an integer: where a header begins or ends that is checked has a name.
 func (f *function) constantOf(v uint64, form c.Form) c.Expr {
-	if x := f.checking; x != nil && x.part.At.Const > 0 {
+	if x := f.checking; x != nil && x.run.At.Const > 0 {
 		at := atPlace
 		switch int(v) {
-		case x.part.At.Const:
+		case x.run.At.Const:
 			return at
-		case x.part.At.Const + x.size:
-			header := c.Unary{Op: "*", X: f.to(x.part, packetCame)}
+		case x.run.At.Const + x.size:
+			header := c.Unary{Op: "*", X: f.to(x.run, packetCame)}
 			return c.Binary{Op: "+", X: at, Y: c.Do("sizeof", header)}
 		}
 	}

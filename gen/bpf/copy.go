@@ -41,7 +41,7 @@ func (w *writer) copies(f *function, s *ir.Copy) {
 	w.scope, w.makes = f.scope, f.makes
 	for _, other := range f.fan.all { // all that any of them writes
 		if other.Rewrite != nil {
-			w.leaves = append(w.leaves, other.Rewrite.Parts...)
+			w.leaves = append(w.leaves, other.Rewrite.Runs...)
 		}
 	}
 	w.declared = maps.Clone(f.declared)

@@ -13,7 +13,7 @@
 //	P_fan1      sends it to a group: P_turn1 runs once a receiver, P_copy1 makes a copy, for which P_write1 rewrites
 //	            the packet (fanout.go, copy.go)
 //
-// Places in the packet have names: each header is a packed structure (headers.go) that the plan's HeaderParts give.
+// Places in the packet have names: each header is a packed structure (headers.go) that the plan's FieldRuns give.
 // What differs from packet to packet in no way is in templates/fastrelay.h, and in
 // templates/fanout.h, which continues it.
 //

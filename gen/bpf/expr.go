@@ -35,7 +35,7 @@ func (f *function) expr(e ir.Expr) c.Expr {
 	case *ir.RowHas:
 		return c.Do("fr_has", f.row(e.Row))
 	case *ir.RowMember:
-		if e.Part == ir.PartPort {
+		if e.Component == ir.PortOf {
 			return c.In(f.member(e), "port")
 		}
 		return f.member(e)
@@ -400,7 +400,7 @@ func (f *function) bytes(e ir.Expr) byteString {
 	case *ir.RowMember:
 		x := f.member(e)
 		switch {
-		case e.Part == ir.PartAddr:
+		case e.Component == ir.AddrOf:
 			x = c.In(x, "addr")
 		case !e.Type().Plain():
 			x = untyped(c.Address(x))

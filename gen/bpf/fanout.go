@@ -252,7 +252,7 @@ func (n *fan) save() c.Expr {
 
 // savedPointers makes the pointers into the saved front.
 func (f *function) savedPointers() (out []c.Stmt) {
-	headers := f.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })
+	headers := f.headerPointers(packetSaved, func(*ir.FieldRun) bool { return true })
 	for _, v := range f.prog.ir.Vars {
 		if at := f.base(v); c.Count(headers, at)+c.Count(f.body, at) > 0 {
 			from := pinned(front, f.variable(v), uint64(f.fan.mask(v)))

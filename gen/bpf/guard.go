@@ -33,7 +33,7 @@ func (f *function) sameWhy(reason int, pos diag.Pos, g *ir.Guard) bool {
 func (f *function) together(stmts []ir.Stmt) int {
 	switch first := stmts[0].(type) {
 	case *ir.NeedBytes: // of a header, the end of which others know
-		if n := f.guards(stmts[1:]); n > 0 && f.fan == nil && first.Part != nil && first.Part.At.Base == nil &&
+		if n := f.guards(stmts[1:]); n > 0 && f.fan == nil && first.Run != nil && first.Run.At.Base == nil &&
 			first.End.Base == nil && f.sameWhy(first.Reason, first.Pos, stmts[1].(*ir.Guard)) {
 			f.quote(first.Pos)
 			f.begins(first)

@@ -11,7 +11,7 @@ import (
 // Headers are packed structures, so that places in the packet have names: ld16(&udp->length). They are only accessed
 // through helpers (ld16, be16, st16, …): clang would read a member of a packed structure byte by byte.
 
-// header is a structure for a part of a packet.
+// header is a structure for a field run of a packet.
 type header struct {
 	name    string // of the structure
 	members []headerMember
@@ -24,8 +24,8 @@ type headerMember struct {
 	scalar bool
 }
 
-// header returns the structure of a part; parts with the same fields have the same one.
-func (r *renderer) header(p *ir.HeaderPart) *header {
+// header returns the structure of a run; runs with the same fields have the same one.
+func (r *renderer) header(p *ir.FieldRun) *header {
 	key := fmt.Sprint(p.Header, p.Fields)
 	if h := r.headers[key]; h != nil {
 		return h
@@ -88,19 +88,19 @@ const (
 	packetLeaves        // in place, when it is written
 )
 
-// pointer is a pointer to a part of a packet.
+// pointer is a pointer to a field run of a packet.
 type pointer struct {
-	part   *ir.HeaderPart
+	run    *ir.FieldRun
 	packet int
 }
 
-// covers reports whether an offset is in a part.
-func covers(p *ir.HeaderPart, o ir.Off, size int) bool {
+// covers reports whether an offset is in a run.
+func covers(p *ir.FieldRun, o ir.Off, size int) bool {
 	return p.At.Base == o.Base && o.Const >= p.At.Const && o.Const < p.At.Const+size
 }
 
-// find returns the part that an offset is in, or nil.
-func (f *function) find(o ir.Off, packet int) *ir.HeaderPart {
+// find returns the run that an offset is in, or nil.
+func (f *function) find(o ir.Off, packet int) *ir.FieldRun {
 	scope := f.scope
 	if packet == packetLeaves {
 		scope = f.leaves
@@ -121,23 +121,23 @@ func (f *function) packet() int {
 	return packetCame
 }
 
-// to is the pointer to a part, which the function declares.
-func (f *function) to(p *ir.HeaderPart, packet int) *c.Local {
+// to is the pointer to a run, which the function declares.
+func (f *function) to(p *ir.FieldRun, packet int) *c.Local {
 	key := pointer{p, packet}
 	use(&f.headersUsed, key)
 	return f.prog.pointer(key)
 }
 
-// pointer is the pointer to a part.
+// pointer is the pointer to a run.
 func (p *program) pointer(key pointer) *c.Local {
 	return p.localOf(key, func() *c.Local {
 		switch key.packet {
 		case packetLeaves:
-			return own("new_"+key.part.Header, "")
+			return own("new_"+key.run.Header, "")
 		case packetSaved:
-			return own("saved_"+key.part.Header, "")
+			return own("saved_"+key.run.Header, "")
 		}
-		return p.local(key.part.Header, "")
+		return p.local(key.run.Header, "")
 	})
 }
 
@@ -160,7 +160,7 @@ func (f *function) byName(o ir.Off, packet int) c.Expr {
 	return c.Plus(x, at-m.off)
 }
 
-// after is the end of a part, where an offset is one, else nil.
+// after is the end of a run, where an offset is one, else nil.
 func (f *function) after(end ir.Off) c.Expr {
 	for _, p := range f.scope {
 		if h := f.header(p); len(h.members) > 0 && p.At.Plus(h.size) == end {
@@ -170,15 +170,15 @@ func (f *function) after(end ir.Off) c.Expr {
 	return nil
 }
 
-// late is a pointer to a part that is set where it begins at a variable offset.
+// late is a pointer to a run that is set where it begins at a variable offset.
 type late struct {
-	part  *ir.HeaderPart
+	run   *ir.FieldRun
 	place *c.List
 }
 
-// pointsTo renders what sets pointers to parts that begin at a variable offset.
-func (f *function) pointsTo(v *ir.Var, parts ...*ir.HeaderPart) {
-	for _, p := range parts {
+// pointsTo renders what sets pointers to runs that begin at a variable offset.
+func (f *function) pointsTo(v *ir.Var, runs ...*ir.FieldRun) {
+	for _, p := range runs {
 		if p.At.Base == v && f.fan == nil {
 			f.late = append(f.late, late{p, f.place()})
 		}
@@ -188,9 +188,9 @@ func (f *function) pointsTo(v *ir.Var, parts ...*ir.HeaderPart) {
 // text returns the statements of a function, with what sets its pointers: it is left out where nothing uses them.
 func (f *function) text() []c.Stmt {
 	for _, l := range f.late {
-		key := pointer{l.part, packetCame}
+		key := pointer{l.run, packetCame}
 		if slices.Contains(f.headersUsed, key) {
-			at := l.part.At
+			at := l.run.At
 			from := c.Plus(f.base(at.Base), at.Const+f.lowered[at.Base])
 			l.place.Body = []c.Stmt{&c.Assign{To: f.prog.pointer(key), Op: "=", X: from}}
 		}
@@ -198,44 +198,44 @@ func (f *function) text() []c.Stmt {
 	return f.body
 }
 
-// headerPointers declares pointers to parts of a packet, in the packet's order; set: where they begin is known there.
-func (f *function) headerPointers(packet int, set func(*ir.HeaderPart) bool) (out []c.Stmt) {
+// headerPointers declares pointers to runs of a packet, in the packet's order; set: where they begin is known there.
+func (f *function) headerPointers(packet int, set func(*ir.FieldRun) bool) (out []c.Stmt) {
 	for _, key := range slices.SortedStableFunc(slices.Values(f.headersUsed), inPacket) {
 		if key.packet != packet {
 			continue
 		}
 		v := c.Var{Name: f.prog.pointer(key)}
-		if set(key.part) {
-			from, at := data, key.part.At.Const
+		if set(key.run) {
+			from, at := data, key.run.At.Const
 			if packet == packetSaved {
 				from = front
 			}
-			if v := key.part.At.Base; v != nil {
+			if v := key.run.At.Base; v != nil {
 				from = f.base(v)
 				if packet == packetLeaves {
 					at += f.lowered[v]
 				}
 			}
-			if f.checking != nil && key.part == f.checking.part && key.part.At.Const > 0 {
+			if f.checking != nil && key.run == f.checking.run && key.run.At.Const > 0 {
 				v.Init = c.Binary{Op: "+", X: from, Y: c.Ident(atPlace)}
 			} else {
 				v.Init = c.Plus(from, at)
 			}
 		}
-		out = append(out, &c.Declare{Type: "struct " + f.header(key.part).name + " *", Vars: []c.Var{v}})
+		out = append(out, &c.Declare{Type: "struct " + f.header(key.run).name + " *", Vars: []c.Var{v}})
 	}
 	return out
 }
 
-// inPacket orders parts of a packet: those at fixed offsets come first.
+// inPacket orders the runs of a packet: those at fixed offsets come first.
 func inPacket(x, y pointer) int {
-	if fixed(x.part) && fixed(y.part) {
-		return x.part.At.Const - y.part.At.Const
+	if fixed(x.run) && fixed(y.run) {
+		return x.run.At.Const - y.run.At.Const
 	}
 	switch {
-	case fixed(x.part) == fixed(y.part):
+	case fixed(x.run) == fixed(y.run):
 		return 0
-	case fixed(x.part):
+	case fixed(x.run):
 		return -1
 	}
 	return 1

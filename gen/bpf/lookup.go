@@ -33,13 +33,13 @@ func (f *function) members(p inMemory, values []ir.MemberValue, pos diag.Pos) {
 			continue
 		}
 		switch {
-		case mv.Part == ir.PartPort:
+		case mv.Component == ir.PortOf:
 			f.assign(pos, c.In(at, "port"), f.expr(mv.Value))
 			continue
 		case m.Type.Kind == ir.Prefix:
 			f.assign(pos, c.In(at, "len"), c.Dec(128))
 			off, at = off+4, c.In(at, "addr")
-		case mv.Part == ir.PartAddr:
+		case mv.Component == ir.AddrOf:
 			at = c.In(at, "addr")
 		}
 		if !mv.Value.Type().IsBytes() {
@@ -63,7 +63,7 @@ func (f *function) members(p inMemory, values []ir.MemberValue, pos diag.Pos) {
 
 // isEndpoint reports whether two values are the address and the port of one member, which is filled in at once.
 func (f *function) isEndpoint(p inMemory, addr, port ir.MemberValue) bool {
-	if p.dirty || addr.Member != port.Member || addr.Part != ir.PartAddr || port.Part != ir.PartPort {
+	if p.dirty || addr.Member != port.Member || addr.Component != ir.AddrOf || port.Component != ir.PortOf {
 		return false
 	}
 	b := f.bytes(addr.Value)

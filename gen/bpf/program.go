@@ -55,11 +55,11 @@ type function struct {
 	lowered map[*ir.Var]int // bytes by which pointers to variable offsets point lower: the verifier takes none below 0
 
 	declared     map[*ir.Var]bool // variables that are declared where it is at
-	scope        []*ir.HeaderPart // what the packet that came is known to have
-	leaves       []*ir.HeaderPart // what the packet that leaves has
+	scope        []*ir.FieldRun   // what the packet that came is known to have
+	leaves       []*ir.FieldRun   // what the packet that leaves has
 	headersUsed  []pointer
 	savedDone    bool   // the pointers to the front that was saved are declared
-	late         []late // parts to which pointers are set in the function
+	late         []late // runs to which pointers are set in the function
 	rowsDeclared map[*ir.Row]bool
 	given        map[*ir.Var]bool // pointers to variable offsets that it is given
 	routes       []*lookedUp      // route lookups that it makes itself
@@ -354,8 +354,8 @@ func (p *program) forTests() *c.Func {
 	}}
 }
 
-// fixed reports whether a part begins at a fixed offset.
-func fixed(p *ir.HeaderPart) bool { return p.At.Base == nil }
+// fixed reports whether a run begins at a fixed offset.
+func fixed(p *ir.FieldRun) bool { return p.At.Base == nil }
 
 // structures declares what a function has at its head: pointers to variable offsets, and what it looks up.
 func (f *function) structures() (out []c.Stmt) {

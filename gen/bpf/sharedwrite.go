@@ -134,7 +134,7 @@ func (w *writer) kind() string {
 	s, rw := w.fwd, w.rw
 	text := fmt.Sprint(rw.NewFront.Const, rw.L2, rw.Resize, rw.Summed, s.Reason, s.Fault, s.NoRoom,
 		plain(s.Hop.Row.Name), s.Hop.Member.Name, s.Hop.Family)
-	for _, p := range rw.Parts {
+	for _, p := range rw.Runs {
 		text += fmt.Sprint(" ", p.Header, p.At.Const)
 	}
 	for _, r := range s.Usage {
@@ -452,7 +452,7 @@ func (w *writer) shareSum(
 	for i, x := range now {
 		if slices.ContainsFunc(shared.same, x.like) {
 			same = append(same, there[i])
-		} else if word := o.partOf(x); word != nil {
+		} else if word := o.pieceOf(x); word != nil {
 			own = append(own, word...)
 		} else {
 			own = append(own, x)
@@ -483,8 +483,8 @@ func (w *writer) shareSum(
 	w.define(noPos, "__be16", leaves.name(""), c.Do(leaves.function(), w.plus(leaves.name("sum"), same)))
 }
 
-// partOf is what adds up to a summand that is a part of a value which was computed, or nil.
-func (w *writer) partOf(x summand) []summand {
+// pieceOf is what adds up to a summand that is a part of a value which was computed, or nil.
+func (w *writer) pieceOf(x summand) []summand {
 	if x.code == nil || x.odd {
 		return nil
 	}

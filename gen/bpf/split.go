@@ -19,8 +19,8 @@ import (
 func (f *function) topic(s ir.Stmt) (name string, path bool) {
 	switch s := s.(type) {
 	case *ir.NeedBytes:
-		if s.Part != nil {
-			return s.Part.Header, true
+		if s.Run != nil {
+			return s.Run.Header, true
 		}
 	case *ir.Guard:
 		if s.Reason >= 0 && s.Reason < len(f.prog.ir.Reasons) {

@@ -110,12 +110,12 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 // begins notes that a header's bytes are there from now on.
 func (f *function) begins(s *ir.NeedBytes) {
 	f.reason = s.Reason
-	if s.Part == nil {
+	if s.Run == nil {
 		return
 	}
-	f.scope = append(f.scope[:len(f.scope):len(f.scope)], s.Part)
-	if v := s.Part.At.Base; v != nil && !f.pointer(v, f.reason, s.Pos) {
-		f.pointsTo(v, s.Part)
+	f.scope = append(f.scope[:len(f.scope):len(f.scope)], s.Run)
+	if v := s.Run.At.Base; v != nil && !f.pointer(v, f.reason, s.Pos) {
+		f.pointsTo(v, s.Run)
 	} else if v != nil {
 		f.known.bytes[v] = 0
 	}

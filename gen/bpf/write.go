@@ -49,7 +49,7 @@ func (p *program) writer(rw *ir.Rewrite, fx *ir.Effects) *writer {
 	if w.rw == nil {
 		w.rw = &ir.Rewrite{}
 	}
-	w.leaves = w.rw.Parts
+	w.leaves = w.rw.Runs
 	w.writes, w.values, w.terms = true, map[valueKey]*c.Local{}, map[*c.Local]c.Expr{}
 	w.fx, w.lowered = w.effects(fx), map[*ir.Var]int{}
 	return w
@@ -64,11 +64,11 @@ func (f *function) assemble(result, name string, params []c.Param) (out *c.Func,
 	if f.timed {
 		g.define(noPos, "__u64", c.Ident("clock"), c.Do("bpf_ktime_get_ns"))
 	}
-	headers := f.headerPointers(packetCame, func(p *ir.HeaderPart) bool {
+	headers := f.headerPointers(packetCame, func(p *ir.FieldRun) bool {
 		return fixed(p) || f.writes || f.given[p.At.Base]
 	})
 	if !f.savedDone {
-		headers = append(headers, f.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })...)
+		headers = append(headers, f.headerPointers(packetSaved, func(*ir.FieldRun) bool { return true })...)
 	}
 	text := f.text()
 	if !f.writes {
@@ -415,7 +415,7 @@ func (w *writer) newPtr(o ir.Off) c.Expr {
 
 // newPointers puts the pointers to the headers that leave where the packet is known.
 func (w *writer) newPointers() {
-	pointers := w.headerPointers(packetLeaves, func(*ir.HeaderPart) bool { return true })
+	pointers := w.headerPointers(packetLeaves, func(*ir.FieldRun) bool { return true })
 	if w.newAt != nil { // else nothing is stored
 		w.newAt.Body = pointers
 	}

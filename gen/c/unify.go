@@ -272,7 +272,7 @@ func zeroed(v Var) bool {
 // unify makes one expression of two. Values may differ.
 func (m *Meeting) unify(a, b Expr, value bool) (Expr, bool) {
 	start := len(m.trail)
-	x, ok := m.unifyParts(a, b, value)
+	x, ok := m.unifyOperands(a, b, value)
 	if !ok && value && m.scalar(a, m.a) && m.scalar(b, m.b) && nodes(a)+nodes(b) <= mostNodes {
 		m.forget(start)
 		if y, ok := m.known(b); ok {
@@ -343,8 +343,8 @@ var integers = map[string]bool{
 	"__u64": true, "__u32": true, "__be32": true, "__be16": true, "__s64": true, "int": true,
 }
 
-// unifyParts makes one expression of two that are the same but for values in them.
-func (m *Meeting) unifyParts(a, b Expr, value bool) (Expr, bool) {
+// unifyOperands makes one expression of two that are the same but for values in them.
+func (m *Meeting) unifyOperands(a, b Expr, value bool) (Expr, bool) {
 	switch x := a.(type) {
 	case *Local:
 		y, ok := b.(*Local)

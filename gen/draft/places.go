@@ -46,18 +46,18 @@ func SizeOf(h *spec.Header) int {
 // PowerOf2 is the smallest power of two that isn't below n.
 func PowerOf2(n int) int { return 1 << bits.Len(uint(n-1)) }
 
-// Part names fields that begin at off.
-func Part(h *spec.Header, off ir.Off, fields []*Field) *ir.HeaderPart {
-	out := &ir.HeaderPart{Header: h.Name.Value, At: off}
+// Run names fields that begin at off.
+func Run(h *spec.Header, off ir.Off, fields []*Field) *ir.FieldRun {
+	out := &ir.FieldRun{Header: h.Name.Value, At: off}
 	for _, pl := range fields {
 		if pl.Segment >= 0 {
-			out.Fields = append(out.Fields, PartField(pl.Decl))
+			out.Fields = append(out.Fields, RunField(pl.Decl))
 		}
 	}
 	return out
 }
 
-// PartField names a field.
-func PartField(f *spec.Field) ir.HeaderField {
+// RunField names a field.
+func RunField(f *spec.Field) ir.HeaderField {
 	return ir.HeaderField{Name: f.Name.Value, Bits: f.Width(), Bytes: f.Kind == spec.FieldBytes}
 }

@@ -117,7 +117,7 @@ func (s *Scope) Value(e *spec.Expr) (Value, bool) {
 		return v, ok
 	case spec.OpIndex:
 		return s.index(e)
-	case spec.OpPart:
+	case spec.OpMember:
 		v, ok := s.Value(e.Args[0])
 		if !ok {
 			return v, false

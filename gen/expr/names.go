@@ -342,8 +342,8 @@ func (s *Scope) memberOf(r *ir.Row, m *ir.Member, level ir.Expr) Value {
 	v := Value{Type: m.Type.One(), Row: r, Member: m, Level: level, Max: ranges.Max(m.Type.Bits)}
 	switch m.Type.Kind {
 	case ir.Endpoint:
-		v.X = &ir.RowMember{Row: r, Member: m, Part: ir.PartAddr, Level: level}
-		v.Port = &ir.RowMember{Row: r, Member: m, Part: ir.PartPort, Level: level}
+		v.X = &ir.RowMember{Row: r, Member: m, Component: ir.AddrOf, Level: level}
+		v.Port = &ir.RowMember{Row: r, Member: m, Component: ir.PortOf, Level: level}
 		v.Max = 0xFFFF
 	case ir.Ctr:
 		v.Type, v.X, v.Max, v.Counter = ir.UintType(64), &ir.CounterValue{Row: r, Member: m}, ^uint64(0), true

@@ -69,8 +69,8 @@ func (s *Scope) MemberValue(m *ir.Member, v Value, what string) ([]ir.MemberValu
 		if v.Type.Kind != ir.Endpoint {
 			return mismatch()
 		}
-		return []ir.MemberValue{{Member: m, Part: ir.PartAddr, Value: v.X},
-			{Member: m, Part: ir.PartPort, Value: v.Port}}, true
+		return []ir.MemberValue{{Member: m, Component: ir.AddrOf, Value: v.X},
+			{Member: m, Component: ir.PortOf, Value: v.Port}}, true
 	case ir.Prefix:
 		if v.Type.Kind != ir.Addr {
 			return mismatch()

@@ -115,17 +115,17 @@ func (e *RowHas) parts(*visitor) {}
 // RowMember reads a member of a row's value; the row is known to be there. Atomic members are read once. Of one that
 // has a value for each level of priority it reads that of Level, which is below their number.
 type RowMember struct {
-	Row    *Row
-	Member *Member
-	Part   Part
-	Level  Expr // nil where the member has a single value
+	Row       *Row
+	Member    *Member
+	Component Component
+	Level     Expr // nil where the member has a single value
 }
 
 func (e *RowMember) Type() Type {
-	switch e.Part {
-	case PartAddr:
+	switch e.Component {
+	case AddrOf:
 		return AddrType
-	case PartPort:
+	case PortOf:
 		return UintType(16)
 	}
 	return e.Member.Type.One()

@@ -53,8 +53,8 @@ type Rewrite struct {
 	// so many headers are taken out that have a checksum: where a device has verified some, from the outermost one on
 	// (CHECKSUM_UNNECESSARY), it has verified so many fewer of those that are left
 	Summed   int
-	Parts    []*HeaderPart // where each part is in the new front
-	Blanks   []Blank       // before the stores
+	Runs     []*FieldRun // where each part is in the new front
+	Blanks   []Blank     // before the stores
 	Stores   []Store
 	Sums     []*Sum
 	Priority Expr // skb->priority, or nil

@@ -10,7 +10,7 @@ import (
 // NeedBytes continues only if the frame has all bytes up to End.
 type NeedBytes struct {
 	End    Off
-	Part   *HeaderPart // what the bytes in front of End are; nil: nothing that has a name
+	Run    *FieldRun // what the bytes in front of End are; nil: nothing that has a name
 	Reason int
 	Pos    diag.Pos
 }
@@ -18,15 +18,15 @@ type NeedBytes struct {
 func (s *NeedBytes) at() diag.Pos     { return s.Pos }
 func (s *NeedBytes) parts(v *visitor) { v.bounds(s.End) }
 
-// HeaderPart is a header in a packet, or of one with fields of variable length a run of fields at fixed distances. It
+// FieldRun is a header in a packet, or of one with fields of variable length a run of fields at fixed distances. It
 // decides nothing: back ends show its names in place of offsets.
-type HeaderPart struct {
+type FieldRun struct {
 	Header string // "ipv4"
 	At     Off
 	Fields []HeaderField // from At on, without gaps
 }
 
-// HeaderField is a field of a HeaderPart.
+// HeaderField is a field of a FieldRun.
 type HeaderField struct {
 	Name  string
 	Bits  int
@@ -125,21 +125,21 @@ type Lookup struct {
 func (s *Lookup) at() diag.Pos     { return s.Pos }
 func (s *Lookup) parts(v *visitor) { v.values(s.Key) }
 
-// MemberValue gives a member its value. An Endpoint member takes two: Part 1 (address) and Part 2 (port). Otherwise
-// Part is 0. A Prefix member of a lookup takes an Addr (the whole address is looked up).
+// MemberValue gives a member its value. An Endpoint member takes two, AddrOf and PortOf; another one a Whole.
+// A Prefix member of a lookup takes an Addr (the whole address is looked up).
 type MemberValue struct {
-	Member *Member
-	Part   Part
-	Value  Expr
+	Member    *Member
+	Component Component
+	Value     Expr
 }
 
-// Part is a part of a composite member.
-type Part int
+// Component says what of a member is meant: all of it, or of an endpoint the address or the port.
+type Component int
 
 const (
-	Whole Part = iota
-	PartAddr
-	PartPort
+	Whole Component = iota
+	AddrOf
+	PortOf
 )
 
 // Count adds By to a counter: the named one, or the shared counter whose index is in Member of Row (nothing happens

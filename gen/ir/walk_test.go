@@ -31,7 +31,7 @@ var (
 
 // declared are types whose values a node refers to, and doesn't consist of.
 var declared = []any{
-	Setting{}, Member{}, Table{}, Session{}, Counter{}, Row{}, Group{}, Event{}, Struct{}, HeaderPart{},
+	Setting{}, Member{}, Table{}, Session{}, Counter{}, Row{}, Group{}, Event{}, Struct{}, FieldRun{},
 }
 
 // TestWalk fills every field of each type, at any depth, with a part of its own, and wants the walk to come to all of
@@ -49,7 +49,7 @@ func TestWalk(t *testing.T) {
 	for _, e := range exprTypes {
 		add(e)
 	}
-	for _, name := range withParts(t) {
+	for _, name := range walked(t) {
 		if !names[name] && name != "Effects" && name != "Rewrite" { // those are parts of statements
 			t.Errorf("%s is a node, and not in this test's list", name)
 		}
@@ -163,8 +163,8 @@ func (f *filler) fill(v reflect.Value, at string) {
 	}
 }
 
-// withParts are the types of this package that have a method parts.
-func withParts(t *testing.T) (names []string) {
+// walked are the types of this package that have a method parts.
+func walked(t *testing.T) (names []string) {
 	t.Helper()
 	files, err := filepath.Glob("*.go")
 	if err != nil {

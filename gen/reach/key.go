@@ -47,9 +47,9 @@ func (a *analysis) text(e ir.Expr) string {
 		return "row " + e.Row.Name
 	case *ir.RowMember:
 		if e.Level != nil {
-			return a.whole(fmt.Sprintf("level %q %d %d", e.Row.Name, e.Member.Off, e.Part), e.Level)
+			return a.whole(fmt.Sprintf("level %q %d %d", e.Row.Name, e.Member.Off, e.Component), e.Level)
 		}
-		return fmt.Sprintf("member %q %d %d", e.Row.Name, e.Member.Off, e.Part)
+		return fmt.Sprintf("member %q %d %d", e.Row.Name, e.Member.Off, e.Component)
 	case *ir.Bin:
 		return a.whole(fmt.Sprint("operator ", e.Op), e.X, e.Y)
 	case *ir.Not:
@@ -108,8 +108,8 @@ func (a *analysis) id(text string) key {
 	return k
 }
 
-// partsOf returns the keys of an expression and all in it.
-func (a *analysis) partsOf(e ir.Expr) []key {
+// keysIn returns the keys of an expression and all in it.
+func (a *analysis) keysIn(e ir.Expr) []key {
 	ks, ok := a.parts[e]
 	if !ok {
 		for in := range ir.Exprs(e) {
@@ -127,5 +127,5 @@ func (a *analysis) partsOf(e ir.Expr) []key {
 
 // news reports whether a fact about an expression, or about a part of it, has changed.
 func (a *analysis) news(e ir.Expr) bool {
-	return slices.ContainsFunc(a.partsOf(e), func(k key) bool { return k != 0 && a.changed[k] })
+	return slices.ContainsFunc(a.keysIn(e), func(k key) bool { return k != 0 && a.changed[k] })
 }

@@ -37,7 +37,7 @@ func TestKeys(t *testing.T) {
 		&ir.LoadBytes{N: 4}, &ir.LoadBytes{N: 4, T: ir.AddrType}, &ir.LoadBytes{N: 4, Off: ir.Off{Const: 1}},
 		&ir.Meta{Kind: ir.VLANTag}, &ir.Meta{Kind: ir.SKBMark}, &ir.SettingRef{Setting: &ir.Setting{Name: "x"}},
 		&ir.RowHas{Row: row}, &ir.RowMember{Row: row, Member: member},
-		&ir.RowMember{Row: row, Member: member, Part: ir.PartPort},
+		&ir.RowMember{Row: row, Member: member, Component: ir.PortOf},
 		&ir.RowMember{Row: row, Member: member, Level: v("x")},
 		&ir.RowMember{Row: row, Member: member, Level: v("y")}, &ir.RowMember{Row: row, Member: &ir.Member{Off: 11}},
 		&ir.RowMember{Row: &ir.Row{Name: "row1"}, Member: member}, &ir.RowMember{Row: row, Member: &ir.Member{Off: 2}},

@@ -74,7 +74,7 @@ func all(ss []*said) ranges.Set {
 // blame notes what excludes what an expression may be: the places without any of which it wouldn't be excluded, and
 // which aren't always those where something was said of it last.
 func (a *analysis) blame(st *state, e ir.Expr, excluded func(ranges.Set) bool) {
-	needed, keys := &state{facts: map[key]fact{}}, a.partsOf(e)
+	needed, keys := &state{facts: map[key]fact{}}, a.keysIn(e)
 	know := func(k key, ss []*said) { needed.facts[k] = fact{is: all(ss), said: ss} }
 	for _, k := range keys {
 		if f, known := st.facts[k]; known {

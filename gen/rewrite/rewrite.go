@@ -270,7 +270,7 @@ func (w *Packet) plan(hop *ir.HopRef, first int, pos diag.Pos) (rw *ir.Rewrite, 
 		rw.L2 = w.hdrs[net].off.Const
 	}
 	for _, o := range w.hdrs {
-		rw.Parts = append(rw.Parts, o.parts()...)
+		rw.Runs = append(rw.Runs, o.runs()...)
 	}
 	rw.Payload = w.payload(rw.OldFront, pos)
 	if !cut && net >= 0 {
@@ -486,14 +486,14 @@ func (w *Packet) newLengths(front ir.Off, sent bool, pos diag.Pos) {
 	}
 }
 
-// parts names the fields of a header that leaves.
-func (o *Header) parts() (out []*ir.HeaderPart) {
+// runs names the fields of a header that leaves.
+func (o *Header) runs() (out []*ir.FieldRun) {
 	if o.old == nil {
-		p := &ir.HeaderPart{Header: o.h.Name.Value, At: o.off}
+		p := &ir.FieldRun{Header: o.h.Name.Value, At: o.off}
 		for _, f := range o.h.Fields {
-			p.Fields = append(p.Fields, draft.PartField(f))
+			p.Fields = append(p.Fields, draft.RunField(f))
 		}
-		return []*ir.HeaderPart{p}
+		return []*ir.FieldRun{p}
 	}
 	for i, pl := range o.old.Order {
 		if pl.Segment >= 0 && (i == 0 || o.old.Order[i-1].Segment != pl.Segment) {
@@ -501,7 +501,7 @@ func (o *Header) parts() (out []*ir.HeaderPart) {
 			if n := slices.IndexFunc(run, func(next *draft.Field) bool { return next.Segment != pl.Segment }); n >= 0 {
 				run = run[:n]
 			}
-			out = append(out, draft.Part(o.h, o.moved(pl.Off), run))
+			out = append(out, draft.Run(o.h, o.moved(pl.Off), run))
 		}
 	}
 	return out

@@ -126,14 +126,14 @@ func add(in *draft.Header, pl *draft.Field) {
 // need emits the checks of the segment so far: its bytes are there, and its fields have the values that they may have.
 func (x *parser) need(pos diag.Pos) {
 	if x.bits > 0 {
-		x.reaches(x.at(), draft.Part(x.in.Decl, x.seg, x.in.Order[x.first:]), pos)
+		x.reaches(x.at(), draft.Run(x.in.Decl, x.seg, x.in.Order[x.first:]), pos)
 		x.values()
 	}
 }
 
 // reaches emits the checks that the packet, and what encloses the header, have all bytes up to an offset.
-func (x *parser) reaches(to ir.Off, part *ir.HeaderPart, pos diag.Pos) {
-	draft.Emit(x.blk, &ir.NeedBytes{End: to, Part: part, Reason: x.p.Truncated(pos), Pos: pos})
+func (x *parser) reaches(to ir.Off, run *ir.FieldRun, pos diag.Pos) {
+	draft.Emit(x.blk, &ir.NeedBytes{End: to, Run: run, Reason: x.p.Truncated(pos), Pos: pos})
 	x.p.Pull(to)
 	if !fold.IsFrame(x.end) {
 		draft.Emit(x.blk, &ir.Guard{Cond: fold.Bin(ir.Le, fold.Off(to), x.end), Reason: x.p.Truncated(pos), Pos: pos})

@@ -31,7 +31,7 @@ func expression(e *spec.Expr) string {
 		return strings.Join(path, ".")
 	case spec.OpIndex:
 		return inner(e.Args[0]) + "[" + expression(e.Args[1]) + "]"
-	case spec.OpPart:
+	case spec.OpMember:
 		return expression(e.Args[0]) + "." + e.Path[0].Value
 	case spec.OpCall:
 		var args []string

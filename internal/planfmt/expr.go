@@ -48,7 +48,7 @@ func expr(e ir.Expr) string {
 		if e.Level != nil {
 			level = "[" + expr(e.Level) + "]"
 		}
-		return e.Row.Name + "." + e.Member.Name + level + part(e.Part)
+		return e.Row.Name + "." + e.Member.Name + level + part(e.Component)
 	case *ir.CounterValue:
 		return fmt.Sprintf("counter(%s.%s)", e.Row.Name, e.Member.Name)
 	case *ir.Bin:
@@ -143,11 +143,11 @@ func offset(o ir.Off) string {
 	return fmt.Sprintf("%s%+d", o.Base.Name, o.Const)
 }
 
-func part(p ir.Part) string {
+func part(p ir.Component) string {
 	switch p {
-	case ir.PartAddr:
+	case ir.AddrOf:
 		return ".addr"
-	case ir.PartPort:
+	case ir.PortOf:
 		return ".port"
 	}
 	return ""

@@ -18,8 +18,8 @@ func (w *writer) stmt(p *ir.Program, s ir.Stmt) {
 	switch s := s.(type) {
 	case *ir.NeedBytes:
 		what := ""
-		if s.Part != nil {
-			what = " (" + s.Part.Header + ")"
+		if s.Run != nil {
+			what = " (" + s.Run.Header + ")"
 		}
 		w.line(s.Pos, "need %s bytes%s else %s", offset(s.End), what, stop(p, s.Reason))
 	case *ir.Let:
@@ -163,9 +163,9 @@ func (w *writer) rewrite(r *ir.Rewrite) {
 	}
 	w.line(r.Pos, "%s", text)
 	w.nested(func() {
-		if len(r.Parts) > 0 {
+		if len(r.Runs) > 0 {
 			var parts []string
-			for _, part := range r.Parts {
+			for _, part := range r.Runs {
 				parts = append(parts, part.Header+" at "+offset(part.At))
 			}
 			w.line(none, "headers %s", strings.Join(parts, ", "))
@@ -278,7 +278,7 @@ func summands(terms []ir.Term) string {
 func members(list []ir.MemberValue) string {
 	var out []string
 	for _, m := range list {
-		name := m.Member.Name + part(m.Part)
+		name := m.Member.Name + part(m.Component)
 		out = append(out, name+": "+expr(m.Value))
 	}
 	return "{" + strings.Join(out, ", ") + "}"

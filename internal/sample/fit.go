@@ -299,10 +299,10 @@ func (f *fitting) group(s *ir.FanOut, m sim.Moment) {
 	to := []byte(Pick(f.Source, keys))
 	for _, v := range s.Key {
 		value := to[v.Member.Off : v.Member.Off+v.Member.Type.Size]
-		switch v.Part {
-		case ir.PartAddr:
+		switch v.Component {
+		case ir.AddrOf:
 			value = value[:16]
-		case ir.PartPort:
+		case ir.PortOf:
 			value = value[16:]
 		}
 		if v.Value.Type().IsBytes() {

@@ -141,10 +141,10 @@ type StructMember struct {
 }
 
 // Structs are all structures that both sides know. Those of keys, values and records are a relay's own; see [Desc].
-func Structs() []Struct { return append(partStructs(), entryStructs()...) }
+func Structs() []Struct { return append(memberStructs(), entryStructs()...) }
 
-// partStructs are the structures that keys and values of rows have members of.
-func partStructs() []Struct {
+// memberStructs are the structures that keys and values of rows have members of.
+func memberStructs() []Struct {
 	return []Struct{
 		{Name: "fr_endpoint", Size: EndpointSize, About: "an address and a port, at multiples of 2",
 			Members: []StructMember{
