@@ -4,11 +4,13 @@
 //	declare   what the spec declares: types, layouts of rows, hidden members for next hops. Then for each program:
 //	stack     its stack becomes a tree of paths, one for each sequence of headers, with the checks of each header
 //	rules     on each path: match, lookups, rules, actions, fan-outs
-//	rewrite   for each rule: the packet that leaves, its headers, lengths, checksums and stores
+//	edit      for each rule: the packet that leaves, its headers and their values, and its next hop
+//	rewrite   how the packet that came becomes that one: lengths, checksums, stores, room
 //	check     what the plan needs of a kernel, and the invariants of its shape
 //	warn      what is declared and not used, what no packet gets to
 //
-// What they hand on are declare.Names, a draft.Program with the headers of a path, an expr.Scope, and a trace.Program.
+// What they hand on are declare.Names, a draft.Program with the headers of a path, an expr.Scope, an edit.Departure, and
+// a trace.Program.
 // All lower expressions with expr, and make those of the plan with fold; ranges computes with sets of values. The codes
 // of messages are in code. always says what a finished plan passes to the stack.
 //

@@ -215,6 +215,16 @@ func (in *Header) SumOK() *ir.SumOK {
 	return &ir.SumOK{Off: in.Off, Len: in.Decl.MaxBytes(), Size: fold.Distance(in.End, in.Off)}
 }
 
+// Role returns the field of a header that has a role, or nil.
+func Role(h *spec.Header, name string) *spec.Field {
+	for _, f := range h.Fields {
+		if f.Role.Value == name {
+			return f
+		}
+	}
+	return nil
+}
+
 // Address returns the address of an IP header that has a role, or nil.
 func (in *Header) Address(role string) *Field {
 	for _, pl := range in.Order {

@@ -51,6 +51,22 @@ type Value struct {
 	FitsIn  *draft.Field // an integer that was cut to the size of this field; nil: of none
 }
 
+// Term is a value as a summand of a checksum: as many bytes as the pseudo-header has of it.
+func (v Value) Term() ir.Term {
+	size := v.Type.Size
+	switch {
+	case v.Type.Kind == ir.Uint && v.Max <= 0xFFFF:
+		size = 2
+	case v.Type.Kind == ir.Uint && v.Max <= 0xFFFF_FFFF:
+		size = 4
+	case v.Type.Kind == ir.Uint:
+		size = 8
+	case v.Field != nil && v.Field.Decl.Kind == spec.FieldBytes:
+		size = v.Field.Decl.Bytes
+	}
+	return ir.Term{Value: v.X, Size: size}
+}
+
 // ValueOf is the value of a field.
 func ValueOf(pl *draft.Field) Value {
 	v := Value{X: pl.Load, Max: pl.Max, Field: pl, Pos: pl.Decl.Name.Pos}

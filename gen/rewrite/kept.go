@@ -14,44 +14,44 @@ import (
 // may be of variable length. A tunnel's inner packet is such a one.
 
 // kept returns the index of the first header that leaves with everything that came after it.
-func (w *Packet) kept() int {
-	k := len(w.hdrs)
-	for i := len(w.Scope.Path) - 1; i >= 0 && k > 0 && !w.Scope.Path[i].Meta &&
-		w.hdrs[k-1].old == w.Scope.Path[i]; i-- {
+func (r *rewriter) kept() int {
+	k := len(r.headers)
+	for i := len(r.p.Scope.Path) - 1; i >= 0 && k > 0 && !r.p.Scope.Path[i].Meta &&
+		r.headers[k-1].Old == r.p.Scope.Path[i]; i-- {
 		k--
 	}
-	if k == 0 || !w.resized && !w.popInner {
-		return len(w.hdrs)
+	if k == 0 || !r.p.Resized && !r.p.PopInner {
+		return len(r.headers)
 	}
 	return k
 }
 
 // moveKept gives a header that is kept its place: all of it is as far from its start as it was.
-func (w *Packet) moveKept(o *Header, off ir.Off) bool {
+func (r *rewriter) moveKept(o *header, off ir.Off) bool {
 	o.off = off
 	switch {
-	case off == o.old.Off:
-		o.end = o.old.End
-	case off.Base == o.old.Off.Base:
-		o.end = o.old.End.Plus(off.Const - o.old.Off.Const)
-	case o.size >= 0:
-		o.end = off.Plus(o.size)
-	case slices.ContainsFunc(o.old.Order, func(pl *draft.Field) bool { return pl.Segment > 0 }):
-		w.Scope.Fail(code.Resize, w.pos, "header %q has a variable length and would have to move", o.entry)
+	case off == o.Old.Off:
+		o.end = o.Old.End
+	case off.Base == o.Old.Off.Base:
+		o.end = o.Old.End.Plus(off.Const - o.Old.Off.Const)
+	case o.Size >= 0:
+		o.end = off.Plus(o.Size)
+	case slices.ContainsFunc(o.Old.Order, func(pl *draft.Field) bool { return pl.Segment > 0 }):
+		r.p.Scope.Fail(code.Resize, r.p.Pos, "header %q has a variable length and would have to move", o.Entry)
 		return false // by a distance that varies, too: nothing says where its last fields are
 	default:
-		end := fold.Bin(ir.Add, fold.Off(off), fold.Distance(o.old.End, o.old.Off))
-		o.end = ir.Off{Base: w.Program.Let(&w.Guards, o.entry+"_new_end", end, draft.MaxStart, w.pos)}
+		end := fold.Bin(ir.Add, fold.Off(off), fold.Distance(o.Old.End, o.Old.Off))
+		o.end = ir.Off{Base: r.p.Program.Let(&r.p.Guards, o.Entry+"_new_end", end, draft.MaxStart, r.p.Pos)}
 	}
 	return true
 }
 
 // keep has a rewrite move the headers from the k-th on with the payload.
-func (w *Packet) keep(rw *ir.Rewrite, k int) {
-	if k == len(w.hdrs) {
+func (r *rewriter) keep(rw *ir.Rewrite, k int) {
+	if k == len(r.headers) {
 		return
 	}
-	o := w.hdrs[k]
-	rw.Payload = fold.Bin(ir.Add, rw.Payload, fold.Distance(rw.OldFront, o.old.Off))
-	rw.OldFront, rw.NewFront = o.old.Off, o.off
+	o := r.headers[k]
+	rw.Payload = fold.Bin(ir.Add, rw.Payload, fold.Distance(rw.OldFront, o.Old.Off))
+	rw.OldFront, rw.NewFront = o.Old.Off, o.off
 }

@@ -17,12 +17,12 @@ import (
 // must not follow that. Such packets pass to the stack. One that begins after all headers of the stack, as in a tunnel,
 // stays where it is while headers move; unless it is cut off with bytes that belong to nothing.
 
-// UnknownPartial lets packets pass to the stack that have such a checksum, which a rewrite would spoil.
-func (w *Packet) UnknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) {
-	partial := &ir.VarRef{Var: w.Program.Let(blk, "partial", &ir.Meta{Kind: ir.Partial}, 0, pos)}
+// unknownPartial lets packets pass to the stack that have such a checksum, which a rewrite would spoil.
+func (r *rewriter) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) {
+	partial := &ir.VarRef{Var: r.p.Program.Let(blk, "partial", &ir.Meta{Kind: ir.Partial}, 0, pos)}
 	ok := fold.Bin(ir.Eq, partial, fold.Num(0))
-	for _, in := range w.Scope.Path {
-		if w.header(in) == nil {
+	for _, in := range r.p.Scope.Path {
+		if r.p.Header(in) == nil {
 			continue // nothing is left to complete it in
 		}
 		for _, pl := range in.Order {
@@ -41,29 +41,29 @@ func (w *Packet) UnknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) {
 		}
 		ok = fold.Or(ok, after)
 	}
-	draft.Emit(blk, &ir.Guard{Cond: ok, Reason: partialChecksum(w.Scope, pos), Pos: pos})
+	draft.Emit(blk, &ir.Guard{Cond: ok, Reason: partialChecksum(r.p.Scope, pos), Pos: pos})
 }
 
-// CutsAt lets packets pass to the stack that can't be cut off at end, the datagram's: they would lose the field of a
+// cutsAt lets packets pass to the stack that can't be cut off at end, the datagram's: they would lose the field of a
 // checksum that is left to a device, or bytes that a header in front of the datagram counts.
-func (w *Packet) CutsAt(end ir.Expr, pos diag.Pos) {
+func (r *rewriter) cutsAt(end ir.Expr, pos diag.Pos) {
 	if end == nil {
 		return
 	}
-	datagram, _ := w.Datagram()
-	w.counted(w.Scope.Path[:datagram], end, pos)
+	datagram, _ := r.datagram()
+	r.counted(r.p.Scope.Path[:datagram], end, pos)
 	field := fold.Bin(ir.And, &ir.Meta{Kind: ir.Partial}, fold.Num(0xFFFF))
 	whole := fold.Bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, end)
-	w.Guard(fold.Or(whole, fold.Bin(ir.Lt, field, fold.Bin(ir.Sub, end, fold.Num(1)))), partialChecksum(w.Scope, pos),
-		pos)
+	stays := fold.Bin(ir.Lt, field, fold.Bin(ir.Sub, end, fold.Num(1)))
+	r.p.Guard(fold.Or(whole, stays), partialChecksum(r.p.Scope, pos), pos)
 }
 
 // counted lets packets pass to the stack in which one of these headers, in front of the datagram, counts bytes after
 // its end.
-func (w *Packet) counted(ins []*draft.Header, end ir.Expr, pos diag.Pos) {
+func (r *rewriter) counted(ins []*draft.Header, end ir.Expr, pos diag.Pos) {
 	for _, in := range ins {
 		if !fold.IsFrame(in.Inner) {
-			w.Guard(fold.Bin(ir.Le, in.Inner, end), PaddingHere(w.Scope, pos), pos)
+			r.p.Guard(fold.Bin(ir.Le, in.Inner, end), paddingHere(r.p.Scope, pos), pos)
 		}
 	}
 }
@@ -73,10 +73,10 @@ func partialChecksum(s *expr.Scope, pos diag.Pos) int {
 }
 
 // readdressed reports whether the packet's addresses change.
-func (w *Packet) readdressed() bool {
-	return slices.ContainsFunc(w.hdrs, func(o *Header) bool {
+func (r *rewriter) readdressed() bool {
+	return slices.ContainsFunc(r.headers, func(o *header) bool {
 		for _, name := range []string{"source", "destination"} {
-			if f := Role(o.h, name); f != nil && o.vals[f.Name.Value] != nil {
+			if f := draft.Role(o.Decl, name); f != nil && o.Values[f.Name.Value] != nil {
 				return true
 			}
 		}

@@ -23,9 +23,9 @@ type ending struct {
 	cut  int     // the headers in front of this one have padding cut off, or the trailer of one that is popped
 }
 
-// Slacks are the headers inside of the path's n-th whose lengths allow bytes after what they count.
-func (w *Packet) Slacks(n int, data bool) (out []*draft.Header) {
-	for _, in := range w.Scope.Path[n+1:] {
+// slacks are the headers inside of the path's n-th whose lengths allow bytes after what they count.
+func (r *rewriter) slacks(n int, data bool) (out []*draft.Header) {
+	for _, in := range r.p.Scope.Path[n+1:] {
 		if in.Slack != nil && in.Slack.Data == data {
 			out = append(out, in)
 		}
@@ -33,20 +33,20 @@ func (w *Packet) Slacks(n int, data bool) (out []*draft.Header) {
 	return out
 }
 
-// Datagram is the index of the header of the path that is the outermost IP datagram of the packet that came, and of
+// datagram is the index of the header of the path that is the outermost IP datagram of the packet that came, and of
 // the one that leaves if that came inside of it; -1: there is none.
-func (w *Packet) Datagram() (came, leaves int) {
-	isNet := func(in *draft.Header) bool { return Role(in.Decl, "destination") != nil }
-	came = slices.IndexFunc(w.Scope.Path, isNet)
-	net := slices.IndexFunc(w.hdrs, func(o *Header) bool { return Role(o.h, "destination") != nil })
+func (r *rewriter) datagram() (came, leaves int) {
+	isNet := func(in *draft.Header) bool { return draft.Role(in.Decl, "destination") != nil }
+	came = slices.IndexFunc(r.p.Scope.Path, isNet)
+	net := slices.IndexFunc(r.headers, func(o *header) bool { return draft.Role(o.Decl, "destination") != nil })
 	if net < 0 {
 		return came, came
 	}
-	return came, max(came, w.hdrs[net].index)
+	return came, max(came, r.headers[net].Index)
 }
 
-// Empty holds where nothing follows what headers count.
-func Empty(ins []*draft.Header) ir.Expr {
+// empty holds where nothing follows what headers count.
+func empty(ins []*draft.Header) ir.Expr {
 	var cond ir.Expr = fold.Bool(true)
 	for _, in := range ins {
 		cond = fold.And(cond, fold.Bin(ir.Eq, in.Inner, in.Limit))
@@ -54,100 +54,100 @@ func Empty(ins []*draft.Header) ir.Expr {
 	return cond
 }
 
-// PaddingHere is the reason of packets whose padding can't be cut off.
-func PaddingHere(s *expr.Scope, pos diag.Pos) int {
+// paddingHere is the reason of packets whose padding can't be cut off.
+func paddingHere(s *expr.Scope, pos diag.Pos) int {
 	return s.Program.Punted("padding", "padding that can't be cut off", pos)
 }
 
 // resizes reports whether a rewrite gives headers new lengths.
-func (w *Packet) resizes() bool { return w.resized || w.family != 0 || w.popInner }
+func (r *rewriter) resizes() bool { return r.p.Resized || r.p.Family != 0 || r.p.PopInner }
 
 // changes reports whether a rewrite writes anything.
-func (w *Packet) changes() bool {
-	return w.resizes() || slices.ContainsFunc(w.hdrs, func(o *Header) bool { return len(o.vals) > 0 || o.blank })
+func (r *rewriter) changes() bool {
+	return r.resizes() || slices.ContainsFunc(r.headers, func(o *header) bool { return len(o.Values) > 0 || o.Blank })
 }
 
 // asCame reports whether the i-th header encloses as many bytes as when it came.
-func (w *Packet) asCame(i int) bool {
-	return w.hdrs[i].index >= w.ending.cut && (!w.resizes() || i >= w.kept())
+func (r *rewriter) asCame(i int) bool {
+	return r.headers[i].Index >= r.ending.cut && (!r.resizes() || i >= r.kept())
 }
 
 // mayPad returns the headers whose padding decides between two rewrites; none where one does for all packets, since it
 // gives all headers around the padding new lengths.
-func (w *Packet) mayPad() []*draft.Header {
-	_, net := w.Datagram()
-	pads := w.Slacks(net, false)
-	if len(pads) == 0 || w.Scope.Each != nil {
+func (r *rewriter) mayPad() []*draft.Header {
+	_, net := r.datagram()
+	pads := r.slacks(net, false)
+	if len(pads) == 0 || r.p.Scope.Each != nil {
 		return nil
 	}
-	if innermost := pads[len(pads)-1]; !w.resizes() || w.index(innermost) >= w.firstKept() {
+	if innermost := pads[len(pads)-1]; !r.resizes() || r.index(innermost) >= r.firstKept() {
 		return pads
 	}
-	for _, in := range w.Slacks(net, true) {
-		if w.header(in) != nil && w.index(in) < w.index(pads[len(pads)-1]) {
+	for _, in := range r.slacks(net, true) {
+		if r.p.Header(in) != nil && r.index(in) < r.index(pads[len(pads)-1]) {
 			return pads
 		}
 	}
 	return nil
 }
 
-func (w *Packet) index(in *draft.Header) int { return slices.Index(w.Scope.Path, in) }
+func (r *rewriter) index(in *draft.Header) int { return slices.Index(r.p.Scope.Path, in) }
 
 // firstKept is the index in the path of the first header that is kept.
-func (w *Packet) firstKept() int {
-	if k := w.kept(); k < len(w.hdrs) {
-		return w.hdrs[k].index
+func (r *rewriter) firstKept() int {
+	if k := r.kept(); k < len(r.headers) {
+		return r.headers[k].Index
 	}
-	return len(w.Scope.Path)
+	return len(r.p.Scope.Path)
 }
 
 // findEnd finds where the packet that leaves ends. Clean says that it came without padding. It returns false where
 // padding would have to be taken out of the middle.
-func (w *Packet) findEnd(clean bool, pos diag.Pos) (ending, bool) {
-	x := ending{data: len(w.Scope.Path)}
-	came, net := w.Datagram()
-	for _, in := range w.Slacks(came, true) {
-		if w.header(in) == nil {
-			more := w.Program.Punted("more_data", "data after the payload of a header that is popped", pos)
-			w.Guard(Empty([]*draft.Header{in}), more, pos)
+func (r *rewriter) findEnd(clean bool, pos diag.Pos) (ending, bool) {
+	x := ending{data: len(r.p.Scope.Path)}
+	came, net := r.datagram()
+	for _, in := range r.slacks(came, true) {
+		if r.p.Header(in) == nil {
+			more := r.p.Program.Punted("more_data", "data after the payload of a header that is popped", pos)
+			r.p.Guard(empty([]*draft.Header{in}), more, pos)
 		}
 	}
-	from := len(w.Scope.Path) - 1
-	last := w.Scope.Path[from]
+	from := len(r.p.Scope.Path) - 1
+	last := r.p.Scope.Path[from]
 	x.end = last.Payload
-	if last.Decl.Trailer > 0 && w.header(last) != nil {
+	if last.Decl.Trailer > 0 && r.p.Header(last) != nil {
 		x.end = last.Inner
 	} else if last.Decl.Trailer > 0 {
 		x.cut = from
 	}
-	if clean && !w.resizes() {
+	if clean && !r.resizes() {
 		return x, true
 	}
-	pads := w.Slacks(net, false)
-	follows := func(e *spec.StackEntry) bool { return draft.HostOf(e, w.Scope.Path) != nil }
-	if !clean && !w.resizes() && len(pads) > 0 && slices.ContainsFunc(w.Program.Src.Stack, follows) {
+	pads := r.slacks(net, false)
+	follows := func(e *spec.StackEntry) bool { return draft.HostOf(e, r.p.Scope.Path) != nil }
+	if !clean && !r.resizes() && len(pads) > 0 && slices.ContainsFunc(r.p.Program.Src.Stack, follows) {
 		return x, false
 	}
-	if k := w.firstKept(); w.resizes() && k < len(w.Scope.Path) &&
-		(clean || len(pads) == 0 || w.index(pads[len(pads)-1]) < k) {
-		from, x.end = k, w.Scope.Path[k].Inner // what isn't written keeps its lengths, and all that they cover
+	if k := r.firstKept(); r.resizes() && k < len(r.p.Scope.Path) &&
+		(clean || len(pads) == 0 || r.index(pads[len(pads)-1]) < k) {
+		from, x.end = k, r.p.Scope.Path[k].Inner // what isn't written keeps its lengths, and all that they cover
 		if k < came {
-			x.end = w.Scope.Path[came].Inner
-			w.counted(w.Scope.Path[k:came], x.end, pos)
+			x.end = r.p.Scope.Path[came].Inner
+			r.counted(r.p.Scope.Path[k:came], x.end, pos)
 		}
 	}
 	for i := from; i >= 0; i-- {
-		in := w.Scope.Path[i]
+		in := r.p.Scope.Path[i]
 		switch {
 		case x.cut > 0 && in.Decl.Trailer > 0:
 			return x, false
-		case i <= net || !w.Program.Encloses(in, last, w.Scope.Path):
+		case i <= net || !r.p.Program.Encloses(in, last, r.p.Scope.Path):
 			continue
 		case in.Decl.Trailer > 0 && i < from:
 			x.end = in.Inner
 		}
 		switch k := in.Slack; {
-		case k == nil || k.Data && w.header(in) == nil:
+		case k == nil || k.Data && r.p.Header(in) == nil:
 		case !k.Data && !clean:
 			x.cut = max(x.cut, i)
 		case x.cut == 0:
@@ -156,22 +156,22 @@ func (w *Packet) findEnd(clean bool, pos diag.Pos) (ending, bool) {
 				x.data = i
 			}
 		default:
-			w.Guard(Empty([]*draft.Header{in}), PaddingHere(w.Scope, pos), pos)
+			r.p.Guard(empty([]*draft.Header{in}), paddingHere(r.p.Scope, pos), pos)
 		}
 	}
 	return x, true
 }
 
 // contents finds how many bytes after the front each header that leaves encloses.
-func (w *Packet) contents(payload ir.Expr, front ir.Off) {
-	for _, o := range w.hdrs {
-		if o.old != nil && o.index >= w.ending.data {
-			payload = fold.Bin(ir.Sub, o.old.Inner, fold.Off(front))
+func (r *rewriter) contents(payload ir.Expr, front ir.Off) {
+	for _, o := range r.headers {
+		if o.Old != nil && o.Index >= r.ending.data {
+			payload = fold.Bin(ir.Sub, o.Old.Inner, fold.Off(front))
 		}
 		o.content = payload
 		// what is put in after it ends in front of its trailer
-		if o.old != nil && o.old == w.Scope.Path[len(w.Scope.Path)-1] && o.h.Trailer > 0 {
-			payload = fold.Bin(ir.Sub, payload, fold.Num(uint64(o.h.Trailer)))
+		if o.Old != nil && o.Old == r.p.Scope.Path[len(r.p.Scope.Path)-1] && o.Decl.Trailer > 0 {
+			payload = fold.Bin(ir.Sub, payload, fold.Num(uint64(o.Decl.Trailer)))
 		}
 	}
 }

@@ -52,14 +52,14 @@ func (u *unit) atomic() bool {
 }
 
 // pieces cuts a header that leaves.
-func (w *Packet) pieces(o *Header) []piece {
+func (r *rewriter) pieces(o *header) []piece {
 	var out []piece
 	runs := map[int][]*unit{}
-	if o.old == nil {
-		for _, at := range o.h.Layout() {
+	if o.Old == nil {
+		for _, at := range o.Decl.Layout() {
 			f, from := at.Field, o.off.Const*8+at.Bit
 			runs[0] = append(runs[0], &unit{
-				f: f, from: from, to: from + f.Width(), now: o.vals[f.Name.Value], changed: true, pos: o.at(f),
+				f: f, from: from, to: from + f.Width(), now: o.Values[f.Name.Value], changed: true, pos: o.at(f),
 			})
 		}
 		return cut(runs[0], o.off.Base, nil, ir.Off{})
@@ -67,8 +67,8 @@ func (w *Packet) pieces(o *Header) []piece {
 	var segments []int
 	bases := map[int]ir.Off{} // of the packet that leaves, less the constant of the one that came
 	came := map[int]*ir.Var{}
-	for _, pl := range o.old.Order {
-		if v := o.vals[pl.Decl.Name.Value]; v != nil && pl.Width != nil {
+	for _, pl := range o.Old.Order {
+		if v := o.Values[pl.Decl.Name.Value]; v != nil && pl.Width != nil {
 			now, old := pl.Word(v), pl.Word(pl.Load)
 			var there ir.Expr
 			if pl.Present != nil && pl.Decl.Counts != nil { // what sets another field declines packets without it
@@ -92,7 +92,7 @@ func (w *Packet) pieces(o *Header) []piece {
 			k.Value.Kind == spec.LitInt {
 			u.now = fold.Num(k.Value.Int) // checked when it came
 		}
-		if v := o.vals[pl.Decl.Name.Value]; v != nil {
+		if v := o.Values[pl.Decl.Name.Value]; v != nil {
 			u.now, u.changed = v, true
 		}
 		if runs[pl.Segment] == nil {
@@ -103,7 +103,7 @@ func (w *Packet) pieces(o *Header) []piece {
 		runs[pl.Segment] = append(runs[pl.Segment], u)
 	}
 	for _, s := range segments {
-		out = append(out, cut(runs[s], bases[s].Base, o.old, ir.Off{Base: came[s], Const: -bases[s].Const})...)
+		out = append(out, cut(runs[s], bases[s].Base, o.Old, ir.Off{Base: came[s], Const: -bases[s].Const})...)
 	}
 	return out
 }
@@ -244,26 +244,26 @@ func whole(u *unit, off ir.Off, old *draft.Header, came ir.Off) []piece {
 const maxFront = 2 * 512
 
 // cells returns what has to be written: all of the front, or what changes.
-func (w *Packet) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool) {
+func (r *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool) {
 	var out []ir.Store
 	again := 0 // bytes that are written as they came
-	for i, o := range w.hdrs {
+	for i, o := range r.headers {
 		full := full && i < kept
-		if full && o.size < 0 {
-			w.Scope.Fail(code.Resize, w.pos, "header %q has a variable length and would have to be written again",
-				o.entry)
+		if full && o.Size < 0 {
+			r.p.Scope.Fail(code.Resize, r.p.Pos, "header %q has a variable length and would have to be written again",
+				o.Entry)
 			return nil, false
 		}
-		for _, p := range w.pieces(o) {
-			moved := o.old != nil && p.off != p.was && i < kept
+		for _, p := range r.pieces(o) {
+			moved := o.Old != nil && p.off != p.was && i < kept
 			if full && p.now != nil && !p.changed {
 				again += p.size
 			}
-			if i >= kept && p.changed && o.off.Base != o.old.Off.Base && p.was.Base != o.old.Off.Base {
-				w.Scope.Fail(code.Resize, p.pos, "header %q has a variable length and would have to move", o.entry)
+			if i >= kept && p.changed && o.off.Base != o.Old.Off.Base && p.was.Base != o.Old.Off.Base {
+				r.p.Scope.Fail(code.Resize, p.pos, "header %q has a variable length and would have to move", o.Entry)
 				return nil, false
 			}
-			if p.now == nil && o.old != nil && w.computed[o] == nil {
+			if p.now == nil && o.Old != nil && o.sum == nil {
 				p.now = p.old // a checksum that stays
 			}
 			switch {
@@ -274,7 +274,7 @@ func (w *Packet) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool) {
 			}
 			c := ir.Store{
 				Off: p.off, Size: p.size, Little: p.little, Width: p.width, Value: p.now,
-				Note: o.h.Name.Value + ": " + p.note, Pos: p.pos,
+				Note: o.Decl.Name.Value + ": " + p.note, Pos: p.pos,
 			}
 			if p.width != nil {
 				c.Value, c.If = p.value, p.there
@@ -286,8 +286,8 @@ func (w *Packet) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool) {
 		}
 	}
 	if again > maxFront {
-		w.Scope.Fail(code.Resize, w.pos, "this rule writes %d bytes of headers again, and a program's stack has 512",
-			again).
+		r.p.Scope.Fail(code.Resize, r.p.Pos, "this rule writes %d bytes of headers again, and a program's stack has "+
+			"512", again).
 			WithHint("fewer or smaller headers fit, or a rule that doesn't change the packet's size")
 		return nil, false
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/edit"
 	"github.com/fastrelay/fastrelay-gen/gen/expr"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -19,27 +20,26 @@ import (
 const maxTail = 64
 
 // sums come from the inside out: one that covers another counts what becomes of that.
-func (w *Packet) sums(rw *ir.Rewrite, end ir.Expr) ([]*ir.Sum, bool) {
+func (r *rewriter) sums(rw *ir.Rewrite, end ir.Expr) ([]*ir.Sum, bool) {
 	var out []*ir.Sum
-	w.computed = map[*Header]*ir.Sum{}
-	for i, o := range slices.Backward(w.hdrs) {
-		for _, f := range o.h.Fields {
+	for i, o := range slices.Backward(r.headers) {
+		for _, f := range o.Decl.Fields {
 			if f.Checksum == nil {
 				continue
 			}
 			var sum *ir.Sum
 			var ok bool
-			if o.old == nil {
-				sum, ok = w.freshSum(i, o, f, rw)
+			if o.Old == nil {
+				sum, ok = r.freshSum(i, o, f, rw)
 			} else {
-				sum, ok = w.changedSum(i, o, f, rw, end)
+				sum, ok = r.changedSum(i, o, f, rw, end)
 			}
 			if !ok {
 				return nil, false
 			}
 			if sum != nil {
 				out = append(out, sum)
-				w.computed[o] = sum
+				o.sum = sum
 			}
 		}
 	}
@@ -47,37 +47,37 @@ func (w *Packet) sums(rw *ir.Rewrite, end ir.Expr) ([]*ir.Sum, bool) {
 }
 
 // fieldOff is where a field of a header of fixed size is.
-func (o *Header) fieldOff(f *spec.Field) ir.Off {
-	places := o.h.Layout()
+func (o *header) fieldOff(f *spec.Field) ir.Off {
+	places := o.Decl.Layout()
 	i := slices.IndexFunc(places, func(at spec.Place) bool { return at.Field == f })
 	return o.off.Plus(places[i].Bit / 8)
 }
 
 // freshSum is the checksum of a header that is new.
-func (w *Packet) freshSum(i int, o *Header, f *spec.Field, rw *ir.Rewrite) (*ir.Sum, bool) {
+func (r *rewriter) freshSum(i int, o *header, f *spec.Field, rw *ir.Rewrite) (*ir.Sum, bool) {
 	if f.Checksum.Covers != "header" {
-		return w.wholeSum(i, o, f, rw)
+		return r.wholeSum(i, o, f, rw)
 	}
 	s := &ir.Sum{
-		Name: o.h.Name.Value + "." + f.Name.Value, New: o.fieldOff(f), Fresh: true, Optional: f.Checksum.Optional,
+		Name: o.Decl.Name.Value + "." + f.Name.Value, New: o.fieldOff(f), Fresh: true, Optional: f.Checksum.Optional,
 		Pos: f.Name.Pos,
 	}
-	for _, p := range w.pieces(o) {
+	for _, p := range r.pieces(o) {
 		if p.now != nil {
 			s.NewTerms = append(s.NewTerms, terms(p, p.now, p.off, o.off)...)
 		}
 	}
-	return s, w.freshPseudo(s, i, o, f, rw)
+	return s, r.freshPseudo(s, i, o, f, rw)
 }
 
 // freshPseudo gives the checksum of a header that is new its pseudo-header.
-func (w *Packet) freshPseudo(s *ir.Sum, i int, o *Header, f *spec.Field, rw *ir.Rewrite) bool {
+func (r *rewriter) freshPseudo(s *ir.Sum, i int, o *header, f *spec.Field, rw *ir.Rewrite) bool {
 	for _, e := range f.Checksum.Pseudo {
-		t, ok := w.pseudoNow(e, i, o, rw)
+		t, ok := r.pseudoNow(e, i, o, rw)
 		if !ok {
-			w.Scope.Fail(code.Push, o.pos, "header %q can't be pushed here: its checksum needs what no header in "+
+			r.p.Scope.Fail(code.Push, o.Pos, "header %q can't be pushed here: its checksum needs what no header in "+
 				"front of "+
-				"it has", o.h.Name.Value).
+				"it has", o.Decl.Name.Value).
 				WithRelated(f.Name.Pos, "the checksum is declared here")
 			return false
 		}
@@ -86,31 +86,27 @@ func (w *Packet) freshPseudo(s *ir.Sum, i int, o *Header, f *spec.Field, rw *ir.
 	return true
 }
 
-func absentOver(f *spec.Field, parent *spec.Header) bool {
-	return slices.ContainsFunc(f.Checksum.Absent, func(n spec.Name) bool { return n.Value == parent.Name.Value })
-}
-
 // changedSum is the checksum of a header that came; nil where the rewrite leaves it as it is.
-func (w *Packet) changedSum(i int, o *Header, f *spec.Field, rw *ir.Rewrite, end ir.Expr) (*ir.Sum, bool) {
+func (r *rewriter) changedSum(i int, o *header, f *spec.Field, rw *ir.Rewrite, end ir.Expr) (*ir.Sum, bool) {
 	k := f.Checksum
-	at := o.old.Fields[f.Name.Value]
+	at := o.Old.Fields[f.Name.Value]
 	s := &ir.Sum{
-		Name: o.entry + "." + f.Name.Value, Old: at.Off, New: o.moved(at.Off), Optional: k.Optional,
+		Name: o.Entry + "." + f.Name.Value, Old: at.Off, New: o.moved(at.Off), Optional: k.Optional,
 		Offloaded: k.Offloaded, Pos: f.Name.Pos,
 	}
-	first := slices.Index(w.Scope.Path, o.old)
-	oldParentAbsent := first > 0 && absentOver(f, w.Scope.Path[first-1].Decl)
-	newParentAbsent := i > 0 && absentOver(f, w.hdrs[i-1].h)
+	first := slices.Index(r.p.Scope.Path, o.Old)
+	oldParentAbsent := first > 0 && edit.AbsentOver(f, r.p.Scope.Path[first-1].Decl)
+	newParentAbsent := i > 0 && edit.AbsentOver(f, r.headers[i-1].Decl)
 	s.Absent = oldParentAbsent && newParentAbsent
 	if k.Covers == "header" {
-		s.OldTerms, s.NewTerms = w.keptTerms(o, o, false)
+		s.OldTerms, s.NewTerms = r.keptTerms(o, o, false)
 	} else {
 		s.Swap = swap(rw, o)
-		w.coveredTerms(s, i, o, first)
+		r.coveredTerms(s, i, o, first)
 	}
 	changed := len(s.OldTerms)+len(s.NewTerms) > 0
 	for _, e := range k.Pseudo {
-		was, now, ok := w.pseudo(e, i, o, rw)
+		was, now, ok := r.pseudo(e, i, o, rw)
 		if !ok {
 			return nil, false
 		}
@@ -118,14 +114,14 @@ func (w *Packet) changedSum(i int, o *Header, f *spec.Field, rw *ir.Rewrite, end
 		s.NewPseudo = append(s.NewPseudo, now)
 		changed = changed || !sameTerm(was, now)
 	}
-	if k.Covers == "all" && rw.Trim && !w.asCame(i) && o.index < w.ending.data {
-		if tail, odd, slack := w.tail(o, end); tail != nil {
+	if k.Covers == "all" && rw.Trim && !r.asCame(i) && o.Index < r.ending.data {
+		if tail, odd, slack := r.tail(o, end); tail != nil {
 			s.Tail, s.TailEnd, s.TailOdd, s.TailMax = true, *tail, odd, slack
 			changed = true
 		}
 	}
-	if !s.Absent && k.Optional && (changed || i >= w.kept()) { // moved or changed: the packet isn't the one that came
-		w.present(at, o.old.Decl, f.Name.Pos)
+	if !s.Absent && k.Optional && (changed || i >= r.kept()) { // moved or changed: the packet isn't the one that came
+		r.p.Present(at, o.Old.Decl, f.Name.Pos)
 	}
 	if !changed {
 		return nil, true
@@ -134,8 +130,8 @@ func (w *Packet) changedSum(i int, o *Header, f *spec.Field, rw *ir.Rewrite, end
 }
 
 // swap holds where the payload's position after the header changes its parity.
-func swap(rw *ir.Rewrite, o *Header) ir.Expr {
-	was := fold.Bin(ir.Sub, fold.Off(rw.OldFront), fold.Off(o.old.Off))
+func swap(rw *ir.Rewrite, o *header) ir.Expr {
+	was := fold.Bin(ir.Sub, fold.Off(rw.OldFront), fold.Off(o.Old.Off))
 	now := fold.Bin(ir.Sub, fold.Off(rw.NewFront), fold.Off(o.off))
 	odd := fold.Bin(ir.And, fold.Bin(ir.Xor, was, now), fold.Num(1))
 	if v, fixed := fold.Constant(odd); fixed {
@@ -152,63 +148,64 @@ func swap(rw *ir.Rewrite, o *Header) ir.Expr {
 
 // tail returns where the bytes that the header covered after the payload ended, whether the payload's end was at an odd
 // position, and how many bytes of tail there may be. It returns nil where there are none.
-func (w *Packet) tail(o *Header, end ir.Expr) (at *ir.Off, odd ir.Expr, most int) {
-	limit := o.old.Inner
+func (r *rewriter) tail(o *header, end ir.Expr) (at *ir.Off, odd ir.Expr, most int) {
+	limit := o.Old.Inner
 	if v, e := fold.Var(limit), fold.Var(end); v == e && (v != nil || fold.IsFrame(limit) && fold.IsFrame(end)) {
 		return nil, nil, 0
 	}
-	_, net := w.Datagram()
+	_, net := r.datagram()
 	slack, open := 0, false // how many bytes there may be, and whether the spec leaves that open
-	for _, in := range w.Scope.Path[slices.Index(w.Scope.Path, o.old)+1:] {
-		if k := in.Slack; k != nil && (!k.Data || w.index(in) <= net) { // data is cut off with the datagram around it
+	for _, in := range r.p.Scope.Path[slices.Index(r.p.Scope.Path, o.Old)+1:] {
+		if k := in.Slack; k != nil && (!k.Data || r.index(in) <= net) { // data is cut off with the datagram around it
 			open = open || k.Slack < 0
 			slack += max(0, k.Slack)
 		}
-		if w.header(in) == nil {
+		if r.p.Header(in) == nil {
 			slack += in.Decl.Trailer
 		}
 	}
 	if open {
 		slack = maxTail
-		w.Guard(fold.Bin(ir.Le, fold.Bin(ir.Sub, limit, end), fold.Num(maxTail)), PaddingHere(w.Scope, w.pos), w.pos)
+		few := fold.Bin(ir.Le, fold.Bin(ir.Sub, limit, end), fold.Num(maxTail))
+		r.p.Guard(few, paddingHere(r.p.Scope, r.p.Pos), r.p.Pos)
 	}
 	if slack == 0 {
 		return nil, nil, 0
 	}
 	v := fold.Var(limit)
 	if v == nil {
-		v = w.Program.Let(&w.Guards, o.entry+"_limit", limit, 0xFFFF, w.pos)
+		v = r.p.Program.Let(&r.p.Guards, o.Entry+"_limit", limit, 0xFFFF, r.p.Pos)
 	}
-	odd = fold.Bin(ir.And, fold.Bin(ir.Sub, end, fold.Off(o.old.Off)), fold.Num(1))
+	odd = fold.Bin(ir.And, fold.Bin(ir.Sub, end, fold.Off(o.Old.Off)), fold.Num(1))
 	return &ir.Off{Base: v}, fold.Bin(ir.Ne, odd, fold.Num(0)), slack
 }
 
 // coveredTerms sums up what changes in a header and in what it encloses: fields of headers that stay, headers that go
 // and headers that come.
-func (w *Packet) coveredTerms(s *ir.Sum, i int, o *Header, first int) {
-	for _, n := range w.hdrs[i:] {
-		if n.old == nil {
-			for _, p := range w.pieces(n) {
+func (r *rewriter) coveredTerms(s *ir.Sum, i int, o *header, first int) {
+	for _, n := range r.headers[i:] {
+		if n.Old == nil {
+			for _, p := range r.pieces(n) {
 				if p.now != nil {
 					s.NewTerms = append(s.NewTerms, terms(p, p.now, p.off, o.off)...)
 				} else if n != o {
-					s.NewTerms = append(s.NewTerms, newSum(w.computed[n], p, o.off))
+					s.NewTerms = append(s.NewTerms, newSum(n.sum, p, o.off))
 				}
 			}
 			continue
 		}
-		if !w.Program.Encloses(o.old, n.old, w.Scope.Path) {
+		if !r.p.Program.Encloses(o.Old, n.Old, r.p.Scope.Path) {
 			continue
 		}
-		was, now := w.keptTerms(n, o, s.Swap != nil)
+		was, now := r.keptTerms(n, o, s.Swap != nil)
 		s.OldTerms = append(s.OldTerms, was...)
 		s.NewTerms = append(s.NewTerms, now...)
 	}
-	for j, in := range w.Scope.Path {
-		if j <= first || w.header(in) != nil || in.Meta {
+	for j, in := range r.p.Scope.Path {
+		if j <= first || r.p.Header(in) != nil || in.Meta {
 			continue
 		}
-		odd, oddIf := oddness(in.Off, o.old.Off)
+		odd, oddIf := oddness(in.Off, o.Old.Off)
 		if in.Size < 0 {
 			bound := int(in.End.Const)
 			if in.End.Base != nil {
@@ -227,7 +224,7 @@ func (w *Packet) coveredTerms(s *ir.Sum, i int, o *Header, first int) {
 			}
 			at := in.Off.Plus(done)
 			load := &ir.Load{Off: at, Bits: n * 8, Field: in.Decl.Name.Value}
-			odd, oddIf := oddness(at, o.old.Off)
+			odd, oddIf := oddness(at, o.Old.Off)
 			s.OldTerms = append(s.OldTerms, ir.Term{Value: load, Size: n, Odd: odd, OddIf: oddIf})
 			done += n
 		}
@@ -237,26 +234,26 @@ func (w *Packet) coveredTerms(s *ir.Sum, i int, o *Header, first int) {
 // keptTerms sums up what changes in a header that stays, for the checksum of header c. Where it moved by an odd number
 // of bytes, or may have, all of it counts; so it does (all) where what follows moved so, since the bytes of everything
 // that doesn't count are swapped then.
-func (w *Packet) keptTerms(n, c *Header, all bool) (was, now []ir.Term) {
-	if n.blank && n.size < 0 {
-		odd, oddIf := oddness(n.old.Off, c.old.Off)
+func (r *rewriter) keptTerms(n, c *header, all bool) (was, now []ir.Term) {
+	if n.Blank && n.Size < 0 {
+		odd, oddIf := oddness(n.Old.Off, c.Old.Off)
 		return []ir.Term{{
-			Region: true, At: n.old.Off, Len: fold.Distance(n.old.End, n.old.Off), Max: n.h.MaxBytes(), Odd: odd,
+			Region: true, At: n.Old.Off, Len: fold.Distance(n.Old.End, n.Old.Off), Max: n.Decl.MaxBytes(), Odd: odd,
 			OddIf: oddIf,
 		}}, nil // zeros add nothing
 	}
 	odd := false
-	if n.off != n.old.Off || c.off != c.old.Off {
-		moved := fold.Bin(ir.And, fold.Bin(ir.Xor, fold.Distance(n.off, c.off), fold.Distance(n.old.Off, c.old.Off)),
+	if n.off != n.Old.Off || c.off != c.Old.Off {
+		moved := fold.Bin(ir.And, fold.Bin(ir.Xor, fold.Distance(n.off, c.off), fold.Distance(n.Old.Off, c.Old.Off)),
 			fold.Num(1))
 		by, fixed := fold.Constant(moved)
 		odd = !fixed || by != 0
 	}
 	if all {
-		was, now = variableTerms(n, n.old.Off, c.old.Off), variableTerms(n, n.off, c.off)
+		was, now = variableTerms(n, n.Old.Off, c.Old.Off), variableTerms(n, n.off, c.off)
 	}
-	for _, p := range w.pieces(n) {
-		sum := w.computed[n]
+	for _, p := range r.pieces(n) {
+		sum := n.sum
 		counts := p.changed || odd || all
 		if p.field.Checksum != nil && n != c {
 			counts = counts || sum != nil
@@ -264,7 +261,7 @@ func (w *Packet) keptTerms(n, c *Header, all bool) (was, now []ir.Term) {
 		if !counts || p.field.Checksum != nil && n == c {
 			continue
 		}
-		was = append(was, oldTerms(p, c.old.Off)...)
+		was = append(was, oldTerms(p, c.Old.Off)...)
 		switch {
 		case p.now != nil:
 			now = append(now, terms(p, p.now, p.off, c.off)...)
@@ -279,13 +276,13 @@ func (w *Packet) keptTerms(n, c *Header, all bool) (was, now []ir.Term) {
 
 // variableTerms are a header's fields of variable length or presence, which stay as they are, where the header is at
 // off, in a sum that begins at start. Those that change are pieces.
-func variableTerms(o *Header, off, start ir.Off) []ir.Term {
+func variableTerms(o *header, off, start ir.Off) []ir.Term {
 	var out []ir.Term
-	for _, pl := range o.old.Order {
-		if pl.Segment < 0 && pl.Size != nil && o.vals[pl.Decl.Name.Value] == nil {
+	for _, pl := range o.Old.Order {
+		if pl.Segment < 0 && pl.Size != nil && o.Values[pl.Decl.Name.Value] == nil {
 			odd, oddIf := oddness(pl.Off, start)
-			if off != o.old.Off {
-				odd, oddIf = parity(fold.Bin(ir.Add, fold.Distance(pl.Off, o.old.Off), fold.Distance(off, start)))
+			if off != o.Old.Off {
+				odd, oddIf = parity(fold.Bin(ir.Add, fold.Distance(pl.Off, o.Old.Off), fold.Distance(off, start)))
 			}
 			out = append(out, ir.Term{
 				Region: true, At: pl.Off, Len: pl.Size, Max: pl.Decl.MaxBytes(), Odd: odd, OddIf: oddIf,
@@ -346,25 +343,25 @@ func oldTerms(p piece, start ir.Off) []ir.Term {
 }
 
 // pseudo gives one summand of the pseudo-header, before and after.
-func (w *Packet) pseudo(e *spec.Expr, i int, o *Header, rw *ir.Rewrite) (was, now ir.Term, ok bool) {
-	inside := &expr.Scope{Program: w.Program, Path: w.Scope.UpTo(o.old), Self: o.old}
+func (r *rewriter) pseudo(e *spec.Expr, i int, o *header, rw *ir.Rewrite) (was, now ir.Term, ok bool) {
+	inside := &expr.Scope{Program: r.p.Program, Path: r.p.Scope.UpTo(o.Old), Self: o.Old}
 	v, ok := inside.Value(e)
 	if !ok {
 		return was, now, false
 	}
-	was = pseudoTerm(v)
+	was = v.Term()
 	switch {
 	case e.Op == spec.OpInt, e.Op == spec.OpCall && !rw.Trim && rw.NewFront == rw.OldFront:
 		return was, was, true
 	case e.Op == spec.OpCall: // what is kept has as many bytes as before, whatever follows it
-		h := w.meant(o, i, e.Args[0].Path[0].Value)
-		if h != nil && w.asCame(slices.Index(w.hdrs, h)) {
+		h := r.meant(o, i, e.Args[0].Path[0].Value)
+		if h != nil && r.asCame(slices.Index(r.headers, h)) {
 			return was, was, true
 		}
 	}
-	now, ok = w.pseudoNow(e, i, o, rw)
+	now, ok = r.pseudoNow(e, i, o, rw)
 	if !ok {
-		w.Scope.Fail(code.Push, w.pos, "the checksum of %q needs a header that is popped", o.entry).
+		r.p.Scope.Fail(code.Push, r.p.Pos, "the checksum of %q needs a header that is popped", o.Entry).
 			WithRelated(e.Pos, "needed here")
 		return was, now, false
 	}
@@ -376,12 +373,12 @@ func (w *Packet) pseudo(e *spec.Expr, i int, o *Header, rw *ir.Rewrite) (was, no
 
 // pseudoNow gives one summand of the pseudo-header of the i-th header, in the packet that leaves. checkHeaders has made
 // sure of its form.
-func (w *Packet) pseudoNow(e *spec.Expr, i int, o *Header, rw *ir.Rewrite) (ir.Term, bool) {
+func (r *rewriter) pseudoNow(e *spec.Expr, i int, o *header, rw *ir.Rewrite) (ir.Term, bool) {
 	switch e.Op {
 	case spec.OpInt:
-		return pseudoTerm(expr.Value{Type: ir.UintType(64), X: fold.Num(e.Int), Max: e.Int}), true
+		return expr.Value{Type: ir.UintType(64), X: fold.Num(e.Int), Max: e.Int}.Term(), true
 	case spec.OpCall:
-		h := w.meant(o, i, e.Args[0].Path[0].Value)
+		h := r.meant(o, i, e.Args[0].Path[0].Value)
 		if h == nil {
 			return ir.Term{}, false
 		}
@@ -389,18 +386,18 @@ func (w *Packet) pseudoNow(e *spec.Expr, i int, o *Header, rw *ir.Rewrite) (ir.T
 	}
 	h, name := o, e.Path[len(e.Path)-1].Value
 	if len(e.Path) == 2 {
-		h = w.meant(o, i, e.Path[0].Value)
+		h = r.meant(o, i, e.Path[0].Value)
 	}
 	if h == nil {
 		return ir.Term{}, false
 	}
-	j := slices.IndexFunc(h.h.Fields, func(f *spec.Field) bool { return f.Name.Value == name })
+	j := slices.IndexFunc(h.Decl.Fields, func(f *spec.Field) bool { return f.Name.Value == name })
 	if j < 0 {
 		return ir.Term{}, false
 	}
-	f, x := h.h.Fields[j], h.vals[name]
-	if x == nil && h.old != nil {
-		x = h.old.Fields[name].Load
+	f, x := h.Decl.Fields[j], h.Values[name]
+	if x == nil && h.Old != nil {
+		x = h.Old.Fields[name].Load
 	}
 	if x == nil {
 		return ir.Term{}, false
@@ -412,39 +409,21 @@ func (w *Packet) pseudoNow(e *spec.Expr, i int, o *Header, rw *ir.Rewrite) (ir.T
 	if f.Kind == spec.FieldUint {
 		limit = ranges.Max(f.Bits)
 	}
-	return pseudoTerm(expr.Value{Type: ir.UintType(64), X: x, Max: limit}), true
-}
-
-func pseudoTerm(v expr.Value) ir.Term {
-	switch v.Type.Kind {
-	case ir.Uint:
-		switch {
-		case v.Max <= 0xFFFF:
-			return ir.Term{Value: v.X, Size: 2}
-		case v.Max <= 0xFFFF_FFFF:
-			return ir.Term{Value: v.X, Size: 4}
-		}
-		return ir.Term{Value: v.X, Size: 8}
-	}
-	size := v.Type.Size
-	if v.Field != nil && v.Field.Decl.Kind == spec.FieldBytes {
-		size = v.Field.Decl.Bytes
-	}
-	return ir.Term{Value: v.X, Size: size}
+	return expr.Value{Type: ir.UintType(64), X: x, Max: limit}.Term(), true
 }
 
 // meant returns the i-th header, o, if a name stands for it, or the nearest one around it that the name stands for.
-func (w *Packet) meant(o *Header, i int, name string) *Header {
-	if name == o.h.Name.Value {
+func (r *rewriter) meant(o *header, i int, name string) *header {
+	if name == o.Decl.Name.Value {
 		return o
 	}
-	return w.enclosing(i, name)
+	return r.enclosing(i, name)
 }
 
 // enclosing returns the nearest header in front of the i-th that a name stands for.
-func (w *Packet) enclosing(i int, name string) *Header {
+func (r *rewriter) enclosing(i int, name string) *header {
 	for j := i - 1; j >= 0; j-- {
-		if o := w.hdrs[j]; o.h.Name.Value == name || w.Program.Names.InGroup(o.h, name) {
+		if o := r.headers[j]; o.Decl.Name.Value == name || r.p.Program.Names.InGroup(o.Decl, name) {
 			return o
 		}
 	}

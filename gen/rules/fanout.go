@@ -7,6 +7,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/declare"
 	"github.com/fastrelay/fastrelay-gen/gen/draft"
+	"github.com/fastrelay/fastrelay-gen/gen/edit"
 	"github.com/fastrelay/fastrelay-gen/gen/expr"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/rewrite"
@@ -19,7 +20,7 @@ import (
 // another kind.
 
 // fanOut ends a rule with copies of the packet.
-func fanOut(w *rewrite.Packet, a *spec.Action, r *spec.Rule, state []ir.Stmt) {
+func fanOut(w *edit.Packet, a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 	if !mayFanOut(w, a, r) {
 		return
 	}
@@ -32,15 +33,7 @@ func fanOut(w *rewrite.Packet, a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 	if !ok {
 		return
 	}
-	last := w.Scope.Path[len(w.Scope.Path)-1]
-	if rewrite.SegmentedOnly(w.Scope.Path) {
-		draft.Emit(w.Blk, draft.Ordinary(w.Program, a.Pos))
-	}
-	w.UnknownPartial(&w.Guards, &ir.Rewrite{OldFront: last.End}, a.Pos)
-	w.CutsAt(rewrite.DatagramEnd(w.Scope), a.Pos)
-	if _, net := w.Datagram(); len(w.Slacks(net, false)) > 0 { // a copy is as long as what came
-		w.Guard(rewrite.Empty(w.Slacks(net, false)), rewrite.PaddingHere(w.Scope, a.Pos), a.Pos)
-	}
+	rewrite.Copyable(w, a.Pos)
 	draft.Emit(w.Blk, w.Guards...)
 	draft.Emit(w.Blk, w.Effects.Late...)
 	out := &ir.FanOut{
@@ -62,13 +55,13 @@ func fanOut(w *rewrite.Packet, a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 	w.Program.Each = true
 	receivers(w, out, fo)
 	w.Program.Each = false
-	out.Front = extent(out.Each, last.End)
+	out.Front = extent(out.Each, w.Scope.Path[len(w.Scope.Path)-1].End)
 	draft.Emit(w.Blk, state...)
 	draft.Emit(w.Blk, out)
 }
 
 // mayFanOut reports where a rule can't end with copies: because of the program, the rule's other actions, or headers.
-func mayFanOut(w *rewrite.Packet, a *spec.Action, r *spec.Rule) bool {
+func mayFanOut(w *edit.Packet, a *spec.Action, r *spec.Rule) bool {
 	switch {
 	case w.Scope.Each != nil:
 		w.Scope.Fail(code.FanOut, a.Pos, "a fan-out inside a fan-out")
@@ -103,7 +96,7 @@ func mayFanOut(w *rewrite.Packet, a *spec.Action, r *spec.Rule) bool {
 
 // fanOutGroup returns the group that a fan-out sends to; nil where there is none, or the name of a receiver's row is
 // taken.
-func fanOutGroup(w *rewrite.Packet, a *spec.Action) *ir.Group {
+func fanOutGroup(w *edit.Packet, a *spec.Action) *ir.Group {
 	name := a.FanOut.Group
 	g := w.Program.Names.Groups[name.Value]
 	if g == nil {
@@ -130,7 +123,7 @@ func fanOutGroup(w *rewrite.Packet, a *spec.Action) *ir.Group {
 }
 
 // receivers compiles the rules of a fan-out.
-func receivers(w *rewrite.Packet, out *ir.FanOut, fo *spec.FanOut) {
+func receivers(w *edit.Packet, out *ir.FanOut, fo *spec.FanOut) {
 	s := *w.Scope
 	s.Each = &expr.FanOut{Row: out.Row, Blanked: map[*draft.Header]diag.Pos{}, Set: map[*draft.Header]diag.Pos{}}
 	s.Fx = nil

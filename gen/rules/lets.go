@@ -2,16 +2,16 @@ package rules
 
 import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
+	"github.com/fastrelay/fastrelay-gen/gen/edit"
 	"github.com/fastrelay/fastrelay-gen/gen/expr"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/gen/rewrite"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
 // This pass gives values names.
 
 // lets gives values names that the rest of the rule knows.
-func lets(w *rewrite.Packet, a *spec.Action) {
+func lets(w *edit.Packet, a *spec.Action) {
 	for _, as := range a.Set {
 		name := as.Target.Path[0]
 		v, ok := w.WithEffects(as.Value)

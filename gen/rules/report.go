@@ -6,15 +6,15 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/declare"
+	"github.com/fastrelay/fastrelay-gen/gen/edit"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/gen/rewrite"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
 // This pass compiles what a rule reports and spends: events and credits.
 
 // report makes the record of an event.
-func report(w *rewrite.Packet, a *spec.Action) {
+func report(w *edit.Packet, a *spec.Action) {
 	e := w.Program.Names.Events[a.Event.Value]
 	if e == nil {
 		var names []string
@@ -40,7 +40,7 @@ func report(w *rewrite.Packet, a *spec.Action) {
 		if m == nil {
 			var names []string
 			for _, m := range e.Fields.Members {
-				if !rewrite.Sets(a.Set, m.Name) {
+				if !edit.Sets(a.Set, m.Name) {
 					names = append(names, m.Name)
 				}
 			}
@@ -69,7 +69,7 @@ func report(w *rewrite.Packet, a *spec.Action) {
 }
 
 // admit spends a credit.
-func admit(w *rewrite.Packet, a *spec.Action) {
+func admit(w *edit.Packet, a *spec.Action) {
 	v, ok := w.Scope.Value(a.Credit)
 	if !ok {
 		return

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/draft"
+	"github.com/fastrelay/fastrelay-gen/gen/edit"
 	"github.com/fastrelay/fastrelay-gen/gen/expr"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -266,7 +267,7 @@ func applies(s *expr.Scope, r *spec.Rule) bool {
 // compileActions compiles a rule's actions and ends the block.
 func compileActions(s *expr.Scope, r *spec.Rule, blk *[]ir.Stmt) {
 	errors := s.Program.Diags.Len()
-	w := rewrite.New(s, blk, r.Pos)
+	w := edit.New(s, blk, r.Pos)
 	var learns, counts []ir.Stmt
 	var end *spec.Action
 	for _, a := range r.Do {
@@ -314,7 +315,7 @@ func compileActions(s *expr.Scope, r *spec.Rule, blk *[]ir.Stmt) {
 	case end != nil && end.Kind == spec.ActDrop:
 		drop(w, end, state)
 	case end != nil && end.Kind == spec.ActSend:
-		w.Send(end, state)
+		send(w, end, state)
 	case s.Each != nil:
 		s.Program.Diags.Add(code.FanOut, r.Pos, "a rule of a fan-out ends with send or drop: it says what the "+
 			"receiver "+
@@ -324,12 +325,23 @@ func compileActions(s *expr.Scope, r *spec.Rule, blk *[]ir.Stmt) {
 		if end != nil {
 			pos = end.Pos
 		}
-		w.Finish(nil, state, pos)
+		rewrite.Finish(&edit.Departure{Packet: w, Pos: pos}, state)
+	}
+}
+
+// send ends a rule with a packet that is sent.
+func send(w *edit.Packet, a *spec.Action, state []ir.Stmt) {
+	ways, branch := w.Send(a)
+	for _, way := range ways {
+		rewrite.Finish(way, state)
+	}
+	if branch != nil {
+		rewrite.Join(w, branch)
 	}
 }
 
 // drop ends a rule without a packet.
-func drop(w *rewrite.Packet, a *spec.Action, state []ir.Stmt) {
+func drop(w *edit.Packet, a *spec.Action, state []ir.Stmt) {
 	if len(w.Effects.Allocs) > 0 {
 		w.Scope.Fail(code.Alloc, w.Effects.Allocs[0].Pos, "a number is allocated for a packet that leaves, and this "+
 			"rule drops "+
@@ -357,7 +369,7 @@ func drop(w *rewrite.Packet, a *spec.Action, state []ir.Stmt) {
 	})
 }
 
-func learn(w *rewrite.Packet, a *spec.Action) []ir.Stmt {
+func learn(w *edit.Packet, a *spec.Action) []ir.Stmt {
 	t := w.Program.Names.Tables[a.Table.Value]
 	if t == nil {
 		w.Program.Names.NoTable(a.Table, w.Program.Diags)
@@ -399,7 +411,7 @@ func learn(w *rewrite.Packet, a *spec.Action) []ir.Stmt {
 }
 
 // learnedWith are the values that tie a row that is learned to the session of another row.
-func learnedWith(w *rewrite.Packet, a *spec.Action, t *ir.Table) (values []ir.MemberValue, ok bool) {
+func learnedWith(w *edit.Packet, a *spec.Action, t *ir.Table) (values []ir.MemberValue, ok bool) {
 	if a.With == nil {
 		if t.Bound() {
 			w.Scope.Fail(code.Learn, a.Pos, "other rows of table %q are learned with a session, and this one isn't",
@@ -485,9 +497,9 @@ func CheckLapsed(p *draft.Program) {
 
 // believe makes sure of the checksum that a rule asks for before it learns. Where it asks for none, although there is
 // one, that is pointed out.
-func believe(w *rewrite.Packet, a *spec.Action) bool {
+func believe(w *edit.Packet, a *spec.Action) bool {
 	if a.Verified == nil {
-		i := slices.IndexFunc(w.Scope.Path, func(in *draft.Header) bool { return rewrite.SumOver(in.Decl) != nil })
+		i := slices.IndexFunc(w.Scope.Path, func(in *draft.Header) bool { return edit.SumOver(in.Decl) != nil })
 		if i >= 0 && !a.Unverified && w.Program.Ingress() {
 			w.Program.Diags.Warn(code.Unverified, a.Pos, "what is learned isn't verified: a packet with a wrong "+
 				"checksum "+
@@ -507,14 +519,14 @@ func believe(w *rewrite.Packet, a *spec.Action) bool {
 			name).
 			WithHint("ask for it in the rule: match, when")
 		return false
-	case rewrite.SumOver(in.Decl) == nil:
+	case edit.SumOver(in.Decl) == nil:
 		w.Scope.Fail(code.Learn, a.Verified.Pos, "header %q can't be verified: it has no checksum over what follows it",
 			name).
 			WithRelated(in.Decl.Name.Pos, "the header is declared here")
 		return false
 	}
 	w.Summable(fold.Bin(ir.Sub, in.Inner, fold.Off(in.Off)), a.Verified.Pos)
-	w.VerifyWhole(in, in.Fields[rewrite.SumOver(in.Decl).Name.Value], false, a.Verified.Pos)
+	w.VerifyWhole(in, in.Fields[edit.SumOver(in.Decl).Name.Value], false, a.Verified.Pos)
 	return true
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/ranges"
-	"github.com/fastrelay/fastrelay-gen/gen/rewrite"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -364,7 +363,7 @@ func (l length) guard(cond ir.Expr) {
 
 // ends emits the check of where something ends. The length of a GSO packet may be that of a segment.
 func (l length) ends(cond ir.Expr) {
-	if pos := l.pl.Decl.Name.Pos; rewrite.Role(l.pl.Parent.Decl, "destination") == nil {
+	if pos := l.pl.Decl.Name.Pos; draft.Role(l.pl.Parent.Decl, "destination") == nil {
 		ordinary := l.pl.UnlessAbsent(fold.Or(cond, fold.Bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, fold.Num(0))))
 		draft.Emit(l.blk, &ir.Guard{Cond: ordinary, Reason: l.p.SuperPacket(pos), Pos: pos})
 	}

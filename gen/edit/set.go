@@ -1,4 +1,4 @@
-package rewrite
+package edit
 
 import (
 	"slices"
@@ -48,7 +48,7 @@ func (w *Packet) store(pl *draft.Field, v expr.Value, as *spec.Assign) {
 	no := func(why, hint string) {
 		w.Scope.Fail(code.Target, as.Target.Pos, "field %q can't be set: %s", f.Name.Value, why).WithHint("%s", hint)
 	}
-	o := w.header(pl.Parent)
+	o := w.Header(pl.Parent)
 	switch {
 	case w.Program.Congestion() && !draft.Decides(pl):
 		no("it says what the kernel knows", "what can be set are "+draft.Decisions(pl.Parent.Decl.Name.Value))
@@ -59,7 +59,7 @@ func (w *Packet) store(pl *draft.Field, v expr.Value, as *spec.Assign) {
 	case o == nil:
 		no("its header is popped", "")
 		return
-	case o.blank:
+	case o.Blank:
 		no("its header is blanked", "")
 		return
 	case f.Counts != nil:
@@ -85,16 +85,16 @@ func (w *Packet) store(pl *draft.Field, v expr.Value, as *spec.Assign) {
 		return
 	}
 	v.Pos = as.Value.Pos
-	if !w.allows(o.h, f, v) {
+	if !w.allows(o.Decl, f, v) {
 		no("it has to keep the value that its header declares", "")
 		return
 	}
-	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.X, as.Target.Pos
+	o.Values[f.Name.Value], o.SetAt[f.Name.Value] = v.X, as.Target.Pos
 }
 
 // again reports a field that a rule sets twice: only the last value would count.
 func (w *Packet) again(o *Header, f *spec.Field, as *spec.Assign) bool {
-	first, set := o.sets[f.Name.Value]
+	first, set := o.SetAt[f.Name.Value]
 	if set {
 		w.Scope.Fail(code.Target, as.Target.Pos, "field %q is set twice", f.Name.Value).
 			WithRelated(first, "the other value is here").
@@ -179,7 +179,7 @@ func (w *Packet) storeVariable(o *Header, pl *draft.Field, v expr.Value, as *spe
 		}
 		w.Guard(fold.Bin(ir.Le, v.X, pl.Room()), reason, as.Target.Pos)
 	}
-	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.X, as.Target.Pos
+	o.Values[f.Name.Value], o.SetAt[f.Name.Value] = v.X, as.Target.Pos
 }
 
 // shapes reports whether a field says how long another field of its header is, or whether it is there.
@@ -200,7 +200,7 @@ func names(e *spec.Expr, f *spec.Field) bool {
 func (w *Packet) announces(pl *draft.Field) bool {
 	i := slices.IndexFunc(w.Scope.Path, func(in *draft.Header) bool { return in.Entry == pl.Parent.Entry })
 	return i >= 0 && i+1 < len(w.Scope.Path) && draft.Announcer(pl.Parent, w.Scope.Path[i+1].Decl) == pl &&
-		(w.Scope.Path[i+1].Meta || w.header(w.Scope.Path[i+1]) != nil)
+		(w.Scope.Path[i+1].Meta || w.Header(w.Scope.Path[i+1]) != nil)
 }
 
 // Mark gives a packet its DSCP, ECN and the marks that the kernel keeps beside it.
@@ -221,13 +221,13 @@ func (w *Packet) Mark(a *spec.Action) {
 				continue
 			}
 			if name == "priority" {
-				w.priority = v.X
+				w.Priority = v.X
 			} else {
-				w.skbMark = v.X
+				w.SkbMark = v.X
 			}
 		default: // dscp, ecn
 			has := func(in *draft.Header) bool { return in.Fields[name] != nil && in.Fields[name].Load != nil }
-			i := slices.IndexFunc(w.Scope.Path, func(in *draft.Header) bool { return has(in) && w.header(in) != nil })
+			i := slices.IndexFunc(w.Scope.Path, func(in *draft.Header) bool { return has(in) && w.Header(in) != nil })
 			if i < 0 { // popped, all of them
 				i = slices.IndexFunc(w.Scope.Path, has)
 			}

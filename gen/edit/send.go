@@ -1,4 +1,4 @@
-package rewrite
+package edit
 
 import (
 	"maps"
@@ -10,7 +10,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/ranges"
-	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -20,25 +19,25 @@ import (
 // else stays. What a rule has set counts, but for what send is told: that can't be said twice. VLAN tags belong to the
 // link that the packet came from, and go away.
 
-// Send ends a rule with a packet that is sent.
-func (w *Packet) Send(a *spec.Action, state []ir.Stmt) {
+// Send returns how the packet is sent: in one way, or in one for each branch of an If. There is none if it can't be
+// sent, which is reported.
+func (w *Packet) Send(a *spec.Action) (ways []*Departure, branch *ir.If) {
 	for _, in := range w.Scope.Path {
-		if in.Decl.Metadata == "vlan" && (in.Meta || w.header(in) != nil) {
+		if in.Decl.Metadata == "vlan" && (in.Meta || w.Header(in) != nil) {
 			w.remove(in, false, a.Pos)
 		}
 	}
-	net := slices.IndexFunc(w.hdrs, func(o *Header) bool { return Role(o.h, "destination") != nil })
+	net := slices.IndexFunc(w.Headers, func(o *Header) bool { return draft.Role(o.Decl, "destination") != nil })
 	if net < 0 {
 		w.Scope.Fail(code.Send, a.Pos, "send needs an IP header in the stack")
-		return
+		return nil, nil
 	}
 	if a.Via != nil {
-		w.via(a, net, state)
-		return
+		return one(w.via(a, net)), nil
 	}
 	if a.To == nil {
 		w.Scope.Fail(code.Send, a.Pos, "send needs a destination: to, or via")
-		return
+		return nil, nil
 	}
 	to, ok1 := w.address(a.To)
 	from, ok2 := expr.Value{}, true
@@ -46,20 +45,20 @@ func (w *Packet) Send(a *spec.Action, state []ir.Stmt) {
 		from, ok2 = w.address(a.From)
 	}
 	if !ok1 || !ok2 {
-		return
+		return nil, nil
 	}
 	if to.Port != nil && a.From == nil {
 		w.Scope.Fail(code.Send, a.Pos, "send to an endpoint needs from, too")
-		return
+		return nil, nil
 	}
-	o := w.hdrs[net]
-	have := Role(o.h, "destination").Bytes
+	o := w.Headers[net]
+	have := draft.Role(o.Decl, "destination").Bytes
 	other := w.sibling(o)
 	if other != nil && other.Varies() ||
-		slices.ContainsFunc(w.hdrs, func(o *Header) bool { return o.size < 0 }) {
+		slices.ContainsFunc(w.Headers, func(o *Header) bool { return o.Size < 0 }) {
 		other = nil // a header of variable length can't be written again: user space converts
 	}
-	if o.old == nil {
+	if o.Old == nil {
 		other = nil // it is put in: the spec has said which one
 	}
 	if w.Scope.Each != nil {
@@ -82,22 +81,27 @@ func (w *Packet) Send(a *spec.Action, state []ir.Stmt) {
 			other = nil
 		default:
 			w.Guard(fold.Not(same), family, a.Pos)
-			w.originate(a, net, other, from, to, state)
-			return
+			return one(w.originate(a, net, other, from, to)), nil
 		}
 	}
 	if other == nil || from.X == nil || fold.IsTrue(same) {
 		w.Guard(same, family, a.Pos)
-		w.originate(a, net, nil, from, to, state)
-		return
+		return one(w.originate(a, net, nil, from, to)), nil
 	}
 	draft.Emit(w.Blk, w.Guards...)
 	w.Guards = nil
-	branch := &ir.If{Cond: same, Pos: a.Pos, Note: o.h.Name.Value + " stays"}
-	w.fork(&branch.Then).originate(a, net, nil, from, to, state)
-	w.fork(&branch.Else).originate(a, net, other, from, to, state)
-	draft.Emit(w.Blk, common(w.Program, branch)...)
-	draft.Emit(w.Blk, branch)
+	branch = &ir.If{Cond: same, Pos: a.Pos, Note: o.Decl.Name.Value + " stays"}
+	stays, changes := w.Fork(&branch.Then), w.Fork(&branch.Else)
+	return slices.Concat(one(stays.originate(a, net, nil, from, to)), one(changes.originate(a, net, other, from, to))),
+		branch
+}
+
+// one is a way; none where it isn't one.
+func one(way *Departure) []*Departure {
+	if way == nil {
+		return nil
+	}
+	return []*Departure{way}
 }
 
 // address lowers what send takes: an endpoint or an IP address.
@@ -113,16 +117,16 @@ func (w *Packet) address(e *spec.Expr) (expr.Value, bool) {
 // sibling returns the header of the other family that the stack allows in a header's place, if the kernel can change
 // the packet's family: it takes the packet for what its first header is.
 func (w *Packet) sibling(o *Header) *spec.Header {
-	if !isIP(w.outermost()) {
+	if !IsIP(w.Outermost()) {
 		return nil
 	}
 	for _, e := range w.Program.Src.Stack {
-		if e.Var.Value != o.entry {
+		if e.Var.Value != o.Entry {
 			continue
 		}
 		hs := w.Program.Names.Choices(e)
 		for _, h := range hs {
-			if d := Role(h, "destination"); h != o.h && d != nil && d.Bytes != Role(o.h, "destination").Bytes {
+			if h != o.Decl && draft.Role(h, "destination") != nil && !SameFamily(h, o.Decl) {
 				return h
 			}
 		}
@@ -130,26 +134,26 @@ func (w *Packet) sibling(o *Header) *spec.Header {
 	return nil
 }
 
-// originate finishes a packet with addresses; other is the network header that replaces the one that came, or nil.
-func (w *Packet) originate(a *spec.Action, net int, other *spec.Header, from, to expr.Value, state []ir.Stmt) {
-	o := w.hdrs[net]
+// originate gives a packet addresses; other is the network header that replaces the one that came, or nil.
+func (w *Packet) originate(a *spec.Action, net int, other *spec.Header, from, to expr.Value) *Departure {
+	o := w.Headers[net]
 	w.verify(o, other != nil, a)
 	if other != nil {
 		o = w.replace(net, other)
 	}
 	if other == nil {
-		for _, f := range o.h.Fields {
-			if f.Origin != nil && f.Kind == spec.FieldUint && !o.isSet(f) {
-				o.vals[f.Name.Value] = fold.Num(*f.Origin)
+		for _, f := range o.Decl.Fields {
+			if f.Origin != nil && f.Kind == spec.FieldUint && !o.IsSet(f) {
+				o.Values[f.Name.Value] = fold.Num(*f.Origin)
 			}
 		}
 	}
-	dst, src := Role(o.h, "destination"), Role(o.h, "source")
+	dst, src := draft.Role(o.Decl, "destination"), draft.Role(o.Decl, "source")
 	w.sends(o, dst, a.To)
-	o.vals[dst.Name.Value] = to.X
+	o.Values[dst.Name.Value] = to.X
 	if from.X != nil && src != nil {
 		w.sends(o, src, a.From)
-		o.vals[src.Name.Value] = from.X
+		o.Values[src.Name.Value] = from.X
 	}
 	for _, end := range []struct {
 		v    expr.Value
@@ -161,12 +165,12 @@ func (w *Packet) originate(a *spec.Action, net int, other *spec.Header, from, to
 		}
 		t, f := w.port(net, end.role)
 		if f == nil {
-			w.Scope.Fail(code.Send, a.Pos, "no header after %q has ports", o.entry).
+			w.Scope.Fail(code.Send, a.Pos, "no header after %q has ports", o.Entry).
 				WithHint("send from and to addresses: ….addr")
-			return
+			return nil
 		}
 		if !w.setPort(t, f, end.v.Port, end.e) {
-			return
+			return nil
 		}
 	}
 	hop := &ir.HopRef{From: from.X, To: to.X, Family: 4}
@@ -187,16 +191,16 @@ func (w *Packet) originate(a *spec.Action, net int, other *spec.Header, from, to
 		w.flow(hop, net)
 	}
 	w.canLeave(from.X, to.X, hop, a.Pos)
-	w.Finish(hop, state, a.Pos)
+	return &Departure{Packet: w, Hop: hop, Pos: a.Pos}
 }
 
 // transport returns the IP protocol of the header after the network header if it is one with ports, else 0: routing
 // rules and xfrm policies may ask for it.
 func (w *Packet) transport(net int) int {
-	if net+1 == len(w.hdrs) {
+	if net+1 == len(w.Headers) {
 		return 0
 	}
-	ip, next := w.hdrs[net].h, w.hdrs[net+1].h
+	ip, next := w.Headers[net].Decl, w.Headers[net+1].Decl
 	for _, a := range next.After {
 		for _, m := range a.Match {
 			if a.Parent.Value != ip.Name.Value || m.Is.Op != spec.IsEq || m.Is.Value.Kind != spec.LitInt {
@@ -219,10 +223,10 @@ func (w *Packet) flow(hop *ir.HopRef, net int) {
 		switch {
 		case f == nil:
 			return nil
-		case o.vals[f.Name.Value] != nil:
-			return o.vals[f.Name.Value]
-		case o.old != nil && o.old.Fields[f.Name.Value] != nil:
-			return o.old.Fields[f.Name.Value].Load
+		case o.Values[f.Name.Value] != nil:
+			return o.Values[f.Name.Value]
+		case o.Old != nil && o.Old.Fields[f.Name.Value] != nil:
+			return o.Old.Fields[f.Name.Value].Load
 		}
 		return nil
 	}
@@ -239,8 +243,8 @@ func (w *Packet) flow(hop *ir.HopRef, net int) {
 // says which header follows: what a port stands for is a matter of the endpoints.)
 func (w *Packet) setPort(o *Header, f *spec.Field, port ir.Expr, e *spec.Expr) bool {
 	var pl *draft.Field
-	if o.old != nil {
-		pl = o.old.Fields[f.Name.Value]
+	if o.Old != nil {
+		pl = o.Old.Fields[f.Name.Value]
 	}
 	why := ""
 	switch {
@@ -253,13 +257,13 @@ func (w *Packet) setPort(o *Header, f *spec.Field, port ir.Expr, e *spec.Expr) b
 		why = "its size or presence varies"
 	case f.Kind != spec.FieldUint || f.Bits < 16:
 		why = "it has no room for the 16 bits of a port"
-	case shapes(o.h, f):
+	case shapes(o.Decl, f):
 		why = "the size or presence of another field depends on it"
-	case !w.allows(o.h, f, expr.Value{Type: ir.UintType(16), X: port, Max: ranges.Max(16), Pos: e.Pos}):
+	case !w.allows(o.Decl, f, expr.Value{Type: ir.UintType(16), X: port, Max: ranges.Max(16), Pos: e.Pos}):
 		why = "it has to keep the value that its header declares"
 	}
 	if why != "" {
-		d := w.Scope.Fail(code.Target, e.Pos, "send can't set port %q of header %q: %s", f.Name.Value, o.entry, why).
+		d := w.Scope.Fail(code.Target, e.Pos, "send can't set port %q of header %q: %s", f.Name.Value, o.Entry, why).
 			WithRelated(f.Name.Pos, "the field is declared here")
 		if w.Scope.Each == nil {
 			d.WithHint("an address leaves the port as it is: %s.addr", e)
@@ -269,14 +273,14 @@ func (w *Packet) setPort(o *Header, f *spec.Field, port ir.Expr, e *spec.Expr) b
 		return false
 	}
 	w.sends(o, f, e)
-	o.vals[f.Name.Value] = port
+	o.Values[f.Name.Value] = port
 	return true
 }
 
 // sends reports a field that a rule has set, and that send gives the value of an expression.
 func (w *Packet) sends(o *Header, f *spec.Field, e *spec.Expr) {
-	if o.isSet(f) {
-		w.Scope.Fail(code.Target, o.sets[f.Name.Value], "field %q can't be set: send gives it the value of %s",
+	if o.IsSet(f) {
+		w.Scope.Fail(code.Target, o.SetAt[f.Name.Value], "field %q can't be set: send gives it the value of %s",
 			f.Name.Value,
 			e).
 			WithRelated(e.Pos, "it is sent so here").
@@ -287,88 +291,67 @@ func (w *Packet) sends(o *Header, f *spec.Field, e *spec.Expr) {
 // port returns the transport header's field for a port: the one that an endpoint of it ties to the address with that
 // role.
 func (w *Packet) port(net int, roleName string) (*Header, *spec.Field) {
-	for _, o := range w.hdrs[net+1:] {
-		if w.hdrs[net].old == nil && Role(o.h, "destination") != nil {
+	for _, o := range w.Headers[net+1:] {
+		if w.Headers[net].Old == nil && draft.Role(o.Decl, "destination") != nil {
 			break // what the packet was before is left as it is
 		}
-		for _, p := range o.h.Parts {
+		for _, p := range o.Decl.Parts {
 			if p.Addr == nil || p.Port == nil {
 				continue
 			}
 			addr := p.Addr.Path[len(p.Addr.Path)-1].Value
-			if f := Role(w.hdrs[net].h, roleName); f == nil || f.Name.Value != addr {
+			if f := draft.Role(w.Headers[net].Decl, roleName); f == nil || f.Name.Value != addr {
 				continue
 			}
 			port := p.Port.Path[len(p.Port.Path)-1].Value
-			i := slices.IndexFunc(o.h.Fields, func(f *spec.Field) bool { return f.Name.Value == port })
+			i := slices.IndexFunc(o.Decl.Fields, func(f *spec.Field) bool { return f.Name.Value == port })
 			if i >= 0 {
-				return o, o.h.Fields[i]
+				return o, o.Decl.Fields[i]
 			}
 		}
 	}
 	return nil, nil
 }
 
-// verify makes sure of the checksum of the IP header of a packet that is sent, unless it was verified where it came.
-// It would go unnoticed that it was wrong when the header is replaced.
-func (w *Packet) verify(o *Header, replaced bool, a *spec.Action) {
-	if o.old == nil {
-		return
-	}
-	for _, f := range o.h.Fields {
-		k := f.Checksum
-		if k != nil && k.Covers == "header" && (replaced || k.Verify && innerHeader(w.Scope, o)) &&
-			!o.old.Verified {
-			w.Guard(o.old.SumOK(), draft.WrongSum(w.Program, o.h, f), a.Pos)
-		}
-	}
-}
-
-// innerHeader reports whether an IP header that came is not the outermost one.
-func innerHeader(s *expr.Scope, o *Header) bool {
-	return slices.ContainsFunc(s.Path[:o.index],
-		func(in *draft.Header) bool { return in.Address("destination") != nil })
-}
-
 // replace puts a network header of the other family in a header's place. Fields of the same name keep their values.
 func (w *Packet) replace(net int, h *spec.Header) *Header {
-	o := w.hdrs[net]
+	o := w.Headers[net]
 	n := &Header{
-		h: h, entry: o.entry, index: o.index, vals: map[string]ir.Expr{}, sets: o.sets, size: draft.SizeOf(h),
-		pos: o.pos,
+		Decl: h, Entry: o.Entry, Index: o.Index, Values: map[string]ir.Expr{}, SetAt: o.SetAt, Size: draft.SizeOf(h),
+		Pos: o.Pos,
 	}
 	var next *spec.Header
-	if net+1 < len(w.hdrs) {
-		next = w.hdrs[net+1].h
+	if net+1 < len(w.Headers) {
+		next = w.Headers[net+1].Decl
 	}
 	for _, f := range h.Fields {
 		name := f.Name.Value
 		switch {
 		case f.Counts != nil || f.Checksum != nil || f.Role.Value == "source" || f.Role.Value == "destination":
 		case f.Is != nil && f.Is.Op == spec.IsEq && f.Kind == spec.FieldUint:
-			n.vals[name] = fold.Num(f.Is.Value.Int)
+			n.Values[name] = fold.Num(f.Is.Value.Int)
 		case o.setFor(f) != nil:
-			n.vals[name] = o.setFor(f)
+			n.Values[name] = o.setFor(f)
 		case f.Origin != nil && f.Kind == spec.FieldUint:
-			n.vals[name] = fold.Num(*f.Origin)
-		case next != nil && announced(h, next, f) != nil:
-			n.vals[name] = announced(h, next, f)
-		case o.vals[name] != nil:
-			n.vals[name] = o.vals[name]
-		case o.old.Fields[name] != nil && o.old.Fields[name].Load != nil:
-			n.vals[name] = o.old.Fields[name].Load
+			n.Values[name] = fold.Num(*f.Origin)
+		case next != nil && Announced(h, next, f) != nil:
+			n.Values[name] = Announced(h, next, f)
+		case o.Values[name] != nil:
+			n.Values[name] = o.Values[name]
+		case o.Old.Fields[name] != nil && o.Old.Fields[name].Load != nil:
+			n.Values[name] = o.Old.Fields[name].Load
 		case f.Kind == spec.FieldUint:
-			n.vals[name] = fold.Num(0)
+			n.Values[name] = fold.Num(0)
 		}
 	}
-	w.hdrs = slices.Clone(w.hdrs)
-	w.hdrs[net] = n
-	if came := w.outermost(); isIP(came) && sameFamily(came, h) {
+	w.Headers = slices.Clone(w.Headers)
+	w.Headers[net] = n
+	if came := w.Outermost(); IsIP(came) && SameFamily(came, h) {
 		return n // to the kernel the packet was of this family all along, by a header that is popped
 	}
-	w.family = 4
-	if Role(h, "destination").Bytes == 16 {
-		w.family = 6
+	w.Family = 4
+	if draft.Role(h, "destination").Bytes == 16 {
+		w.Family = 6
 	}
 	return n
 }
@@ -376,47 +359,47 @@ func (w *Packet) replace(net int, h *spec.Header) *Header {
 // setFor is the value that a rule has set for the field of a header of the other family: in the one of the same name,
 // or for the same role.
 func (o *Header) setFor(f *spec.Field) ir.Expr {
-	for _, was := range o.h.Fields {
-		if o.isSet(was) && (was.Name.Value == f.Name.Value || was.Role.Value != "" && was.Role.Value == f.Role.Value) {
-			return o.vals[was.Name.Value]
+	for _, was := range o.Decl.Fields {
+		if o.IsSet(was) && (was.Name.Value == f.Name.Value || was.Role.Value != "" && was.Role.Value == f.Role.Value) {
+			return o.Values[was.Name.Value]
 		}
 	}
 	return nil
 }
 
 // via routes the packet to a next hop.
-func (w *Packet) via(a *spec.Action, net int, state []ir.Stmt) {
+func (w *Packet) via(a *spec.Action, net int) *Departure {
 	routed := w.byRoute(a.Via)
 	v, ok := expr.Value{Type: ir.Type{Kind: ir.NextHop}}, true
 	if !routed {
 		v, ok = w.Scope.Value(a.Via)
 	}
 	if !ok {
-		return
+		return nil
 	}
 	if v.Type.Kind != ir.NextHop {
 		w.Scope.Fail(code.Send, a.Via.Pos, "this is %s, where a next hop is wanted", v.Type.What()).
 			WithHint("a value of a table that isn't a session's may have type \"next_hop\"; to an endpoint, send has " +
 				"from and to")
-		return
+		return nil
 	}
 	if a.From != nil || a.To != nil {
 		w.Scope.Fail(code.Send, a.Pos, "via routes a packet as it is: it excludes from and to")
-		return
+		return nil
 	}
-	o := w.hdrs[net]
+	o := w.Headers[net]
 	family := 4
-	if Role(o.h, "destination").Bytes == 16 {
+	if draft.Role(o.Decl, "destination").Bytes == 16 {
 		family = 6
 	}
-	if f := Role(o.h, "hop_limit"); f != nil && o.old != nil {
-		limit := o.old.Fields[f.Name.Value].Load
+	if f := draft.Role(o.Decl, "hop_limit"); f != nil && o.Old != nil {
+		limit := o.Old.Fields[f.Name.Value].Load
 		w.Guard(fold.Bin(ir.Gt, limit, fold.Num(1)), w.Program.Punted("hop_limit", "the hop limit is used up", a.Pos),
 			a.Pos)
-		if !o.isSet(f) {
-			vals := maps.Clone(o.vals)
+		if !o.IsSet(f) {
+			vals := maps.Clone(o.Values)
 			vals[f.Name.Value] = fold.Bin(ir.Sub, limit, fold.Num(1))
-			o.vals = vals
+			o.Values = vals
 		}
 	}
 	w.verify(o, false, a)
@@ -428,7 +411,7 @@ func (w *Packet) via(a *spec.Action, net int, state []ir.Stmt) {
 	if src != nil && dst != nil {
 		w.canLeave(src, dst, hop, a.Pos)
 	}
-	w.Finish(hop, state, a.Pos)
+	return &Departure{Packet: w, Hop: hop, Pos: a.Pos}
 }
 
 // routeName is the next hop that the kernel's routing finds for a packet's own destination.
@@ -445,62 +428,14 @@ func (w *Packet) byRoute(e *spec.Expr) bool {
 
 // addressNow is an address of an IP header that leaves, or nil.
 func (o *Header) addressNow(name string) ir.Expr {
-	f := Role(o.h, name)
+	f := draft.Role(o.Decl, name)
 	switch {
 	case f == nil || f.Type != "ip":
 		return nil
-	case o.vals[f.Name.Value] != nil:
-		return o.vals[f.Name.Value]
-	case o.old == nil:
+	case o.Values[f.Name.Value] != nil:
+		return o.Values[f.Name.Value]
+	case o.Old == nil:
 		return nil
 	}
-	return o.old.Fields[f.Name.Value].Load
-}
-
-// carries notes the protocol of packets that leave through a hop of a row. Of several, none is known when the row is
-// written.
-func (w *Packet) carries(m *ir.Member, proto int) {
-	if was, has := w.Program.Protos[m]; has && was != proto {
-		proto = 0
-	}
-	w.Program.Protos[m], m.Proto = proto, proto
-}
-
-// canLeave makes sure of the addresses of a packet that is sent, as far as no one has: user space looks at the
-// addresses that it finds the hop of, but what the packet itself says, or another row or setting, may be anything.
-func (w *Packet) canLeave(src, dst ir.Expr, hop *ir.HopRef, pos diag.Pos) {
-	if x := w.unknown(src, hop, pos); x != nil {
-		w.Guard(&ir.Unicast{X: x}, draft.MartianSource(w.Program, pos), pos)
-	}
-	if x := w.unknown(dst, hop, pos); x != nil {
-		w.Guard(fold.Not(&ir.Multicast{X: x}), draft.Multicast(w.Program, pos), pos)
-		w.Guard(&ir.Unicast{X: x}, draft.MartianDestination(w.Program, pos), pos)
-	}
-}
-
-// unknown returns an address that may be no host's, or nil where it is one's.
-func (w *Packet) unknown(x ir.Expr, hop *ir.HopRef, pos diag.Pos) ir.Expr {
-	switch x := x.(type) {
-	case *ir.LoadBytes:
-		if knownUnicast(w.Scope, x) {
-			return nil
-		}
-	case *ir.RowMember:
-		if hop.Row == x.Row && (hop.Member.From == x.Member || hop.Member.To == x.Member) {
-			return nil
-		}
-	case *ir.BytesConst:
-		return nil
-	case *ir.SettingRef:
-		return &ir.VarRef{Var: w.Program.Let(&w.Guards, x.Setting.Name, x, 0, pos)}
-	}
-	return x
-}
-
-// knownUnicast reports whether an expression is an address of the packet that is known to be a host's.
-func knownUnicast(s *expr.Scope, x ir.Expr) bool {
-	l, ok := x.(*ir.LoadBytes)
-	return ok && slices.ContainsFunc(s.Path, func(in *draft.Header) bool {
-		return slices.ContainsFunc(in.Unicast, func(pl *draft.Field) bool { return pl.Off == l.Off })
-	})
+	return o.Old.Fields[f.Name.Value].Load
 }

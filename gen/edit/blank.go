@@ -1,8 +1,6 @@
-package rewrite
+package edit
 
 import (
-	"slices"
-
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -26,15 +24,15 @@ func (w *Packet) Blank(a *spec.Action) {
 	no := func(code diag.Code, format string, args ...any) {
 		w.Scope.Fail(code, a.Header.Pos, "header %q can't be blanked: "+format, append([]any{in.Entry}, args...)...)
 	}
-	o := w.header(in)
+	o := w.Header(in)
 	switch {
 	case o == nil:
 		no(code.Push, "it is popped")
 		return
-	case o.blank:
+	case o.Blank:
 		no(code.Push, "it is blank already")
 		return
-	case len(o.vals) > 0:
+	case len(o.Values) > 0:
 		no(code.Push, "its fields are set")
 		return
 	}
@@ -55,21 +53,16 @@ func (w *Packet) Blank(a *spec.Action) {
 		no(code.Target, "its field %q %s", pl.Decl.Name.Value, why)
 		return
 	}
-	o.blank, o.pos = true, a.Header.Pos
-	if o.size < 0 {
+	o.Blank, o.Pos = true, a.Header.Pos
+	if o.Size < 0 {
 		return
 	}
 	for _, f := range in.Decl.Fields {
 		if f.Kind == spec.FieldBytes {
-			o.vals[f.Name.Value] = &ir.BytesConst{B: make([]byte, f.Bytes), T: ir.Type{Kind: ir.Bytes, Size: f.Bytes}}
+			o.Values[f.Name.Value] = &ir.BytesConst{B: make([]byte, f.Bytes), T: ir.Type{Kind: ir.Bytes, Size: f.Bytes}}
 		} else {
-			o.vals[f.Name.Value] = fold.Num(0)
+			o.Values[f.Name.Value] = fold.Num(0)
 		}
-		o.sets[f.Name.Value] = a.Header.Pos
+		o.SetAt[f.Name.Value] = a.Header.Pos
 	}
-}
-
-// mayBeEmpty reports whether a header may have no bytes: each of its fields may be absent or empty.
-func mayBeEmpty(h *spec.Header) bool {
-	return !slices.ContainsFunc(h.Fields, func(f *spec.Field) bool { return f.When == nil && f.Size == nil })
 }
