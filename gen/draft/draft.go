@@ -24,6 +24,15 @@ const TooShort = "the packet ends inside a header"
 // orElse separates the causes that are counted under one reason.
 const orElse = "; or: "
 
+// Stop is what a check does to the packets that it stops.
+type Stop int
+
+const (
+	PassToStack Stop = iota
+	EndTurn          // of a fan-out's receiver: it gets no copy
+	TryNext          // alternative of a header
+)
+
 // Program is one program that is compiled.
 type Program struct {
 	Names  *declare.Names
@@ -35,8 +44,7 @@ type Program struct {
 	Lost   map[string]bool    // lookups that are reported: what reads their rows isn't
 	Least  map[*ir.Var]int    // how much of the packet is in front of a variable place at least
 	Starts map[*ir.Var]bool   // where headers begin after the payload of another one
-	Each   bool               // the rules of a fan-out are compiled: what stops a packet there ends a receiver's turn
-	Trying bool               // an alternative is tried: what would stop a packet leads to the next one
+	Stop   Stop               // what a check does to the packets that it stops, at the place that is compiled
 	Trace  *trace.Program     // where in the plan the spec's rules and headers are
 	Protos map[*ir.Member]int // of hops of rows: the IP protocol of the packets; 0: several
 }
@@ -108,7 +116,7 @@ func (p *Program) Reason(name string, kind ir.ReasonKind, doc string, pos diag.P
 
 // Punted is the reason for a packet to pass to the stack, or for a receiver to get no copy.
 func (p *Program) Punted(name, doc string, pos diag.Pos) int {
-	if p.Trying {
+	if p.Stop == TryNext {
 		return Next
 	}
 	return p.Reason(name, p.Stopped(), doc, pos)
@@ -116,7 +124,7 @@ func (p *Program) Punted(name, doc string, pos diag.Pos) int {
 
 // Stopped is what happens to what a reason of punted stops.
 func (p *Program) Stopped() ir.ReasonKind {
-	if p.Each {
+	if p.Stop == EndTurn {
 		return ir.Declined
 	}
 	return ir.Punted

@@ -7,6 +7,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/draft"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -31,7 +32,7 @@ exprs:
 			continue
 		}
 		quiet := *s
-		quiet.Quiet = true // what is wrong with it is reported where it is used
+		quiet.Diags = &diag.List{} // what is wrong with it is reported where it is used
 		id, ok := quiet.Integer(e.Args[1])
 		if !ok {
 			continue

@@ -5,6 +5,7 @@
 package expr
 
 import (
+	"cmp"
 	"maps"
 	"math/bits"
 
@@ -24,7 +25,7 @@ type Scope struct {
 	Self    *draft.Header // whose fields can be named without the header; nil outside of header declarations
 	Rows    map[string]*ir.Row
 	Facts   map[*ir.Row]bool // rows known to be there
-	Quiet   bool             // don't report: the caller only wants to know
+	Diags   *diag.List       // where mistakes are reported; nil: in the program's list
 	Named   map[string]Value // values that the rule has given names
 	Lists   map[string]*List // lists of elements that were searched, by what for
 	Level   *Value           // the packet's priority, where it is known
@@ -82,12 +83,9 @@ func ValueOf(pl *draft.Field) Value {
 	return v
 }
 
-// Fail reports a mistake, unless the scope is quiet.
+// Fail reports a mistake.
 func (s *Scope) Fail(code diag.Code, pos diag.Pos, format string, args ...any) *diag.Diagnostic {
-	if s.Quiet {
-		return &diag.Diagnostic{}
-	}
-	return s.Program.Diags.Add(code, pos, format, args...)
+	return cmp.Or(s.Diags, s.Program.Diags).Add(code, pos, format, args...)
 }
 
 // Cond lowers a condition.

@@ -155,7 +155,7 @@ func (s *Scope) fieldOf(in *draft.Header, e *spec.Expr, rest []spec.Name) (Value
 			return v, true // bytes of variable length: only len() can use them
 		}
 	} else if part := partOf(in.Decl, n.Value); part != nil {
-		inside := &Scope{Program: s.Program, Path: s.UpTo(in), Self: in, Quiet: s.Quiet}
+		inside := &Scope{Program: s.Program, Path: s.UpTo(in), Self: in, Diags: s.Diags}
 		if part.Alias != nil {
 			a, ok := inside.Value(part.Alias)
 			if !ok {

@@ -15,7 +15,7 @@ func TestKeys(t *testing.T) {
 	known := map[ir.Expr]string{
 		&ir.Const{}: "V T", &ir.BytesConst{}: "B T", &ir.Load{}: "Off Bit Bits Little Field",
 		&ir.LoadBytes{}: "Off N T Field", &ir.VarRef{}: "Var", &ir.Meta{}: "Kind", &ir.SettingRef{}: "Setting",
-		&ir.RowHas{}: "Row", &ir.RowMember{}: "Row Member Part Level", &ir.Bin{}: "Op X Y", &ir.Not{}: "X",
+		&ir.RowHas{}: "Row", &ir.RowMember{}: "Row Member Component Level", &ir.Bin{}: "Op X Y", &ir.Not{}: "X",
 		&ir.BytesEq{}: "X Y", &ir.InPrefix{}: "X Prefix", &ir.IsV4{}: "X", &ir.Unicast{}: "X", &ir.Multicast{}: "X",
 		&ir.ByteAt{}: "X Index", &ir.Pick{}: "If Then Else", &ir.SumOK{}: "Off Len Size Whole Pseudo",
 	}

@@ -16,6 +16,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/ranges"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -129,7 +130,7 @@ func (a *analysis) block(st *state, stmts []ir.Stmt) *state {
 func (a *analysis) stmt(st *state, s ir.Stmt) *state {
 	switch s := s.(type) {
 	case *ir.NeedBytes:
-		enough := &ir.Bin{Op: ir.Ge, X: &ir.Meta{Kind: ir.FrameLen}, Y: end(s.End)}
+		enough := &ir.Bin{Op: ir.Ge, X: &ir.Meta{Kind: ir.FrameLen}, Y: fold.Off(s.End)}
 		return a.check(st, s, enough)
 	case *ir.Guard:
 		return a.check(st, s, s.Cond)
@@ -283,13 +284,4 @@ func join(x, y *state) *state {
 		}
 	}
 	return out
-}
-
-// end is where a place is in the packet.
-func end(o ir.Off) ir.Expr {
-	n := &ir.Const{V: uint64(o.Const), T: ir.UintType(64)}
-	if o.Base == nil {
-		return n
-	}
-	return &ir.Bin{Op: ir.Add, X: &ir.VarRef{Var: o.Base}, Y: n}
 }

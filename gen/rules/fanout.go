@@ -52,9 +52,9 @@ func fanOut(w *edit.Packet, a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 	out.End = rewrite.DatagramEnd(w.Scope)
 	out.Row = &ir.Row{Name: w.Program.Unique(declare.Receiver), Table: g.Receivers}
 	w.Program.Out.Rows = append(w.Program.Out.Rows, out.Row)
-	w.Program.Each = true
+	w.Program.Stop = draft.EndTurn
 	receivers(w, out, fo)
-	w.Program.Each = false
+	w.Program.Stop = draft.PassToStack
 	out.Front = extent(out.Each, w.Scope.Path[len(w.Scope.Path)-1].End)
 	draft.Emit(w.Blk, state...)
 	draft.Emit(w.Blk, out)

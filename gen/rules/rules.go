@@ -67,7 +67,7 @@ func Compile(s *expr.Scope, blk *[]ir.Stmt) {
 		return
 	}
 	var nest func(ir.Expr, diag.Pos)
-	if s.Program.Trying {
+	if s.Program.Stop == draft.TryNext {
 		nest = func(found ir.Expr, pos diag.Pos) {
 			draft.Emit(blk, &ir.Guard{Cond: found, Reason: draft.Next, Pos: pos})
 		}
@@ -79,7 +79,7 @@ func Compile(s *expr.Scope, blk *[]ir.Stmt) {
 	if src.When != nil && !early && requireWhen(s, src.When, blk) {
 		return
 	}
-	s.Program.Trying = false
+	s.Program.Stop = draft.PassToStack
 	for i, r := range src.Rules {
 		if compileRule(s, r, src.Rules[i+1:], blk) {
 			s.Program.Trace.Took(r, src.Rules[i+1:])
@@ -247,7 +247,7 @@ func compileRule(s *expr.Scope, r *spec.Rule, next []*spec.Rule, outer *[]ir.Stm
 // applies reports whether a rule can apply on this path. It leaves no trace, and reports nothing.
 func applies(s *expr.Scope, r *spec.Rule) bool {
 	in := *s
-	in.Quiet = true
+	in.Diags = &diag.List{}
 	in.Rows, in.Facts = maps.Clone(s.Rows), maps.Clone(s.Facts)
 	if cond := matches(&in, r.Match); cond != nil && fold.IsFalse(cond) {
 		return false

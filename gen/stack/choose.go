@@ -33,13 +33,14 @@ func choose(p *draft.Program, i int, e *spec.StackEntry, path []*draft.Header, p
 			}
 			a.cond = cond
 		}
-		p.Trying = n < len(hs)-1
-		if p.Trying {
+		if n < len(hs)-1 {
+			p.Stop = draft.TryNext
 			var try []ir.Stmt
 			alone(p, i, e, a, path, off, end, &try)
 			draft.Emit(blk, orNext(p, try, h.Name.Value)...)
 			continue
 		}
+		p.Stop = draft.PassToStack
 		alone(p, i, e, a, path, off, end, blk)
 	}
 }
