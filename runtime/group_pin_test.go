@@ -240,6 +240,27 @@ func TestKilledWhileChanging(t *testing.T) {
 	loadGroups(t, Options{PinPath: pins})
 }
 
+// A translation that a process left, killed before or after its receiver was in a list, is removed by the next one; also
+// if no receiver is left.
+func TestAdoptOrphans(t *testing.T) {
+	pins := "/sys/fs/bpf/" + pinName(t)
+	r := loadGroups(t, Options{PinPath: pins, Linger: time.Second})
+	openGroup(t, r, 7)
+	orphan := &Translation{spaces: r.spaces, space: r.spaces.alloc()}
+	if _, stored, err := orphan.Put(1, 2); !stored || err != nil {
+		t.Fatal(stored, err)
+	}
+	r.Close()
+	next := loadGroups(t, Options{PinPath: pins})
+	rows := 0
+	if err := next.spaces.each(func(_, _ []byte) { rows++ }); err != nil || rows != 0 {
+		t.Errorf("%d translations are left, %v", rows, err)
+	}
+	if space := next.spaces.alloc(); space <= orphan.space {
+		t.Errorf("namespace %d was one before", space)
+	}
+}
+
 // A list that can't be understood is taken out, with a warning; the others go on.
 func TestAdoptRepairsGroups(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)

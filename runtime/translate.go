@@ -160,7 +160,8 @@ type spaces struct {
 }
 
 func newSpaces(r *Relay, m *ebpf.Map) *spaces {
-	return &spaces{relay: r, m: m, next: 1, all: map[uint32]*Translation{}}
+	// A process before this one may have left rows of receivers that it removed.
+	return &spaces{relay: r, m: m, next: 1, all: map[uint32]*Translation{}, dead: true}
 }
 
 func (s *spaces) alloc() uint32 {
@@ -192,7 +193,6 @@ func (s *spaces) adopt(space uint32) {
 		s.all[space] = &Translation{spaces: s, space: space}
 		s.next = max(s.next, space+1)
 	}
-	s.dead = true // those of rows that were removed by the process before
 }
 
 // retire ends the namespaces of a row that was deleted: for user space at once, for programs, which may still have the
