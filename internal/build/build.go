@@ -93,8 +93,10 @@ func Spec(ctx context.Context, path string, opt Options) (*Result, *diag.List, e
 	if err := r.place(opt); err != nil {
 		return nil, nil, err
 	}
-	rendered := r.render()
-	if rendered == nil && opt.Reuse && r.reuse(ctx) {
+	if err := r.render(); err != nil {
+		return nil, Unwritable(r.Plan, err), nil
+	}
+	if opt.Reuse && r.reuse(ctx) {
 		return r, list, nil
 	}
 	rehearsed := make(chan error, 1)
@@ -106,10 +108,7 @@ func Spec(ctx context.Context, path string, opt Options) (*Result, *diag.List, e
 		}
 		rehearsed <- err
 	}()
-	err = rendered
-	if err == nil {
-		err = r.compile(ctx)
-	}
+	err = r.compile(ctx)
 	if failed := <-rehearsed; failed != nil || wrong.Len() > 0 { // says more of a wrong plan than clang does
 		return nil, wrong, failed
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 
-	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/sample"
@@ -17,15 +16,11 @@ import (
 // time: how fast a machine is doesn't change what is found.
 const rehearsalPackets = 2048
 
-// Rehearse has the back end render a plan, and the model run it on random packets, and reports where it contradicts
-// itself: such a plan is never written.
+// Rehearse has the model run a plan on random packets, and reports where it contradicts itself: such a plan is never
+// written.
 func Rehearse(ctx context.Context, s *spec.Spec, plan *ir.Plan) (*diag.List, error) {
 	list := &diag.List{}
 	if len(plan.Programs) == 0 {
-		return list, nil
-	}
-	if _, err := bpf.Render(plan, bpf.Options{}); err != nil {
-		report(list, plan.Pos, err, nil)
 		return list, nil
 	}
 	fault, err := sample.Rehearse(ctx, s, plan, rehearsalPackets)
@@ -46,6 +41,13 @@ func Rehearse(ctx context.Context, s *spec.Spec, plan *ir.Plan) (*diag.List, err
 	}
 	report(list, pos, fault.Err, fault.Packet)
 	return list, nil
+}
+
+// Unwritable reports a plan that a back end can't write.
+func Unwritable(plan *ir.Plan, err error) *diag.List {
+	list := &diag.List{}
+	report(list, plan.Pos, err, nil)
+	return list
 }
 
 func report(list *diag.List, pos diag.Pos, err error, packet []byte) {

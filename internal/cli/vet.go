@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fastrelay/fastrelay-gen/gen"
+	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -92,6 +93,11 @@ func (a *app) vet(ctx context.Context, file string, found *findings) error {
 	}
 	if list.Len() == 0 {
 		list.Append(spectest.Check(s, p))
+	}
+	if list.Len() == 0 {
+		if _, err := bpf.Render(p, bpf.Options{}); err != nil {
+			list.Append(build.Unwritable(p, err))
+		}
 	}
 	if list.Len() == 0 {
 		rehearsed, err := build.Rehearse(ctx, s, p)
