@@ -144,7 +144,7 @@ func (e *events) copyUnread() {
 	}
 }
 
-// copyRing copies the records in the ring. Where the server never reads, it makes room for others. reading is held.
+// copyRing copies the records in the ring. If the server never reads, it makes room for others. reading is held.
 func (e *events) copyRing() {
 	ev := new(Event)
 	at := max(e.copied, e.ring.Pos())

@@ -36,7 +36,7 @@ type receiverLists struct {
 	leading bool        // the committer is there
 	swaps   uint64      // updates of the hashes of maps
 
-	// fault, where a test sets it, makes a step fail.
+	// fault, if a test sets it, makes a step fail.
 	fault func(step string) error
 }
 
@@ -69,7 +69,7 @@ type fresh struct {
 func newReceiverLists(r *Relay) *receiverLists { return &receiverLists{relay: r} }
 
 // waitFunc waits for what is planned. It returns when the kernel has it, with the error that undid it, or with ctx's
-// error where ctx ends first: then it goes on.
+// error if ctx ends first: then it goes on.
 type waitFunc func(ctx context.Context) error
 
 // plan says that a group's plan has changed. mu is held.

@@ -16,7 +16,7 @@ type Result struct {
 	Peak      float64 `json:"peak_pps"`      // most delivered in a second, over all rates offered
 	LossFree  float64 `json:"loss_free_pps"` // highest rate of which 99.5% arrived
 	CPU       float64 `json:"cpu_ns"`        // of the relay's processor, a packet, at 90% of LossFree
-	Single    float64 `json:"cpu_single_ns"` // likewise, where packets come one by one, at singleLoad
+	Single    float64 `json:"cpu_single_ns"` // likewise, if packets come one by one, at singleLoad
 	Calls     float64 `json:"calls"`         // system calls a packet, at 90% of LossFree
 	Saturated float64 `json:"calls_saturated"`
 	P50       float64 `json:"p50_us"` // from the publisher's send to the relay's device, at delayRate
@@ -130,7 +130,7 @@ func (b *bench) throughput(run *run, r *Result) (err error) {
 		return err
 	}
 	try := func(rate float64) (ok bool, err error) {
-		for range stepTries { // less arrives where something else took a processor
+		for range stepTries { // less arrives if something else took a processor
 			want, delivered, err := run.send(stepTime, rate)
 			if err != nil {
 				return false, err
@@ -245,7 +245,7 @@ func (b *bench) spell(run *run) (share, rate float64, err error) {
 	return share, float64(after-before) / wall.Seconds(), err
 }
 
-// callsPerPacket returns the system calls of the relay's process for each delivered copy; 0 where there is no process.
+// callsPerPacket returns the system calls of the relay's process for each delivered copy; 0 if there is no process.
 func (b *bench) callsPerPacket(run *run, rate float64) (float64, error) {
 	if run.path.process == nil {
 		return 0, nil

@@ -131,7 +131,7 @@ func PrintVerdict(w io.Writer, copies []Copy, cells []Cell) {
 	t.Flush()
 }
 
-// userSpace is the best that user space did, in each figure that is better where it is less.
+// userSpace is the best that user space did, in each figure that is better if it is less.
 func (c *Cell) userSpace() Result {
 	a, b := c.Results[Mmsg], c.Results[GSO]
 	return Result{
@@ -142,7 +142,7 @@ func (c *Cell) userSpace() Result {
 // ratios returns what a copy of a variant costs in the kernel beside a bare clone, and the processor time that a
 // delivered packet takes beside the best in user space, in bursts and one by one.
 func (c *Cell) ratios(copies []Copy, v Variant) (ofBare, ofUserSpace, oneByOne float64) {
-	ofBare = math.NaN() // where it wasn't measured
+	ofBare = math.NaN() // if it wasn't measured
 	for _, k := range copies {
 		if k.Receivers == c.Receivers && k.Size == c.Size {
 			ofBare = k.Times[v] / k.Times[Bare]

@@ -19,7 +19,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
-// Each variant delivers packets in its directions, from the right addresses; those of IPVS where this machine's kernel
+// Each variant delivers packets in its directions, from the right addresses; those of IPVS if this machine's kernel
 // has it.
 func TestDirectors(t *testing.T) {
 	needs.Root(t)

@@ -34,7 +34,7 @@ const (
 	openings = 3000            // packets a second of an attack that has the server make connections
 	cheap    = 150_000         // of one whose packets cost it little
 	times    = 10              // the clients' packets, of a mixture
-	filtered = 50_000          // packets a second, where only the cost of filtering is measured
+	filtered = 50_000          // packets a second, if only the cost of filtering is measured
 )
 
 const (
@@ -292,7 +292,7 @@ func change(b *trial.Book, with, without, figure string) float64 {
 	return 100 * (ratio(b, with, without, figure) - 1)
 }
 
-// ratio compares a figure of two variants run by run, and returns the median: where the machine is slow for a while, it
+// ratio compares a figure of two variants run by run, and returns the median: if the machine is slow for a while, it
 // is slow for both.
 func ratio(b *trial.Book, with, without, figure string) float64 {
 	x, y := b.Values(with, figure), b.Values(without, figure)

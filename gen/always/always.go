@@ -18,8 +18,8 @@ import (
 type Case struct {
 	Reason *ir.Reason // the name that it is counted by
 	Such   []string   // not_X: what may be there in its place
-	In     []string   // the headers of such packets, where rules take others
-	But    string     // what is taken all the same; "" where nothing is
+	In     []string   // the headers of such packets, if rules take others
+	But    string     // what is taken all the same; "" if nothing is
 }
 
 // How much a check of a reason stops: a greater one stops more.
@@ -91,7 +91,7 @@ func (p *passed) enter(header string) {
 }
 
 // always reports whether all packets that the checks of a reason are about come by one. It says which headers these
-// have, where others are taken, and what is taken all the same.
+// have, if others are taken, and what is taken all the same.
 func (w *puntWalk) always(reason int) (in []string, but string, ok bool) {
 	if len(w.about[reason]) == 0 {
 		return nil, "", w.ups[reason]
@@ -135,7 +135,7 @@ func (w *puntWalk) has(headers string, so func(end passed) bool) bool {
 	return slices.ContainsFunc(w.ends, func(end passed) bool { return end.headers[headers] && so(end) })
 }
 
-// tell shortens headers to what tells their packets from others that rules take: to nothing, where there are no others
+// tell shortens headers to what tells their packets from others that rules take: to nothing, if there are no others
 // or the text about them tells; to one header, if only they have it.
 func (w *puntWalk) tell(in []string, text string) []string {
 	in = slices.DeleteFunc(in, func(h string) bool { // what is in front of it is there, too
@@ -209,7 +209,7 @@ func asks(cond ir.Expr, kind ir.MetaKind) bool {
 	return false
 }
 
-// partly reports whether a condition stops GSO packets only where something else is so, too.
+// partly reports whether a condition stops GSO packets only if something else is so, too.
 func partly(cond ir.Expr) bool {
 	if !asks(cond, ir.GSOSize) {
 		return false

@@ -76,7 +76,7 @@ func (f *function) pointerAt(v *ir.Var, limit uint64, pos diag.Pos) {
 	f.pointsTo(v, f.scope...)
 }
 
-// cover adds the checks that the verifier needs for the loads of what stands in a statement, where
+// cover adds the checks that the verifier needs for the loads of what stands in a statement, if
 // it can't follow the plan.
 func (f *function) cover(pos diag.Pos, nodes ...ir.Node) {
 	for _, n := range nodes {

@@ -10,7 +10,7 @@ import (
 )
 
 // The changes of state that go with what leaves bracket transmission: before reserves, spends and allocates, undo
-// gives back where it doesn't leave after all, after counts and reports.
+// gives back if it doesn't leave after all, after counts and reports.
 
 // effects is what one function does with a plan's Effects.
 type effects struct {

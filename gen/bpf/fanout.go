@@ -16,7 +16,7 @@ import (
 //	         puts the packet right again
 //	P_turn1  decides for one receiver: the kernel calls it by bpf_loop
 //	P_copy1  makes one copy: it rewrites the packet in place, and has it cloned and sent (copy.go)
-//	P_write1 does that part of it, where P_copy1 has something to give back if it fails
+//	P_write1 does that part of it, if P_copy1 has something to give back when it fails
 //
 // Turns read the front that was saved, since the packet holds what the last copy needed. What they need besides is of
 // two kinds. Pointers stand in a structure on the stack of the first function, where the verifier knows what they are.
@@ -103,7 +103,7 @@ func (f *function) holds(end ir.Off) {
 	f.frontSize = max(f.frontSize, (n+7)&^7)
 }
 
-// ends is what is returned where a receiver's turn ends without a copy: fr_decline or fr_refuse.
+// ends is what is returned if a receiver's turn ends without a copy: fr_decline or fr_refuse.
 func (f *function) ends(how string, reason int) c.Expr {
 	return f.endsFor(how, f.prog.reasonName(reason))
 }
@@ -370,7 +370,7 @@ func (n *fan) keepBytes(v *ir.Var, name string) {
 	n.pre.sameSize = max(n.pre.sameSize, len(n.numbers)+n.wide)
 }
 
-// begin finds the numbers after the saved front, where they are used.
+// begin finds the numbers after the saved front, if they are used.
 func (n *fan) begin(used bool) []c.Stmt {
 	if !used {
 		return nil

@@ -83,7 +83,7 @@ type known struct {
 	bytes map[*ir.Var]int // bytes that were checked after a base; after the start of the frame for nil
 	plain bool            // the packet is not a GSO packet
 
-	partial *ir.Var // where a checksum is left to a device, where the program has asked
+	partial *ir.Var // where a checksum is left to a device, if the program has asked
 }
 
 func (k known) clone() known {
@@ -220,7 +220,7 @@ func (f *function) base(v *ir.Var) *c.Local {
 	return f.prog.localOf(pointerTo{v}, func() *c.Local { return f.prog.local("at_"+plain(v.Name), "void *") })
 }
 
-// quote writes a comment with the line of the spec that the next statements come from, where it
+// quote writes a comment with the line of the spec that the next statements come from, if it
 // is another one than before.
 func (f *function) quote(pos diag.Pos) {
 	at := diag.Pos{File: pos.File, Line: pos.Line}
@@ -236,7 +236,7 @@ func (f *function) quote(pos diag.Pos) {
 	f.add(&c.Note{Pos: pos, Text: comment(q), Short: true})
 }
 
-// up is what is returned where a packet passes to the stack, or a receiver's turn ends. Under a reason of that kind the
+// up is what is returned if a packet passes to the stack, or a receiver's turn ends. Under a reason of that kind the
 // packet is dropped.
 func (f *function) up(reason int) c.Expr {
 	if f.turn != nil {
@@ -251,7 +251,7 @@ func (f *function) up(reason int) c.Expr {
 	return f.upFor(reason)
 }
 
-// upFor is what is returned where a packet passes to the stack for a reason. A function that checks says why.
+// upFor is what is returned if a packet passes to the stack for a reason. A function that checks says why.
 func (f *function) upFor(reason int) c.Expr {
 	if f.checking != nil {
 		return f.reasons[f.prog.number(reason)]
@@ -259,7 +259,7 @@ func (f *function) upFor(reason int) c.Expr {
 	return f.stop(f.prog.reasonName(reason))
 }
 
-// stop is what is returned where a packet passes to the stack.
+// stop is what is returned if a packet passes to the stack.
 func (f *function) stop(why c.Expr) c.Expr {
 	if f.prog.flow {
 		return c.Do("fr_leave", f.length(), why)
@@ -417,7 +417,7 @@ func (f *function) declare(pos diag.Pos, v *ir.Var) {
 	f.add(s)
 }
 
-// set gives a variable a value, and declares it where this is the first time.
+// set gives a variable a value, and declares it if this is the first time.
 func (f *function) set(pos diag.Pos, v *ir.Var, x c.Expr) {
 	name := f.variable(v)
 	if f.declared[v] {

@@ -9,7 +9,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// The statements that decide. Each is one line of C where it can be, so that one #line attributes it.
+// The statements that decide. Each is one line of C if it can be, so that one #line attributes it.
 
 // statements renders statements, and reports whether they end the packet's way.
 func (f *function) statements(stmts []ir.Stmt) bool {

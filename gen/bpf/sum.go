@@ -41,7 +41,7 @@ func (s *sum) name(what string) *c.Local {
 type summand struct {
 	scalar
 	odd  bool
-	name c.Expr // where it has one already: it is a sum, and code is nil
+	name c.Expr // if it has one already: it is a sum, and code is nil
 }
 
 // protocol names the protocol after IP.
@@ -102,7 +102,7 @@ func (w *writer) pseudoHeader(ts []ir.Term) (out []summand) {
 	return out
 }
 
-// turned counts a term's summands at an odd position where the packet says so.
+// turned counts a term's summands at an odd position if the packet says so.
 func (w *writer) turned(t ir.Term, parts []summand) []summand {
 	if t.OddIf == nil {
 		return parts
@@ -384,7 +384,7 @@ func (w *writer) optional(s *sum) {
 	}
 }
 
-// at is the offset of the field. Where it is fixed it has a name, and another one in the
+// at is the offset of the field. If it is fixed it has a name, and another one in the
 // packet that leaves if it moves.
 func (s *sum) at(o ir.Off) c.Expr {
 	if o.Base != nil {
@@ -437,8 +437,8 @@ func (w *writer) partial() {
 	w.define(noPos, "__u32", w.asked, c.Do("fr_partial", skb))
 }
 
-// stored is what goes into a checksum's field. Where the kernel says that it is partial, that is the new
-// pseudo-header's sum; where it doesn't say, the kernel finishes it.
+// stored is what goes into a checksum's field. If the kernel says that it is partial, that is the new
+// pseudo-header's sum; if it doesn't say, the kernel finishes it.
 func (s *sum) stored() c.Expr {
 	if s.Whole != nil {
 		return c.Num(0)

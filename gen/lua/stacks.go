@@ -49,7 +49,7 @@ func either(all []numbers) numbers {
 const registered = 1024
 
 // stacks renders the stacks of programs, from the first header of the spec on. A header that is in none of them (since
-// it is pushed, for example) is shown alone, where the header in front says that it follows.
+// it is pushed, for example) is shown alone, if the header in front says that it follows.
 func (r *renderer) stacks() (out []string) {
 	add := func(p *spec.Program) {
 		if text := r.stack(p); text != "" && !slices.Contains(out, text) {

@@ -11,7 +11,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// Where nothing in a packet says which of several headers it has (a QUIC connection ID, whose length only the endpoint
+// If nothing in a packet says which of several headers it has (a QUIC connection ID, whose length only the endpoint
 // that chose it knows), rows can say it: {id: ["id20", "id8"], by: "lookup"}. The alternatives are tried in order, and
 // the first is taken with which the packet comes as far as the program's rules: it has the header, match and when are
 // true, and the lookups find their rows. In the plan, what would pass the packet to the stack while an alternative is

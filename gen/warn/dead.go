@@ -56,7 +56,7 @@ func (d *dead) all() {
 		"shows what they ask for", d.trace.Out.Name)
 }
 
-// header warns of one that no packet has. Where an alternative is tried, checks that lead on to the next one aren't in
+// header warns of one that no packet has. If an alternative is tried, checks that lead on to the next one aren't in
 // the plan as they were.
 func (d *dead) header(at trace.Place) {
 	var first ir.Stmt // that is in the plan

@@ -50,8 +50,8 @@ func total(frames []Frame) (n int) {
 // StackError says that a program needs more stack than the kernel has.
 type StackError struct {
 	Program string
-	Frames  []Frame // the program and what it calls, each what the one before calls; none where clang can't say
-	Newer   int     // bytes as kernels from 6.9 on count, where they have so many; else 0
+	Frames  []Frame // the program and what it calls, each what the one before calls; none if clang can't say
+	Newer   int     // bytes as kernels from 6.9 on count, if they have so many; else 0
 	Object  []byte  // what the kernel would refuse
 	Pos     diag.Pos
 }

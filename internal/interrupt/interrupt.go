@@ -44,7 +44,7 @@ func Handle(ctx context.Context) {
 }
 
 // Close waits until nothing holds the gate, and lets nothing through any more: the process can end. It returns false,
-// and the gate stays open, where the command ends by itself.
+// and the gate stays open, if the command ends by itself.
 func (g *Gate) Close() bool {
 	g.mu.Lock()
 	if g.handled.Load() {

@@ -60,7 +60,7 @@ func (hs *Headers) Group(name string) []*spec.Header {
 type Place struct {
 	Field *spec.Field
 	Bit   int // from the first bit of the frame
-	Bits  int // 0 where the field is absent or empty
+	Bits  int // 0 if the field is absent or empty
 	There bool
 }
 

@@ -12,7 +12,7 @@ import (
 // Frames as a person sees them: which headers of a program's stack a frame has, where its fields are, and what a
 // program changed.
 
-// Where says where a field is in its frame: "byte 22", "bytes 26-29", or "byte 14, bits 4-7" where the field doesn't
+// Where says where a field is in its frame: "byte 22", "bytes 26-29", or "byte 14, bits 4-7" if the field doesn't
 // consist of whole bytes; bits count from the most significant one.
 func (p *Place) Where() string {
 	first, last := p.Bit/8, (p.Bit+max(p.Bits, 1)-1)/8
@@ -38,7 +38,7 @@ func (p *Place) Text(frame []byte) string {
 }
 
 // Stack finds the headers of a program's stack in a frame, as far as it has them: each has to be announced by the one
-// in front of it, and have values that it allows. Where the stack ends early, the standard headers that announce
+// in front of it, and have values that it allows. If the stack ends early, the standard headers that announce
 // themselves follow.
 func (hs *Headers) Stack(frame []byte, p *spec.Program) []*Span {
 	m := &matcher{hs: hs, frame: frame, stack: p.Stack}
@@ -299,7 +299,7 @@ func (c Change) String() string {
 // in order, then the payload.
 func Changes(came []byte, in []*Span, left []byte, out []*Span) (all []Change) {
 	if bytes.Equal(came, left) {
-		return nil // also where lengths disagree, so that other headers seem to fit better
+		return nil // also if lengths disagree, so that other headers seem to fit better
 	}
 	header := func(what string, frame []byte, sp *Span) {
 		place, fields, _ := strings.Cut(sp.text(frame), ": ")

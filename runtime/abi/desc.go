@@ -79,7 +79,7 @@ func Find(members []Member, name string) *Member {
 const (
 	MemberSlot     = "slot"     // with MemberGen, ties a row to its session
 	MemberGen      = "gen"      // see Slot
-	MemberRow      = "row"      // which of its session's rows it is, where several are in one table
+	MemberRow      = "row"      // which of its session's rows it is, if several are in one table
 	MemberReceiver = "receiver" // the identity of a receiver
 )
 

@@ -235,7 +235,7 @@ func (e *methodError) Error() string {
 	return fmt.Sprintf("%s takes %s, not %s", e.request.URL.Path, strings.Join(e.allow, ", "), e.request.Method) + e.why
 }
 
-// noBody refuses a body where none is read.
+// noBody refuses a body if none is read.
 func noBody(r *http.Request) error {
 	if r.Body == nil { // of a request that didn't come from a connection
 		return nil

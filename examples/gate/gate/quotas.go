@@ -14,7 +14,7 @@ import (
 // Limits are token buckets in memory that the kernel and this process both map: to move one is no system call. Rows are
 // made for sources that were admitted; so a flood from random addresses makes no more rows than are admitted.
 
-// Quotas limit new connections. Where a rate is 0, the default is taken.
+// Quotas limit new connections. If a rate is 0, the default is taken.
 type Quotas struct {
 	Source    runtime.Rate // of an address
 	Best      runtime.Rate // … that has finished many handshakes

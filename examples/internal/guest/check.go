@@ -146,7 +146,7 @@ func (r *relay) collection() (*ebpf.CollectionSpec, error) {
 	return collection, nil
 }
 
-// loadWith loads the object, whose programs may learn of packets by some methods only. Where these come to the same as
+// loadWith loads the object, whose programs may learn of packets by some methods only. If these come to the same as
 // before, of those that the kernel has, it loads nothing.
 func (r *relay) loadWith(allowed skbfacts.Ways, before map[skbfacts.Ways]bool) (*ebpf.Collection, error) {
 	skbfacts.Allowed = allowed
@@ -235,7 +235,7 @@ func (r *relay) verify(rep *reporter) (string, error) {
 }
 
 // compiled checks that the kernel has compiled a program to machine code, unless its JIT compiler is turned off.
-// Where the JIT compiler of an architecture doesn't support an instruction, the kernel silently interprets the
+// If the JIT compiler of an architecture doesn't support an instruction, the kernel silently interprets the
 // program, at many times the cost.
 func compiled(info *ebpf.ProgramInfo) error {
 	enabled, err := os.ReadFile("/proc/sys/net/core/bpf_jit_enable")

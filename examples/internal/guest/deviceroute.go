@@ -96,7 +96,7 @@ func (w *deviceRoute) talk(clientFamily, peerFamily int) error {
 	return nil
 }
 
-// passes sends to the client, where the relay can't relay that, and awaits that it has passed to the stack.
+// passes sends to the client when the relay can't relay that, and awaits that it has passed to the stack.
 func (w *deviceRoute) passes(f *flow, message []byte) error {
 	p := w.relay.Program("bare")
 	before, err := up(p)

@@ -31,7 +31,7 @@ type Result struct {
 	Calls float64 `json:"calls"`      // system calls a delivery
 	P50   float64 `json:"p50_us"`     // from when an object is at the relay's device until a copy leaves through it
 	P99   float64 `json:"p99_us"`
-	Unit  float64 `json:"forwarding_p50_us"` // the same, where the relay's host is a plain router
+	Unit  float64 `json:"forwarding_p50_us"` // the same, if the relay's host is a plain router
 	Share float64 `json:"kernel_percent"`    // of the bytes, those that the kernel has sent
 	// of the bytes, those that subscribers never got: the relay has reset their streams
 	Missing float64 `json:"missing_percent"`

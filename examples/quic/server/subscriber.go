@@ -62,7 +62,7 @@ type subscriber struct {
 	queued  int // bytes in queue
 
 	limits  quic.Limits
-	nextID  quic.StreamID // of the leased stream IDs; the kernel's counter where there is a kernel
+	nextID  quic.StreamID // of the leased stream IDs; the kernel's counter if there is a kernel
 	endID   quic.StreamID
 	spare   []quic.StreamID // that were taken, and no stream has
 	starved bool            // a stream waits for an ID

@@ -174,7 +174,7 @@ func (d demo) join(network *testnet.Net, relay *testnet.Host, i int) (_ *end, er
 	err = errors.Join(
 		e.link.A.AddAddr(fmt.Sprintf("10.0.%d.2/24", i)), e.link.B.AddAddr(fmt.Sprintf("10.0.%d.1/24", i)))
 	if err == nil && d.large && i > 0 {
-		const mtu = 1350 // the library begins with packets of 1,280 bytes, and finds larger ones where it can
+		const mtu = 1350 // the library begins with packets of 1,280 bytes, and finds larger ones if it can
 		err = errors.Join(e.link.A.SetMTU(mtu), e.link.B.SetMTU(mtu))
 	}
 	if err != nil {

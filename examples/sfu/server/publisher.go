@@ -19,7 +19,7 @@ type Publisher struct {
 	clock uint32 // of its timestamps, in Hz
 
 	mu     sync.Mutex
-	remote netip.AddrPort // the first packet's source, where it was not given; the zero value until then
+	remote netip.AddrPort // the first packet's source, if it was not given; the zero value until then
 	ssrc   uint32         // likewise
 	live   bool           // both are known
 	begun  bool           // subscribers may get it: the group was opened, or can't be
@@ -113,7 +113,7 @@ func (p *Publisher) receive(data []byte, from netip.AddrPort, now time.Time) {
 // far is how far a number may be away from the highest one without the stream being a new one (RFC 3550 appendix A.1).
 const far = window / 2
 
-// take puts a packet into the cache and sends it where the kernel doesn't.
+// take puts a packet into the cache and sends it if the kernel doesn't.
 func (p *Publisher) take(q *packet, sequence uint16, now time.Time) {
 	c := &p.cache
 	q.at, q.number = now, c.numbers.near(sequence)
@@ -159,7 +159,7 @@ func (p *Publisher) take(q *packet, sequence uint16, now time.Time) {
 	}
 }
 
-// restart begins anew where the publisher counts from somewhere else, and so do its subscribers.
+// restart begins anew when the publisher counts from somewhere else, and so do its subscribers.
 func (p *Publisher) restart(q *packet) {
 	p.stats.Restarts++
 	sequence := q.sequence()
@@ -172,7 +172,7 @@ func (p *Publisher) restart(q *packet) {
 const change = 60 * time.Millisecond
 
 // boundary returns a timestamp between two frames that come soon: where a layer may begin or end. It is that of a frame
-// of the base layer, where those come regularly, so that no frame of the new layers needs one from before.
+// of the base layer, if those come regularly, so that no frame of the new layers needs one from before.
 func (p *Publisher) boundary(now time.Time) uint32 {
 	if p.newest == nil {
 		return 0

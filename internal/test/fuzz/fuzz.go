@@ -183,7 +183,7 @@ func (f *fuzzer) run(ctx context.Context) error {
 	return nil
 }
 
-// load loads the object with the nth choice of settings; the first ones are the defaults where all have one.
+// load loads the object with the nth choice of settings; the first ones are the defaults if all have one.
 func (f *fuzzer) load(n int) error {
 	if f.bench != nil {
 		f.collect()

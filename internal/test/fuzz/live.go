@@ -488,7 +488,7 @@ func (w *expected) right() bool {
 	return wrong == "" && known && (came.GSO == 0 || end == len(came.Data)) // the kernel cuts up all that there is
 }
 
-// datagram finds the end of the IP datagram in a frame, and its protocol; 0 where there is none.
+// datagram finds the end of the IP datagram in a frame, and its protocol; 0 if there is none.
 func datagram(b []byte) (end int, proto byte) {
 	at := 14
 	for len(b) >= at+24 && sample.Tagged(b[at-14:]) {

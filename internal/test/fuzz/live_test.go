@@ -73,7 +73,7 @@ func TestLiveAgrees(t *testing.T) {
 	}
 }
 
-// The same for the specs of the corpus without their link-layer headers, where they make sense so: on devices whose
+// The same for the specs of the corpus without their link-layer headers, if they make sense so: on devices whose
 // packets have none.
 func TestLiveAgreesWithoutLink(t *testing.T) {
 	needs.All(t)

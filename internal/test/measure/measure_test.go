@@ -122,7 +122,7 @@ func TestSenderAndSink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sent == 0 || sent > 1000+maxBatch { // fewer where other work holds the sender up
+	if sent == 0 || sent > 1000+maxBatch { // fewer if other work holds the sender up
 		t.Errorf("%d datagrams in 50 ms, want at most 1000 and one batch", sent)
 	}
 	all := func() bool { return count()-before >= uint64(sent) }
@@ -212,7 +212,7 @@ func TestSinkKinds(t *testing.T) {
 // Tests that can't be set up fail at once.
 func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }
 
-// Where every rate lost packets, a table says so, and has no ratio.
+// If every rate lost packets, a table says so, and has no ratio.
 func TestNoRate(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
 		{LossFreeKpps(0), "no rate without loss"}, {LossFreeKpps(1_234_000), "1234"},

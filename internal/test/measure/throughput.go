@@ -42,7 +42,7 @@ const (
 )
 
 // Throughput finds the rates that a path takes, and what a packet costs the relay's processor, without delays. used is
-// the processor time of a server in user space so far; nil where the kernel forwards.
+// the processor time of a server in user space so far; nil if the kernel forwards.
 func Throughput(to *testnet.Dev, sender *Sender, busy *Busy, used func() (time.Duration, error)) (r Result, err error) {
 	sink, err := NewSink(to)
 	if err != nil {
@@ -65,7 +65,7 @@ func Throughput(to *testnet.Dev, sender *Sender, busy *Busy, used func() (time.D
 	}
 	for rate := float64(firstRate); rate < lastRate; rate *= rateStep {
 		best, offered := 0.0, 0.0
-		for range stepTries { // less arrives where something else took a processor
+		for range stepTries { // less arrives if something else took a processor
 			sent, delivered, err := send(stepTime, rate)
 			if err != nil {
 				return r, err
@@ -88,7 +88,7 @@ func Throughput(to *testnet.Dev, sender *Sender, busy *Busy, used func() (time.D
 	return r, err
 }
 
-// Cost returns the nanoseconds of the relay's processor that a packet takes where the kernel forwards. It is the same
+// Cost returns the nanoseconds of the relay's processor that a packet takes if the kernel forwards. It is the same
 // as in Throughput, without the search for rates.
 func Cost(to *testnet.Dev, sender *Sender, busy *Busy) (float64, error) {
 	sink, err := NewSink(to)
@@ -223,7 +223,7 @@ func Medians(results []Result) Result {
 	}
 }
 
-// NoRate is in tables where packets were lost at each rate that was offered, and LossFree is 0.
+// NoRate is in tables if packets were lost at each rate that was offered, and LossFree is 0.
 const NoRate = "no rate without loss"
 
 // LossFreeKpps is a loss-free rate for a table, in thousands of packets a second.

@@ -82,7 +82,7 @@ func (j *judge) readings(program string, came []byte) (paths [][]layer, known bo
 	return paths, len(paths) > 0
 }
 
-// copying are rules, where one fans out its receivers' rules.
+// copying are rules; if one fans out, its receivers' rules.
 func copying(rules []*spec.Rule) (out []*spec.Rule) {
 	for _, r := range rules {
 		if a := r.Do[len(r.Do)-1]; a.FanOut != nil {
@@ -94,7 +94,7 @@ func copying(rules []*spec.Rule) (out []*spec.Rule) {
 	return out
 }
 
-// became says what is wrong with the reason under which a packet or a receiver's turn ended, or "". Where the last rule
+// became says what is wrong with the reason under which a packet or a receiver's turn ended, or "". If the last rule
 // has no conditions, one of the rules is carried out: then no packet comes to their end, and a row that a rule in front
 // of it doesn't find is no reason for anything.
 func (j *judge) became(program string, came sim.Packet, res sim.Result) string {

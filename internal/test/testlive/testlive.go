@@ -80,7 +80,7 @@ type Seen struct {
 	InnerProto uint16
 }
 
-// Shot is a packet to send. Where the frame has a tag after the link-layer addresses, the kernel puts it into the
+// Shot is a packet to send. If the frame has a tag after the link-layer addresses, the kernel puts it into the
 // metadata.
 type Shot struct {
 	Data    []byte
@@ -314,7 +314,7 @@ func setOffload(device string, on bool) error {
 }
 
 // Send sends a packet to a program, and returns all that watches saw of it, in order. The error is testrun.ErrRefused
-// where the kernel doesn't take such a packet; where it finds out later, nothing is seen.
+// if the kernel doesn't take such a packet; if it finds out later, nothing is seen.
 func (l *Live) Send(program string, s *Shot) ([]Seen, error) {
 	e := l.entrances[program]
 	if e == nil {

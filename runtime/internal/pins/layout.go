@@ -31,8 +31,8 @@ func (e *LayoutError) Error() string {
 		e.Want, ways)
 }
 
-// grown is an old layout with the sizes of now, where those are larger: of what is found by its key, or by an index
-// that stays the same in a larger array. Where rows have credits, each table's begin after the last one's, so those
+// grown is an old layout with the sizes of now, if those are larger: of what is found by its key, or by an index
+// that stays the same in a larger array. If rows have credits, each table's begin after the last one's, so those
 // can't grow.
 func grown(old, now *abi.Layout) *abi.Layout {
 	out := *old
@@ -55,7 +55,7 @@ func grown(old, now *abi.Layout) *abi.Layout {
 	return &out
 }
 
-// anotherRelay is what differs where nothing is to be compared.
+// anotherRelay is what differs if nothing is to be compared.
 const anotherRelay = "the relay"
 
 // contents are the names in a layout.

@@ -28,7 +28,7 @@ const (
 
 const variable = abi.FactsVariable
 
-// Allowed are the methods that are used where the kernel has them. Tests take some away, as on older kernels.
+// Allowed are the methods that are used if the kernel has them. Tests take some away, as on older kernels.
 var Allowed = All
 
 // Prepare chooses the methods that the running kernel has, and returns what a collection has to be loaded with. Without

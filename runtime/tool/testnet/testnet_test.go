@@ -159,7 +159,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// Where no namespace has had a name since the machine started, and another program names one meanwhile, ours can still
+// If no namespace has had a name since the machine started, and another program names one meanwhile, ours can still
 // be removed. A mount namespace of its own has a folder that is as on such a machine.
 func TestFirstName(t *testing.T) {
 	needs.Root(t)
