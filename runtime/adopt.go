@@ -166,7 +166,7 @@ func (r *Relay) slotIs(id sessionID) bool {
 func (r *Relay) rebuild(id sessionID, found []foundRow, blocks map[uint32]bool) *AnySession {
 	sd := &r.desc.Sessions[id.kind]
 	s := &AnySession{
-		relay: r, desc: sd, kind: id.kind, slot: id.slot, gen: id.gen, born: id.gen, queued: -1,
+		relay: r, desc: sd, kind: id.kind, slot: id.slot, gen: id.gen, firstGen: id.gen, queued: -1,
 		done: make(chan struct{}),
 	}
 	fields := make([]byte, s.of().size)

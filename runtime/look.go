@@ -70,7 +70,7 @@ func (r *Relay) Settings() []any {
 
 // ID identifies the session among all that the relay ever opened, those before an adoption included (but for 2³² in
 // one slot). It is never 0. A session that was changed has another ID after an adoption.
-func (s *AnySession) ID() uint64 { return uint64(s.born)<<32 | uint64(s.slot) }
+func (s *AnySession) ID() uint64 { return uint64(s.firstGen)<<32 | uint64(s.slot) }
 
 // Session returns the open session with an ID; an error that wraps [ErrNotFound] if there is none.
 func (r *Relay) Session(id uint64) (*AnySession, error) {

@@ -21,12 +21,12 @@ const idleGrace = time.Second
 // AnySession is one object that user space registered: rows in one or several tables that count only together. It is
 // open until Close, or until its lifetime or idle time has passed. Change gives it other values.
 type AnySession struct {
-	relay  *Relay
-	desc   *abi.Session
-	kind   int
-	slot   uint32
-	born   uint32                 // the generation that it was opened with, for its ID
-	fields atomic.Pointer[[]byte] // laid out as sessionKind says
+	relay    *Relay
+	desc     *abi.Session
+	kind     int
+	slot     uint32
+	firstGen uint32                 // the generation that it was opened with, for its ID
+	fields   atomic.Pointer[[]byte] // laid out as sessionKind says
 
 	// What fields refer to: indices as in rows, and what they stand for, by field. They are set when the session is
 	// opened or adopted, and stay.

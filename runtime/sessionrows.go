@@ -108,7 +108,7 @@ func (r *Relay) register(s *AnySession, starts [][]*first) (err error) {
 	if s.slot, s.gen, ok = r.slots.take(); !ok {
 		return &FullError{What: "the array of sessions", Size: r.desc.Slots}
 	}
-	s.born = s.gen
+	s.firstGen = s.gen
 	if err := r.slots.usage.Put(s.slot, r.slots.zero); err != nil {
 		r.slots.put(s.slot)
 		return fmt.Errorf("reset the session's counters: %w", err)

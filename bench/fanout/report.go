@@ -74,8 +74,8 @@ var goodRelays = map[int]map[Variant]float64{
 }
 
 const (
-	goodSize = 1200
-	tooDear  = 1.2
+	goodSize  = 1200
+	tooCostly = 1.2
 
 	leastDelay = 5 // µs: what is less may be chance
 )
@@ -98,12 +98,12 @@ func PrintVerdict(w io.Writer, copies []Copy, cells []Cell) {
 		}
 	}
 	switch {
-	case worst > tooDear:
+	case worst > tooCostly:
 		fmt.Fprintf(w, "VOID: the user-space relay costs up to %.2f times what a good one does (%s), relative to "+
-			"plain forwarding; at most %.1f will do\n", worst, where, tooDear)
+			"plain forwarding; at most %.1f will do\n", worst, where, tooCostly)
 	case worst > 0:
 		fmt.Fprintf(w, "the user-space relay costs at most %.2f times what a good one does (%s), relative to plain "+
-			"forwarding; up to %.1f will do\n", worst, where, tooDear)
+			"forwarding; up to %.1f will do\n", worst, where, tooCostly)
 	}
 	printTargets(w, copies, cells)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -182,9 +182,9 @@ func printTargets(w io.Writer, copies []Copy, cells []Cell) {
 	}
 	say("a copy in the kernel, of a bare clone", ofBareTarget, copy)
 	fmt.Fprintln(w)
-	say("processor time at 90% of the loss-free rate, of the best in user space", ofUserSpaceTarget, bursts)
+	say("CPU time at 90% of the loss-free rate, of the best in user space", ofUserSpaceTarget, bursts)
 	fmt.Fprintf(w, " (a bare clone: %d)\n", reached(bareBursts, ofUserSpaceTarget))
-	say("processor time one by one, of the best in user space", ofUserSpaceTarget, oneByOne)
+	say("CPU time one by one, of the best in user space", ofUserSpaceTarget, oneByOne)
 	fmt.Fprintf(w, " (a bare clone: %d)\n", reached(bareOneByOne, ofUserSpaceTarget))
 }
 

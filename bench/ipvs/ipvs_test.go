@@ -35,7 +35,7 @@ func TestDirectors(t *testing.T) {
 			}
 			defer d.close()
 			// And from then on it drops what arrives.
-			from, to, at := d.way(Request)
+			from, to, at := d.ends(Request)
 			arriving, err := d.arrival(Request).Capture()
 			check(t, err)
 			check(t, unix.SetNonblock(at.fd, true))

@@ -48,11 +48,11 @@ func attacks(clients float64) map[string]lab.Rates {
 	all[string(lab.Handshakes)] = lab.Rates{lab.Handshakes: openings}
 	all[string(lab.Initials)] = lab.Rates{lab.Initials: openings}
 	all[string(lab.Garbage)] = lab.Rates{lab.Garbage: cheap}
-	all[string(lab.Strays)] = lab.Rates{lab.Strays: cheap}
+	all[string(lab.UnknownIDs)] = lab.Rates{lab.UnknownIDs: cheap}
 	all[string(lab.Flood)] = lab.Rates{lab.Flood: times * clients}
 	all[together] = lab.Rates{
 		lab.Handshakes: openings, lab.Initials: openings,
-		lab.Garbage: times * clients / 2, lab.Strays: times * clients / 2,
+		lab.Garbage: times * clients / 2, lab.UnknownIDs: times * clients / 2,
 	}
 	return all
 }
@@ -205,7 +205,7 @@ func clientPackets(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	most := 0.0 // of several spells: the machine may be slow for a while
+	most := 0.0 // of several intervals: the machine may be slow for a while
 	for range 3 {
 		before, err1 := s.ServerDev.Received()
 		r, err2 := s.clients(ctx, measured/2)

@@ -123,10 +123,10 @@ func (n *fan) rewrite(w *writer) c.Expr {
 	}{{"priority", w.rw.Priority}, {"mark", w.rw.Mark}} {
 		switch {
 		case m.x != nil:
-			w.asItCame(m.name)
+			w.asReceived(m.name)
 			w.assign(noPos, ofSKB(m.name), w.beside[m.name])
 		case n.sets(m.name):
-			w.assign(noPos, ofSKB(m.name), w.asItCame(m.name))
+			w.assign(noPos, ofSKB(m.name), w.asReceived(m.name))
 		}
 	}
 	w.newPointers()
@@ -319,7 +319,7 @@ func (n *fan) copySum(w *writer, s *sum) (kind c.Expr) {
 	if kind != nil {
 		kind = n.keep("__u32", name("kind"), kind)
 		if !known {
-			pre.stopIf(s.Pos, equals(kind, c.Ident("FR_SUM_FAULT")), pre.fx.undo, pre.up(n.NoRoom))
+			pre.stopIf(s.Pos, equals(kind, c.Ident("FR_SUM_FAULT")), pre.fx.undo, pre.punt(n.NoRoom))
 		}
 		full = c.Choice{If: equals(kind, sumPartial), Then: partial, Else: full}
 	}
@@ -329,8 +329,8 @@ func (n *fan) copySum(w *writer, s *sum) (kind c.Expr) {
 	if kind == nil {
 		w.define(noPos, "__be16", value, c.Do(s.function(), w.plus(rest, slices.Concat(own, ownPseudo))))
 		if s.Absent {
-			came := w.value(scalar{size: 2, code: c.Bytes("ld", 2, w.ptr(s.Old))}, "", s.Pos)
-			w.absent(c.Not(came), value)
+			received := w.value(scalar{size: 2, code: c.Bytes("ld", 2, w.ptr(s.Old))}, "", s.Pos)
+			w.absent(c.Not(received), value)
 		}
 		return nil
 	}

@@ -215,9 +215,9 @@ func (f *function) meta(k ir.MetaKind) c.Expr {
 	case ir.GSOSize:
 		return ofSKB("gso_size")
 	case ir.SKBMark:
-		return f.asItCame("mark")
+		return f.asReceived("mark")
 	case ir.SKBPrio:
-		return f.asItCame("priority")
+		return f.asReceived("priority")
 	case ir.LinkProto:
 		return c.Do("bpf_htons", ofSKB("protocol"))
 	case ir.Partial:

@@ -113,13 +113,13 @@ func (f *function) endsFor(how string, reason c.Expr) c.Expr {
 	return c.Do("fr_"+how, f.identity(f.turn.Row), ofSKB("len"), reason)
 }
 
-// asItCame is a number that stands beside the packet, as it was before the first copy.
-func (f *function) asItCame(name string) c.Expr {
-	came := c.Do("fr_"+name, skb)
+// asReceived is a number that stands beside the packet, as it was before the first copy.
+func (f *function) asReceived(name string) c.Expr {
+	received := c.Do("fr_"+name, skb)
 	if f.turn != nil && f.turn.sets(name) {
-		return f.turn.keep("__u32", "skb_"+name, came)
+		return f.turn.keep("__u32", "skb_"+name, received)
 	}
-	return came
+	return received
 }
 
 // sets reports whether a copy sets such a number.
@@ -167,7 +167,7 @@ func (f *function) fanOut(s *ir.FanOut) {
 		end := w.expr(s.End)
 		w.gap()
 		w.stopIf(s.Pos, c.Join("&&", c.Unlikely(exceeds(frameLen, end)),
-			c.Do("bpf_skb_change_tail", skb, end, c.Num(0))), w.fx.undo, w.up(n.NoRoom))
+			c.Do("bpf_skb_change_tail", skb, end, c.Num(0))), w.fx.undo, w.punt(n.NoRoom))
 	}
 	size := n.save()
 	w.fan = n
@@ -241,7 +241,7 @@ func (n *fan) save() c.Expr {
 	w.gap()
 	w.note("Copies are made by writing to the packet: what it was is read from here.")
 	w.define(noPos, "void *", front, c.Do("fr_save_front", skb, size))
-	w.stopIf(n.Pos, c.Not(front), w.fx.undo, w.up(n.NoRoom))
+	w.stopIf(n.Pos, c.Not(front), w.fx.undo, w.punt(n.NoRoom))
 	n.keepPointer("void *", "front", front)
 	n.head = w.place()
 	if n.front.Base != nil {

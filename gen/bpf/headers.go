@@ -83,9 +83,9 @@ func (h *header) text() (lines []string) {
 
 // Packets that a function has pointers into.
 const (
-	packetCame   = iota // in place
-	packetSaved         // the front that was saved
-	packetLeaves        // in place, when it is written
+	packetReceived = iota // in place
+	packetSaved           // the front that was saved
+	packetLeaves          // in place, when it is written
 )
 
 // pointer is a pointer to a field run of a packet.
@@ -118,7 +118,7 @@ func (f *function) packet() int {
 	if f.fan != nil {
 		return packetSaved
 	}
-	return packetCame
+	return packetReceived
 }
 
 // to is the pointer to a run, which the function declares.
@@ -188,7 +188,7 @@ func (f *function) pointsTo(v *ir.Var, runs ...*ir.FieldRun) {
 // text returns the statements of a function, with what sets its pointers: it is left out if nothing uses them.
 func (f *function) text() []c.Stmt {
 	for _, l := range f.late {
-		key := pointer{l.run, packetCame}
+		key := pointer{l.run, packetReceived}
 		if slices.Contains(f.headersUsed, key) {
 			at := l.run.At
 			from := c.Plus(f.base(at.Base), at.Const+f.lowered[at.Base])

@@ -217,6 +217,6 @@ func (f *function) learn(s *ir.Learn, undo []c.Expr) {
 		}
 		table := c.Ident(abi.TablePrefix + ident(s.Table.Name))
 		f.stopIf(s.Pos, c.Do("bpf_map_update_elem", c.Address(table), c.Address(keyName), c.Address(val),
-			c.Ident("BPF_ANY")), undo, f.up(s.Full))
+			c.Ident("BPF_ANY")), undo, f.punt(s.Full))
 	})
 }

@@ -236,9 +236,9 @@ func (f *function) quote(pos diag.Pos) {
 	f.add(&c.Note{Pos: pos, Text: comment(q), Short: true})
 }
 
-// up is what is returned if a packet passes to the stack, or a receiver's turn ends. Under a reason of that kind the
+// punt is what is returned if a packet passes to the stack, or a receiver's turn ends. Under a reason of that kind the
 // packet is dropped.
-func (f *function) up(reason int) c.Expr {
+func (f *function) punt(reason int) c.Expr {
 	if f.turn != nil {
 		return f.ends("decline", reason)
 	}
@@ -248,11 +248,11 @@ func (f *function) up(reason int) c.Expr {
 		}
 		return c.Do("fr_drop", ofSKB("len"), f.prog.reasonName(reason))
 	}
-	return f.upFor(reason)
+	return f.puntFor(reason)
 }
 
-// upFor is what is returned if a packet passes to the stack for a reason. A function that checks says why.
-func (f *function) upFor(reason int) c.Expr {
+// puntFor is what is returned if a packet passes to the stack for a reason. A function that checks says why.
+func (f *function) puntFor(reason int) c.Expr {
 	if f.checking != nil {
 		return f.reasons[f.prog.number(reason)]
 	}
@@ -289,7 +289,7 @@ var (
 
 // unless renders a check: under a condition the packet passes to the stack, or the receiver's turn ends.
 func (f *function) unless(pos diag.Pos, cond c.Expr, reason int) {
-	f.stopIf(pos, cond, nil, f.up(reason))
+	f.stopIf(pos, cond, nil, f.punt(reason))
 }
 
 // stopIf renders the end of a packet's way, or of a receiver's turn, under a condition; undo are calls
@@ -318,7 +318,7 @@ func (f *function) entry() *c.Func {
 			{Type: data.Type, Name: data}, {Type: dataEnd.Type, Name: dataEnd},
 		}}
 	}
-	text := slices.Concat(f.headerPointers(packetCame, fixed), f.results(), f.text())
+	text := slices.Concat(f.headerPointers(packetReceived, fixed), f.results(), f.text())
 	given := c.Free(text)
 	g := &function{}
 	g.block = &out.Body

@@ -61,7 +61,7 @@ func (f *function) sumReceived(s *ir.Forward) (*writer, *receivedSums) {
 		if mayBePartial(sum) {
 			mine := o.newSum(sum)
 			was, _ := o.changes(sum)
-			o.sumCame(mine, was)
+			o.receivedSum(mine, was)
 			out.csums[sum.Name] = mine.name("csum")
 		}
 	}

@@ -270,7 +270,7 @@ func (w *writer) checksum(s *sum) {
 		}
 	}
 	if s.Offloaded {
-		w.came(s, old, wasPseudo, was)
+		w.received(s, old, wasPseudo, was)
 		w.optional(s)
 		old, rest = c.In(s.name("csum"), "old"), c.In(s.name("csum"), "rest")
 		w.define(noPos, "__u64", s.name("new_pseudo"), w.total(nowPseudo))
@@ -341,8 +341,8 @@ func (w *writer) leave(s *sum, pseudo, now c.Expr) {
 	w.do(noPos, set, c.Address(s.name("csum")), pseudo, now)
 }
 
-// came renders what is known of a checksum that came and may be partial.
-func (w *writer) came(s *sum, old c.Expr, wasPseudo, was []summand) {
+// received renders what is known of a checksum that came and may be partial.
+func (w *writer) received(s *sum, old c.Expr, wasPseudo, was []summand) {
 	gone := w.total(was)
 	w.define(noPos, "__u64", s.name("old_pseudo"), w.total(wasPseudo))
 	w.partial()
@@ -369,12 +369,12 @@ func (w *writer) came(s *sum, old c.Expr, wasPseudo, was []summand) {
 // facts is whether programs can read what the kernel knows of the packet.
 const facts = c.Ident("fr_facts")
 
-// sumCame renders what is known of a checksum that came; was is what doesn't leave.
-func (w *writer) sumCame(s *sum, was []summand) {
+// receivedSum renders what is known of a checksum that came; was is what doesn't leave.
+func (w *writer) receivedSum(s *sum, was []summand) {
 	if s.Tail {
 		was = append(was, w.tail(s))
 	}
-	w.came(s, c.Bytes("ld", 2, w.ptr(s.Old)), w.pseudoHeader(s.OldPseudo), was)
+	w.received(s, c.Bytes("ld", 2, w.ptr(s.Old)), w.pseudoHeader(s.OldPseudo), was)
 }
 
 // optional renders that a packet which came without a checksum leaves without one.

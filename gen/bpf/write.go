@@ -64,7 +64,7 @@ func (f *function) assemble(result, name string, params []c.Param) (out *c.Func,
 	if f.timed {
 		g.define(noPos, "__u64", c.Ident("clock"), c.Do("bpf_ktime_get_ns"))
 	}
-	headers := f.headerPointers(packetCame, func(p *ir.FieldRun) bool {
+	headers := f.headerPointers(packetReceived, func(p *ir.FieldRun) bool {
 		return fixed(p) || f.writes || f.given[p.At.Base]
 	})
 	if !f.savedDone {

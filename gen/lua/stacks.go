@@ -178,7 +178,7 @@ func (r *renderer) register(parent string, wanted numbers, most uint64) {
 func announced(e *entry, parents []string) numbers {
 	var all []numbers
 	for _, h := range e.headers {
-		var ways []numbers
+		var choices []numbers
 		for _, a := range h.After {
 			if !slices.Contains(parents, a.Parent.Value) {
 				continue
@@ -189,9 +189,9 @@ func announced(e *entry, parents []string) numbers {
 					n = n.both(numbers{k: ranges.Of(m.Is, 65535)})
 				}
 			}
-			ways = append(ways, n)
+			choices = append(choices, n)
 		}
-		all = append(all, either(ways))
+		all = append(all, either(choices))
 	}
 	return either(all)
 }

@@ -30,7 +30,7 @@ func (s Source) State(plan *ir.Plan, r *sim.Relay, generators ...*Generator) []F
 	}
 	s.groups(plan, r, keys)
 	slot := s.rows(plan, r)
-	s.money(r)
+	s.creditLimits(r)
 	credits := slices.Clone(r.Credits)
 	fitted := s.fit(r, slot, generators)
 	r.ClearCounts()

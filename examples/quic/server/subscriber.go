@@ -336,8 +336,8 @@ func (u *subscriber) drop(o *outgoing, code quic.StreamErrorCode) {
 // countUnsent counts what has come of a stream that was dropped, and wasn't sent.
 func (u *subscriber) countUnsent(o *outgoing) {
 	n := uint64(0)
-	for _, came := range o.st.have {
-		for _, part := range o.done.missing(came.from, o.st.dataEnd(came)) {
+	for _, received := range o.st.have {
+		for _, part := range o.done.missing(received.from, o.st.dataEnd(received)) {
 			n += part.to - part.from
 		}
 	}

@@ -31,7 +31,7 @@ type Publisher struct {
 	firstCycle int64 // of the first number: what RTCP counts cycles from
 	feeds      []*feed
 	scratch    []byte
-	stray      int64 // the last number that was far away from the others
+	outlier    int64 // the last number that was far away from the others
 
 	base     [2]uint32   // timestamps of the last two frames of the base layer, the newer one first
 	bytes    [Layers]int // since measured
@@ -122,8 +122,8 @@ func (p *Publisher) take(q *packet, sequence uint16, now time.Time) {
 	case !c.numbers.begun:
 		p.firstCycle = q.number &^ 0xFFFF // RTCP counts cycles from here
 	case q.late && c.numbers.highest-q.number > far:
-		if q.number != p.stray+1 {
-			p.stray = q.number
+		if q.number != p.outlier+1 {
+			p.outlier = q.number
 			return
 		}
 		p.restart(q)

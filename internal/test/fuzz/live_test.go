@@ -133,7 +133,7 @@ func withoutLink(t *testing.T, file string) (c compiled, ok bool) {
 type device struct {
 	name    string
 	offload bool
-	ways    skbfacts.Ways
+	ways    skbfacts.Methods
 }
 
 // devices are those that packets leave through, and with each a method to learn what the kernel knows of a packet.

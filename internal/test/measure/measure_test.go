@@ -138,12 +138,12 @@ func TestBusy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	share, err := b.Spell(20 * time.Millisecond)
+	share, err := b.Interval(20 * time.Millisecond)
 	if err != nil || share < 0 || share > 0.9 {
 		t.Errorf("share %v, error %v", share, err)
 	}
-	if _, err := b.Spell(time.Second); err == nil {
-		t.Error("a spell of a second would keep others from the processor for too long")
+	if _, err := b.Interval(time.Second); err == nil {
+		t.Error("an interval of a second would keep others from the processor for too long")
 	}
 	if err := b.Close(); err != nil {
 		t.Error(err)

@@ -332,12 +332,12 @@ func (w *rewriting) push() string {
 	if w.one(12) {
 		candidates = []*header{stdVLAN, stdUDP}
 	}
-	type way struct {
+	type place struct {
 		h    *header
 		at   int
 		vals []string
 	}
-	var ways []way
+	var places []place
 	for _, h := range candidates {
 		if !h.fixed || (h.sums || h.tail) && !w.one(20) {
 			continue
@@ -355,14 +355,14 @@ func (w *rewriting) push() string {
 				continue
 			}
 			if vals, ok := w.values(h, at); ok {
-				ways = append(ways, way{h, at, vals})
+				places = append(places, place{h, at, vals})
 			}
 		}
 	}
-	if len(ways) == 0 {
+	if len(places) == 0 {
 		return ""
 	}
-	p := pick(w.generator, ways)
+	p := pick(w.generator, places)
 	body := fmt.Sprintf("%s: {%s}", label(p.h.name), strings.Join(p.vals, ", "))
 	text := "{push: " + body + "}"
 	if p.at < len(w.now) {

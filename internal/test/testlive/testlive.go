@@ -66,7 +66,7 @@ func (e *entrance) tun() bool { return e.device >= 0 }
 // Where a packet was seen.
 const (
 	SeenComing  = iota // in front of the program
-	SeenUp             // after it: the next program, or the stack
+	SeenPassed         // after it: the next program, or the stack
 	SeenLeaving        // at the other end of the cable
 )
 
@@ -181,7 +181,7 @@ func (l *Live) open(offload bool) (err error) {
 		return err
 	}
 	watches := map[int]*ebpf.Program{}
-	for _, where := range []int{SeenComing, SeenUp, SeenLeaving} {
+	for _, where := range []int{SeenComing, SeenPassed, SeenLeaving} {
 		if watches[where], err = l.load("watch", l.watch(where)); err != nil {
 			return err
 		}
@@ -245,7 +245,7 @@ func (l *Live) cable(e *entrance, name string, p *ir.Program, guard *ebpf.Progra
 	if err := errors.Join(
 		l.attach(at, hook, watches[SeenComing]),
 		l.attach(at, hook, l.relay.Program(p.Name)),
-		l.attach(in, ebpf.AttachTCXIngress, watches[SeenUp]),
+		l.attach(in, ebpf.AttachTCXIngress, watches[SeenPassed]),
 	); err != nil {
 		return err
 	}

@@ -23,12 +23,12 @@ func (e *LayoutError) Error() string {
 	if e.What == anotherRelay {
 		differs = "it is another one"
 	}
-	ways := "remove the old relay (fastrelay-gen remove), or pin the new one elsewhere"
+	remedy := "remove the old relay (fastrelay-gen remove), or pin the new one elsewhere"
 	if e.Larger {
-		ways = "grow it (run --grow, Options.Grow), " + ways
+		remedy = "grow it (run --grow, Options.Grow), " + remedy
 	}
 	return fmt.Sprintf("can't adopt the relay pinned at %s: %s (found %s, want %s); %s", e.Path, differs, e.Found,
-		e.Want, ways)
+		e.Want, remedy)
 }
 
 // grown is an old layout with the sizes of now, if those are larger: of what is found by its key, or by an index

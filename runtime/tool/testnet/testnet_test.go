@@ -233,7 +233,7 @@ func TestNoise(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stray := strayFrames()
+	stray := noiseFrames()
 	seen := map[int]bool{}
 	err = Until(5*time.Second, "each kind of stray packet", func() bool {
 		for _, f := range c.Frames() {
