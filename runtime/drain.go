@@ -35,7 +35,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 	r.lists.mu.Lock()
 	if !r.draining.on {
 		r.draining.on = true
-		if r.draining.done == nil || r.draining.over() { // else somebody may still wait, since before EndDrain
+		if r.draining.done == nil || r.draining.over() { // else a caller may still wait, since before EndDrain
 			r.draining.done = make(chan struct{})
 		}
 		r.say(slog.LevelInfo, "a relay is being drained", "sessions", len(r.sessions), "receivers",

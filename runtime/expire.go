@@ -39,7 +39,7 @@ func (s *AnySession) deadline() uint64 {
 // Refresh gives the session its whole lifetime and idle time again. It returns the session's Err if it is over.
 func (s *AnySession) Refresh() error { return s.RefreshFor(0) }
 
-// RefreshFor is Refresh for a session that has to end by itself if nobody refreshes it: it ends after d, used or not,
+// RefreshFor is Refresh for a session that has to end by itself unless it is refreshed: it ends after d, used or not,
 // or after its kind's lifetime if that is shorter; 0 is Refresh. The kernel knows this end as well, so that it comes
 // on time if this process has died. (A successor that adopts the relay keeps it, unless the kind has an idle time:
 // then only the kind's lifetime counts, and begins anew.)

@@ -26,7 +26,7 @@ type EventCopies struct {
 	queued chan struct{} // capacity 1: there is something in queue
 }
 
-// copyEvery is how often records that the server doesn't read are looked for while somebody gets copies.
+// copyEvery is how often records that the server doesn't read are looked for while a client gets copies.
 const copyEvery = 20 * time.Millisecond
 
 // CopyEvents begins to copy the relay's events, of which at most so many wait for Next. Close ends it.

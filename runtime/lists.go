@@ -266,7 +266,7 @@ func (f *receiverLists) remove(g *AnyGroup) error {
 }
 
 // replace writes the rows and the list that the kernel doesn't have, and puts the list in place. After an error,
-// nothing of it is left.
+// nothing of it remains.
 func (f *receiverLists) replace(c *commit) (err error) {
 	r, g, k := f.relay, c.group, c.group.kind
 	f.makeRows(c)

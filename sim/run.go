@@ -75,7 +75,7 @@ func LinkType(frame []byte, device [6]byte) uint8 {
 	return ir.ToOther
 }
 
-// Verdict is what becomes of a packet.
+// Verdict is what happens to a packet.
 type Verdict string
 
 const (

@@ -430,7 +430,7 @@ type FanOut struct {
 	Group Name
 	Key   []*Expr
 	Rules []*Rule // `each` is one rule without conditions
-	// `then: drop: REASON`: what becomes of the packet that came; nil (`then: "pass"`, the default): it goes on
+	// `then: drop: REASON`: what happens to the packet that came; nil (`then: "pass"`, the default): it goes on
 	Drop *Name
 	Pos  diag.Pos
 }

@@ -40,7 +40,7 @@ func PrintKernel(w io.Writer, copies []Copy) {
 	t.Flush()
 }
 
-// PrintPath prints what each variant did across namespaces, and its processor time and delay beside plain forwarding's.
+// PrintPath prints what each variant did across namespaces, and its CPU time and delay beside plain forwarding's.
 func PrintPath(w io.Writer, cells []Cell) {
 	for _, c := range cells {
 		fmt.Fprintf(w, "\none to %d, %d bytes\n", c.Receivers, c.Size)
@@ -139,7 +139,7 @@ func (c *Cell) userSpace() Result {
 	}
 }
 
-// ratios returns what a copy of a variant costs in the kernel beside a bare clone, and the processor time that a
+// ratios returns what a copy of a variant costs in the kernel beside a bare clone, and the CPU time that a
 // delivered packet takes beside the best in user space, in bursts and one by one.
 func (c *Cell) ratios(copies []Copy, v Variant) (ofBare, ofUserSpace, oneByOne float64) {
 	ofBare = math.NaN() // if it wasn't measured
@@ -155,7 +155,7 @@ func (c *Cell) ratios(copies []Copy, v Variant) (ofBare, ofUserSpace, oneByOne f
 // What the relay is to reach, at the same work.
 const (
 	ofBareTarget      = 1.25    // a copy in the kernel, of a bare clone
-	ofUserSpaceTarget = 1.0 / 3 // processor time, of the better user-space relay's
+	ofUserSpaceTarget = 1.0 / 3 // CPU time, of the better user-space relay's
 )
 
 // printTargets prints where the relay reaches them, and where the bare clone would, which no relay in the kernel can be

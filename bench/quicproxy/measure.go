@@ -68,7 +68,7 @@ func Measure(rounds int, progress io.Writer) ([]Comparison, error) {
 	return list, nil
 }
 
-// measure sends packets and finds the rates that the proxy takes, and what one costs. used is the processor time of the
+// measure sends packets and finds the rates that the proxy takes, and what one costs. used is the CPU time of the
 // proxy so far; nil if the kernel forwards.
 func (p *path) measure(
 	t traffic, size int, busy *measure.Busy, used func() (time.Duration, error),

@@ -351,7 +351,7 @@ func (w *writer) received(s *sum, old c.Expr, wasPseudo, was []summand) {
 	w.define(noPos, "struct fr_csum", csum, c.Do("fr_csum", w.asked, field, old, s.name("old_pseudo"), gone))
 	if w.rw.Resize == ir.InPlace && !w.known.plain {
 		segmented := c.Expr(c.Do("fr_is_segmented", skb, w.asked, field))
-		if s.Absent { // nobody makes up a checksum of a tunnel that has none
+		if s.Absent { // the kernel makes up no checksum of a tunnel that has none
 			segmented = c.Join("&&", c.In(csum, "old"), segmented)
 		}
 		w.assign(noPos, partial, c.Join("||", partial, segmented))

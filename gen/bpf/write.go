@@ -269,7 +269,7 @@ func (w *writer) metadata() {
 	}
 }
 
-// failIf renders what becomes of the packet if a helper fails: it passes to the stack while nothing has
+// failIf renders what happens to the packet if a helper fails: it passes to the stack while nothing has
 // changed. A copy isn't made.
 func (w *writer) failIf(cond c.Expr) {
 	var result c.Expr

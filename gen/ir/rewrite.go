@@ -6,7 +6,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// This file has what becomes of a packet: the rewrite, and the checksums that follow it.
+// This file has what happens to a packet: the rewrite, and the checksums that follow it.
 
 // Resize says how room is made or closed between the front and the payload.
 type Resize int

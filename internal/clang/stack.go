@@ -129,7 +129,7 @@ func (u *Unit) checkStack(kernel [2]int) error {
 }
 
 // ofSpec is the line of the spec that a line of the object's debug information is of, unless it is one of a standard
-// header: nobody can change these.
+// header: users can't change these.
 func (u *Unit) ofSpec(line *btf.Line) diag.Pos {
 	pos := u.find(line.FileName(), int(line.LineNumber()))
 	if spec.Source(pos.File) != nil {

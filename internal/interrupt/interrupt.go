@@ -23,7 +23,7 @@ func of(ctx context.Context) *Gate {
 	if g, ok := ctx.Value(key{}).(*Gate); ok {
 		return g
 	}
-	return &Gate{} // of nobody
+	return &Gate{} // that no command has
 }
 
 // Hold puts off the end of the process until release is called. It is for what is short or ends soon with ctx: to write

@@ -156,7 +156,7 @@ func (hs *Headers) refill(f *Frame, opt Options, keep func(span int, field *spec
 	return hs.fillSums(f, opt, keep)
 }
 
-// fillSums computes checksums from the inside out, except those to keep.
+// fillSums computes checksums, the innermost first, except those to keep.
 func (hs *Headers) fillSums(f *Frame, opt Options, keep func(span int, field *spec.Field) bool) error {
 	for i, sp := range slices.Backward(f.Spans) {
 		s := &scope{hs, f.Data, f.Spans[:i+1]}

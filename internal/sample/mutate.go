@@ -296,7 +296,7 @@ func (g *Generator) partialSum(b []byte, f *packet.Frame) {
 			if g.One(2) || at < sp.End || at+2 > len(b) {
 				return
 			}
-			// The checksum goes down by what a word goes up.
+			// The checksum decreases by what a word increases.
 			word := uint32(binary.BigEndian.Uint16(b[at:])) + full + (0xffff - uint32(pl.Get(b).Int))
 			for word > 0xffff {
 				word = word>>16 + word&0xffff
@@ -368,7 +368,7 @@ func Resize(hs *packet.Headers, f *packet.Frame, grow int) []byte {
 }
 
 // zeroSum changes a packet so that a checksum of what the program makes of it becomes 0: sent is what it made so far.
-// The last two bytes that the checksum covers go up by the checksum that came out. It returns nil if
+// The last two bytes that the checksum covers increase by the checksum that came out. It returns nil if
 // there is no such checksum.
 func (g *Generator) zeroSum(f *packet.Frame, sent []byte) []byte {
 	eth := g.Headers.Header("eth")

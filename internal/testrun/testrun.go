@@ -194,7 +194,7 @@ type Event struct {
 // ErrRefused is returned for packets that the kernel's own entry refuses.
 var ErrRefused = errors.New("the kernel doesn't run a program on such a packet")
 
-// Shows reports why a run can't show what becomes of a packet, or "".
+// Shows reports why a run can't show what happens to a packet, or "".
 func Shows(p *sim.Packet) string {
 	switch {
 	case p.VLAN != nil:

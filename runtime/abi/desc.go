@@ -171,7 +171,7 @@ func (p *Program) Reason(i int) Reason {
 	return p.Reasons[i]
 }
 
-// Reason describes a reason: what becomes of the packets that it counts.
+// Reason describes a reason: what happens to the packets that it counts.
 type Reason struct {
 	Name   string     `json:"name"`
 	Kind   ReasonKind `json:"kind"`

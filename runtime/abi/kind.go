@@ -51,7 +51,7 @@ const (
 
 var tableNames = []string{"", "hash", "lru", "array", "lpm"}
 
-// ReasonKind is what becomes of the packets that a reason counts. The zero ReasonKind is none.
+// ReasonKind is what happens to the packets that a reason counts. The zero ReasonKind is none.
 type ReasonKind uint8
 
 // Kinds of reasons.

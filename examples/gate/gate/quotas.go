@@ -23,7 +23,7 @@ type Quotas struct {
 	Elsewhere runtime.Rate // of all networks together that no connection was admitted from yet
 	Regulars  runtime.Rate // of all addresses together that have finished a handshake
 	Newcomers runtime.Rate // of all others together
-	Strays    runtime.Rate // packets of connections that nobody knows; a server answers some with a stateless reset
+	Strays    runtime.Rate // packets of unknown connections; a server answers some with a stateless reset
 	Moves     runtime.Rate // connection IDs that are seen at a known address for the first time (Config.Watch)
 }
 

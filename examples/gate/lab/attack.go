@@ -108,7 +108,7 @@ func (l *Lab) NewAttacker(kind Attack) (*Attacker, error) {
 // Close ends the attacker.
 func (a *Attacker) Close() error { return unix.Close(a.fd) }
 
-// anySource is a random address of somebody else.
+// anySource is a random address of another host.
 func (a *Attacker) anySource() netip.Addr {
 	r := a.random.Uint32()
 	return netip.AddrFrom4([4]byte{byte(11 + r%80), byte(r >> 8), byte(r >> 16), byte(1 + r>>24%250)})

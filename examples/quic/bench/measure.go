@@ -211,7 +211,7 @@ func (b *bench) idle() (float64, error) {
 	return slices.Min(shares), nil
 }
 
-// cost measures the processor time of a delivery: the median over several intervals.
+// cost measures the CPU time of a delivery: the median over several intervals.
 func (b *bench) cost(a *audience, idle float64, r *Result) error {
 	var costs []float64
 	began, first := time.Now(), a.bytes.Load()

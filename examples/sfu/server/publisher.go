@@ -186,8 +186,8 @@ func (p *Publisher) boundary(now time.Time) uint32 {
 	return p.base[0] + (ahead+period-1)/period*period
 }
 
-// awaitFrame waits until the frame that is coming in is complete, so that a stream that is taken away ends with a whole
-// one. It doesn't wait for long.
+// awaitFrame waits until the frame that is coming in is complete, so that a stream that is taken away ends with a
+// complete one. It doesn't wait for long.
 func (p *Publisher) awaitFrame() {
 	const limit = 50 * time.Millisecond
 	await(limit, func() bool {

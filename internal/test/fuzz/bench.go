@@ -155,7 +155,7 @@ func (b *bench) try(program string, p sim.Packet) (sim.Result, string, error) {
 	return want, "", nil
 }
 
-// hidden reports whether a run in the kernel can't show what becomes of a packet: it is tried in the model.
+// hidden reports whether a run in the kernel can't show what happens to a packet: it is tried in the model.
 func (b *bench) hidden(program string, p sim.Packet) (bool, error) {
 	i := slices.IndexFunc(b.plan.Programs, func(x *ir.Program) bool { return x.Name == program })
 	if i < 0 || !testrun.MayHide(b.plan.Programs[i], &p) {

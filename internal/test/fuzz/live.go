@@ -159,7 +159,7 @@ type expected struct {
 	res      sim.Result
 }
 
-// try sends a packet to a program, and returns how what becomes of it differs from the model's word.
+// try sends a packet to a program, and returns how what happens to it differs from the model's word.
 func (l *live) try(program string, s *testlive.Shot) (string, error) {
 	b := l.bench
 	l.running = program
@@ -256,7 +256,7 @@ func framed(p sim.Packet, proto uint16) sim.Packet {
 	return p
 }
 
-// frameResult does this for a packet that came, and for what becomes of it: what goes on is of the IP version that its
+// frameResult does this for a packet that came, and for what happens to it: what goes on is of the IP version that its
 // first header says, and what is sent has the addresses of its next hop.
 func (l *live) frameResult(program string, received *testlive.Seen, res *sim.Result) {
 	proto := received.Packet.Proto
@@ -366,7 +366,7 @@ func (l *live) stays(program string, w *expected, passed []testlive.Seen) ([]tes
 	}
 	p := l.program(program)
 	egress := p.Hook == "tc/egress" && p.L2
-	if egress { // it has gone through a cable, after which its priority is no one's
+	if egress { // it has gone through a cable, after which its priority is undefined
 		want.Priority, want.Proto = got.Priority, 0
 	}
 	if egress || want.VLAN == nil && w.received.Packet.VLAN != nil { // the kernel moves the next tag into the metadata
@@ -411,7 +411,7 @@ func protocol(p *sim.Packet) uint16 {
 	return 0x0004
 }
 
-// beside compares what is not in a packet's bytes, and what becomes of it when its checksum is completed.
+// beside compares what is not in a packet's bytes, and what happens to it when its checksum is completed.
 func (l *live) beside(w *expected, got, want *sim.Packet) string {
 	switch {
 	case got.Mark != want.Mark:

@@ -57,7 +57,7 @@ func NewBusy(cpu int) (*Busy, error) {
 	}
 	if _, err := b.Interval(time.Millisecond); err != nil {
 		_ = b.Close()
-		return nil, fmt.Errorf("the process that measures processor time does not work: %w", err)
+		return nil, fmt.Errorf("the process that measures CPU time does not work: %w", err)
 	}
 	return b, nil
 }

@@ -42,7 +42,7 @@ const (
 )
 
 // Throughput finds the rates that a path takes, and what a packet costs the relay's processor, without delays. used is
-// the processor time of a server in user space so far; nil if the kernel forwards.
+// the CPU time of a server in user space so far; nil if the kernel forwards.
 func Throughput(to *testnet.Dev, sender *Sender, busy *Busy, used func() (time.Duration, error)) (r Result, err error) {
 	sink, err := NewSink(to)
 	if err != nil {

@@ -138,7 +138,7 @@ func (p *policies) sort() {
 	}
 }
 
-// protect reports whether the kernel would transform or drop some of the packets on their way out by a device. If a
+// protect reports whether the kernel would transform or drop some of the packets when they leave by a device. If a
 // selector asks for what isn't known, a policy that protects counts as one for the packets, and one that lets them pass
 // doesn't.
 func (p *policies) protect(t Traffic, ifindex int) bool {
