@@ -229,7 +229,8 @@ func (b *bench) cost(run *run, rate float64) (float64, error) {
 	return measure.Median(costs) - slices.Min(idles)*1e9/rate, nil
 }
 
-// interval returns the share of the relay's processor that is taken, and the copies a second that are delivered meanwhile.
+// interval returns the share of the relay's processor that is taken, and the copies a second that are delivered
+// meanwhile.
 func (b *bench) interval(run *run) (share, rate float64, err error) {
 	time.Sleep(intervalTime / 4) // until traffic flows
 	begin := time.Now()

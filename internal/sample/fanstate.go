@@ -160,8 +160,8 @@ func (s Source) copyHop() sim.Hop {
 	return h
 }
 
-// creditLimits gives credits limits that are often almost reached, and times that are spent far in the past or the future:
-// what comes of a packet must not depend on a second more or less.
+// creditLimits gives credits limits that are often almost reached, and times that are spent far in the past or the
+// future: what comes of a packet must not depend on a second more or less.
 func (s Source) creditLimits(r *sim.Relay) {
 	for i := 1; i < len(r.Credits); i++ {
 		c := &r.Credits[i]

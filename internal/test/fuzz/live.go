@@ -485,7 +485,8 @@ func (w *expected) right() bool {
 	received := &w.received.Packet
 	wrong, known := judge(complete(received))
 	end, _ := datagram(received.Data)
-	return wrong == "" && known && (received.GSO == 0 || end == len(received.Data)) // the kernel cuts up all that there is
+	// The kernel cuts up all that there is.
+	return wrong == "" && known && (received.GSO == 0 || end == len(received.Data))
 }
 
 // datagram finds the end of the IP datagram in a frame, and its protocol; 0 if there is none.
