@@ -126,7 +126,7 @@ func makeSubjects(line *testnet.Line, relay *turnrelay.Relay) (list []*subject, 
 		what := fmt.Sprintf("IPv%d to IPv%d", f.client, f.peer)
 		for _, size := range []int{120, 1200} {
 			payload := turnlab.Payload(size)
-			up, err := turnlab.UDPFrame(line.ClientDev.MAC, line.RelayIn.MAC, ch.Client, ch.Server,
+			toPeer, err := turnlab.UDPFrame(line.ClientDev.MAC, line.RelayIn.MAC, ch.Client, ch.Server,
 				turnlab.ChannelData(ch.Number, payload))
 			if err != nil {
 				return nil, err
@@ -136,7 +136,7 @@ func makeSubjects(line *testnet.Line, relay *turnrelay.Relay) (list []*subject, 
 				return nil, err
 			}
 			list = append(list,
-				ofRelay(relay.ToPeer.AnyProgram, line.RelayIn, up, what, size, "sent"),
+				ofRelay(relay.ToPeer.AnyProgram, line.RelayIn, toPeer, what, size, "sent"),
 				ofRelay(relay.ToClient.AnyProgram, line.RelayOut, down, "back, "+what, size, "sent"))
 		}
 	}
@@ -178,9 +178,9 @@ func makeByHand(line *testnet.Line, hook baseline.Hook, relay *baseline.Relay) (
 	}
 	for _, size := range []int{120, 1200} {
 		payload := turnlab.Payload(size)
-		up, err1 := turnlab.UDPFrame(line.ClientDev.MAC, line.RelayIn.MAC, ch.Client, ch.Server,
+		toPeer, err1 := turnlab.UDPFrame(line.ClientDev.MAC, line.RelayIn.MAC, ch.Client, ch.Server,
 			turnlab.ChannelData(ch.Number, payload))
-		down, err2 := turnlab.UDPFrame(line.PeerDev.MAC, line.RelayOut.MAC, ch.Peer, ch.Relayed, payload)
+		toClient, err2 := turnlab.UDPFrame(line.PeerDev.MAC, line.RelayOut.MAC, ch.Peer, ch.Relayed, payload)
 		if err := errors.Join(err1, err2); err != nil {
 			return nil, err
 		}
@@ -196,8 +196,8 @@ func makeByHand(line *testnet.Line, hook baseline.Hook, relay *baseline.Relay) (
 			}
 			list = append(list, s)
 		}
-		add("to_peer", "IPv4 to IPv4", relay.ToPeer, line.RelayIn, up)
-		add("to_client", "back, IPv4 to IPv4", relay.ToClient, line.RelayOut, down)
+		add("to_peer", "IPv4 to IPv4", relay.ToPeer, line.RelayIn, toPeer)
+		add("to_client", "back, IPv4 to IPv4", relay.ToClient, line.RelayOut, toClient)
 	}
 	return list, nil
 }

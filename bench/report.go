@@ -40,7 +40,7 @@ func processor() string {
 	return "unknown"
 }
 
-// commit is what the working folder has checked out, with "-dirty" where files differ.
+// commit is what the working folder has checked out, with "-dirty" if files differ.
 func commit() string {
 	out, err := exec.Command("git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").Output()
 	if err != nil {

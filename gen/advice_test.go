@@ -14,7 +14,7 @@ import (
 )
 
 // advice is how a person follows what a label, or a line of a hint, says to write. at makes what replaces the text that
-// the message underlines; where the advice is about another place, all makes the whole spec.
+// the message underlines; if the advice is about another place, all makes the whole spec.
 var advice = []struct {
 	words string
 	at    func(m []string, at string) string
@@ -184,7 +184,7 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-// TestAdviceWidths stores numbers of many widths in all that holds numbers. Where one doesn't fit, there is advice, and
+// TestAdviceWidths stores numbers of many widths in all that holds numbers. If one doesn't fit, there is advice, and
 // then it does.
 func TestAdviceWidths(t *testing.T) {
 	const found = `lookup: r: t: ["VALUE"], rules: [{when: "r.n != 0", do: [{count: "some"}, "pass"]}, {do: ["pass"]}]`

@@ -18,8 +18,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// odd makes packets odd, each under the reason that it is counted by where a program takes none of the kind, and which
-// its name begins with. It returns false where a packet can't be made so. A frame is a copy.
+// odd makes packets odd, each under the reason that it is counted by when a program takes none of the kind, and which
+// its name begins with. It returns false if a packet can't be made so. A frame is a copy.
 var odd = map[string]func(p *sim.Packet, w *sim.World) bool{
 	"inactive":            func(_ *sim.Packet, w *sim.World) bool { w.LeaseDeadline = 0; return true },
 	"vlan_tag":            func(p *sim.Packet, _ *sim.World) bool { p.VLAN = &sim.Tag{Proto: 0x8100}; return true },
@@ -151,7 +151,7 @@ func TestAlways(t *testing.T) {
 					reason, _, _ := strings.Cut(kind, ",")
 					up, named := names[reason]
 					// What no single header tells apart can't be told here, either. What a tunnel takes isn't meant,
-					// and a checksum of 0 only where it is named.
+					// and a checksum of 0 only if it is named.
 					certain := named && (len(up.In) == 0 || strings.HasPrefix(up.In[0], "ipv")) &&
 						(kind != "gso_packet" || !strings.Contains(up.But, "its tunnel")) &&
 						(kind != "gso_packet, tunnels" || !strings.Contains(up.But, "tunnel's headers")) &&
@@ -176,7 +176,7 @@ func TestAlways(t *testing.T) {
 					switch {
 					case certain:
 						said++
-						counted[kind] += exact // 0 where the name is that of another header than the first IP header
+						counted[kind] += exact // 0 if the name is that of another header than the first IP header
 					case taken == 0 && exact == len(tries[kind]) && !multicast(s, p): // whose addresses decide, too
 						if !slices.Contains(unlike, what) {
 							missed = append(missed, what)

@@ -53,7 +53,7 @@ func TestCommon(t *testing.T) {
 	}
 }
 
-// The family of a packet that leaves is that of the address which it leaves from, where that one is known: there is no
+// The family of a packet that leaves is that of the address which it leaves from, if that one is known: there is no
 // rewrite that no packet comes to.
 func TestKnownFamily(t *testing.T) {
 	for _, c := range []struct {

@@ -29,7 +29,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// Compile makes the plan of a spec. Where the list has errors, the plan is nil; else it may have warnings.
+// Compile makes the plan of a spec. If the list has errors, the plan is nil; else it may have warnings.
 func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
 	diags := &diag.List{}
 	names := declare.Of(s, diags)

@@ -8,7 +8,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// A reason says what happened to the packet, by the name of the field; where it is counted for several things, it says
+// A reason says what happened to the packet, by the name of the field; if it is counted for several things, it says
 // them all.
 func TestReasonsSayWhatHappened(t *testing.T) {
 	s, diags := spec.Load("reasons.cue", []byte(`name: "reasons"

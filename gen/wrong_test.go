@@ -17,8 +17,8 @@ import (
 var errorComment = regexp.MustCompile(`// (ERROR|WARNING) "(.*?)"(?: HINT "(.*?)")?(?: LINES "(.*)")?$`)
 
 // TestWrong compiles specs that each have one mistake, which a comment in its line states. HINT is what its label or
-// hint has to say; low, which loses data, is only mentioned where the comment says so. LINES are those of the spec that
-// the message names beside its own. Where there is nothing but a warning, there is a plan.
+// hint has to say; low, which loses data, is only mentioned if the comment says so. LINES are those of the spec that
+// the message names beside its own. If there is nothing but a warning, there is a plan.
 func TestWrong(t *testing.T) {
 	files, err := filepath.Glob("testdata/wrong/*.cue")
 	if err != nil || len(files) < 40 {

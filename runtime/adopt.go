@@ -161,12 +161,12 @@ func (r *Relay) slotIs(id sessionID) bool {
 	return id.slot < r.coll.Maps[abi.MapSlots].MaxEntries() && r.slots.mem.Load32(id.slot, abi.SlotGen) == id.gen
 }
 
-// rebuild returns the session that rows are of, or nil where it isn't whole. The blocks of credits that it uses are
+// rebuild returns the session that rows are of, or nil if it isn't whole. The blocks of credits that it uses are
 // added to blocks.
 func (r *Relay) rebuild(id sessionID, found []foundRow, blocks map[uint32]bool) *AnySession {
 	sd := &r.desc.Sessions[id.kind]
 	s := &AnySession{
-		relay: r, desc: sd, kind: id.kind, slot: id.slot, gen: id.gen, born: id.gen, queued: -1,
+		relay: r, desc: sd, kind: id.kind, slot: id.slot, gen: id.gen, firstGen: id.gen, queued: -1,
 		done: make(chan struct{}),
 	}
 	fields := make([]byte, s.of().size)
@@ -250,7 +250,7 @@ func (r *Relay) adoptSession(s *AnySession, found []foundRow) error {
 	return nil
 }
 
-// adoptEnds finds out when a session ends. The kernel has one deadline: where there is an idle time, it may be that
+// adoptEnds finds out when a session ends. The kernel has one deadline: if there is an idle time, it may be that
 // one's, and the lifetime begins anew, so that no session ends that is used.
 func (s *AnySession) adoptEnds() error {
 	r, now := s.relay, time.Now()
@@ -297,7 +297,7 @@ func (r *Relay) adoptHops(t *AnyTable) error {
 	return nil
 }
 
-// adoptRow brings a row's hops up to date; was is its value in the kernel. Where the lease has not lapsed, another
+// adoptRow brings a row's hops up to date; was is its value in the kernel. If the lease has not lapsed, another
 // process followed them until a moment ago: they are good until all of them are resolved in the background, since to
 // ask the kernel for each takes longer than a server can be away. Otherwise they are resolved now.
 func (r *Relay) adoptRow(row *tableRow, was []byte) error {
@@ -357,7 +357,7 @@ func (r *Relay) adoptLinks() error {
 	})
 }
 
-// adoptable says what a pinned link attaches; nil where its interface or its program is gone.
+// adoptable says what a pinned link attaches; nil if its interface or its program is gone.
 func (r *Relay) adoptable(l *pins.Link) (*attachment, *AnyProgram) {
 	p := r.Program(l.Program)
 	info, err := l.Info()

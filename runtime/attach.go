@@ -20,8 +20,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpfload"
 )
 
-// attachment is a program on an interface: a TCX link where the kernel has them (6.6), else a filter of a clsact qdisc.
-// Both let the next program on the device decide where ours doesn't, and both run after those that were there before,
+// attachment is a program on an interface: a TCX link if the kernel has them (6.6), else a filter of a clsact qdisc.
+// Both let the next program on the device decide when ours doesn't, and both run after those that were there before,
 // unless the attachment is to be first.
 type attachment struct {
 	program string
@@ -354,7 +354,7 @@ func (r *Relay) dead(f *netlink.BpfFilter) bool {
 	return err == nil && len(b) >= 8 && abi.Order.Uint64(b[abi.LeaseDeadline:]) <= r.clock.now()
 }
 
-// mapOfProgram opens the map of that name that a loaded program uses; nil where it can't.
+// mapOfProgram opens the map of that name that a loaded program uses; nil if it can't.
 func mapOfProgram(id ebpf.ProgramID, name string) *ebpf.Map {
 	prog, err := ebpf.NewProgramFromID(id)
 	if err != nil {

@@ -26,13 +26,13 @@ type op struct {
 // errDone is returned to a function that keeps a Change for later.
 var errDone = errors.New("the function that was given this Change has returned")
 
-// Change makes several changes in one step: each packet sees all of them or none. f says which; where it returns an
+// Change makes several changes in one step: each packet sees all of them or none. f says which; if it returns an
 // error, nothing is changed, and Change returns that error. Receivers that f adds get no packet before f returns, so f
 // may set their credits and counters. f is called once and may use the relay as it likes.
 //
 // Change waits until the kernel has the change and no program sees the receivers from before it: a grace period of RCU,
 // some milliseconds, and longer after other changes. If ctx ends first, Change returns an error that wraps ctx's, and
-// the change goes on: it comes into force soon, or is undone where the kernel refuses it; [AnyGroup.Receivers] shows
+// the change goes on: it comes into force soon, or is undone if the kernel refuses it; [AnyGroup.Receivers] shows
 // which. If ctx has ended before, nothing is changed.
 //
 // Other errors are those of [AnyGroup.Add], and [ErrClosed] for a receiver that was removed meanwhile; nothing was
@@ -160,7 +160,7 @@ func (c *AnyChange) apply(ctx context.Context) error {
 		}
 	}
 	for {
-		// What changes are made of is read and encoded without the lock. Where another change came
+		// What changes are made of is read and encoded without the lock. If another change came
 		// between, it is done again.
 		f.mu.Lock()
 		before := map[*AnyReceiver][]byte{}

@@ -138,7 +138,7 @@ func changeForever(object []byte, opt Options) int {
 // serveMany loads or adopts a relay with many sessions, and serves it until its input ends; then it closes it.
 func serveMany(object []byte, opt Options) int {
 	began := time.Now()
-	// Where none may be lost, a machine that stands still for seconds mustn't let the lease lapse.
+	// If none may be lost, a machine that stands still for seconds mustn't let the lease lapse.
 	opt.routes, opt.Lease, opt.Linger = nil, time.Minute, time.Minute
 	r, err := Load(manyDesc(), object, opt)
 	if err == nil {

@@ -201,7 +201,7 @@ func (c *Codec) give(m *abi.Member, level int) *handle {
 	return &c.given[c.member][level]
 }
 
-// Counter is a counter. Where one is given it has to be the row's own; nil stands for it.
+// Counter is a counter. If one is given it has to be the row's own; nil stands for it.
 func (c *Codec) Counter(v **Counter) { refers(c, v, func(h *handle) **Counter { return &h.counter }) }
 
 // Credit is a credit: the row's own, nil, which stands for it, or what [NewCredit] returned.
@@ -210,7 +210,7 @@ func (c *Codec) Credit(v **Credit) { refers(c, v, func(h *handle) **Credit { ret
 // Bucket is a bucket: the row's own, nil, which stands for it, or what [NewBucket] returned.
 func (c *Codec) Bucket(v **Bucket) { refers(c, v, func(h *handle) **Bucket { return &h.bucket }) }
 
-// Translation is a translation. Where one is given it has to be the row's own; nil stands for it.
+// Translation is a translation. If one is given it has to be the row's own; nil stands for it.
 func (c *Codec) Translation(v **Translation) {
 	refers(c, v, func(h *handle) **Translation { return &h.translation })
 }

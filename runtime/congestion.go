@@ -67,8 +67,8 @@ func nameAlgorithm(desc *abi.Desc, spec *ebpf.CollectionSpec, opt *Options) erro
 
 // Register makes the relay's congestion control known to the kernel, for all network namespaces: sockets choose it by
 // its name, which is [Options.Algorithm], with the option TCP_CONGESTION, and new ones by the sysctl
-// net.ipv4.tcp_congestion_control. Registering twice does nothing, nor does it where the relay was adopted from one of
-// this name that was registered. It is an error that wraps [ErrNotFound] where no
+// net.ipv4.tcp_congestion_control. Registering twice does nothing, nor does it if the relay was adopted from one of
+// this name that was registered. It is an error that wraps [ErrNotFound] if no
 // program of the relay runs at tcp/congestion.
 func (r *Relay) Register() error {
 	r.mu.Lock()
@@ -146,7 +146,7 @@ func (r *Relay) Unregister() error {
 	return r.unregister()
 }
 
-// unregister is Unregister where r.mu is held.
+// unregister is Unregister with r.mu held.
 func (r *Relay) unregister() error {
 	if r.registered == nil {
 		return nil

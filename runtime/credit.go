@@ -120,7 +120,7 @@ func (c *Credit) Spent() uint64 {
 	return c.load(abi.CreditSpent)
 }
 
-// Available returns how much may still be spent; 0 where the limit was moved below what was spent.
+// Available returns how much may still be spent; 0 if the limit was moved below what was spent.
 func (c *Credit) Available() uint64 {
 	spent, limit := c.Spent(), c.Limit()
 	if spent > limit {
@@ -129,9 +129,9 @@ func (c *Credit) Available() uint64 {
 	return limit - spent
 }
 
-// Spend spends n, for what user space sends itself. It is all or nothing: [ErrRefused] where n doesn't fit,
-// [ErrContended] where the credit changed at each of 16 attempts (nothing was spent; trying again is sound),
-// [ErrClosed] where the credit is gone.
+// Spend spends n, for what user space sends itself. It is all or nothing: [ErrRefused] if n doesn't fit,
+// [ErrContended] if the credit changed at each of 16 attempts (nothing was spent; trying again is sound),
+// [ErrClosed] if the credit is gone.
 func (c *Credit) Spend(n uint64) error {
 	if c == nil {
 		return ErrClosed
@@ -142,7 +142,7 @@ func (c *Credit) Spend(n uint64) error {
 	})
 }
 
-// Charge spends n, whatever is left, as `admit` with `overdraft` does. It reports [ErrClosed] where the credit is gone.
+// Charge spends n, whatever is left, as `admit` with `overdraft` does. It reports [ErrClosed] if the credit is gone.
 func (c *Credit) Charge(n uint64) error {
 	if !c.alive() {
 		return ErrClosed
@@ -253,9 +253,9 @@ func (b *Bucket) Debt() uint64 {
 
 const nanosecond = 1_000_000_000 // of a second
 
-// Spend spends n units, for what user space sends itself. It is all or nothing: [ErrRefused] where n doesn't fit now,
-// [ErrContended] where the bucket changed at each of 16 attempts (nothing was spent; trying again is sound),
-// [ErrClosed] where the bucket is gone.
+// Spend spends n units, for what user space sends itself. It is all or nothing: [ErrRefused] if n doesn't fit now,
+// [ErrContended] if the bucket changed at each of 16 attempts (nothing was spent; trying again is sound),
+// [ErrClosed] if the bucket is gone.
 func (b *Bucket) Spend(n uint64) error {
 	if !b.alive() {
 		return ErrClosed
@@ -273,7 +273,7 @@ func (b *Bucket) Spend(n uint64) error {
 }
 
 // Charge spends n units, whatever is left, as `admit` with `overdraft` does: the bucket admits nothing then until time
-// has repaid its debt. Nothing is charged at a rate of 0. It reports [ErrClosed] where the bucket is gone.
+// has repaid its debt. Nothing is charged at a rate of 0. It reports [ErrClosed] if the bucket is gone.
 func (b *Bucket) Charge(n uint64) error {
 	if !b.alive() {
 		return ErrClosed
@@ -484,7 +484,7 @@ func (c *credits) make(m abi.Member, index uint32) {
 	}
 }
 
-// get returns what a level of a member of a row refers to; no pointer where the index is not in use.
+// get returns what a level of a member of a row refers to; no pointer if the index is not in use.
 func (c *credits) get(m *abi.Member, index uint32, level int) (h handle) {
 	if c == nil || index == 0 {
 		return h

@@ -15,7 +15,7 @@
 //	anna, err := group.Add(ctx, local, remote, 100, 97)
 //	for event, err := range relay.Events(ctx) { … }
 //
-// What can fail returns an error or, where it iterates, yields one as its last step. What waits takes a context.
+// What can fail returns an error or, if it iterates, yields one as its last step. What waits takes a context.
 //
 // # Values
 //

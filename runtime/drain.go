@@ -7,7 +7,7 @@ import (
 	"log/slog"
 )
 
-// ErrDraining is returned where a session, a group or a receiver would be opened while the relay is being drained.
+// ErrDraining is returned if a session, a group or a receiver would be opened while the relay is being drained.
 var ErrDraining = errors.New("the relay is being drained and takes nothing new")
 
 // drainState is whether the relay takes new sessions, groups and receivers. It changes with Relay.mu and
@@ -28,14 +28,14 @@ func (d *drainState) over() bool {
 }
 
 // Drain has the relay refuse new sessions, groups and receivers with [ErrDraining] from now on, and returns when no
-// session is open any more and no group has a receiver. Where ctx ends first, the error wraps ctx's and says how many
+// session is open any more and no group has a receiver. If ctx ends first, the error wraps ctx's and says how many
 // are left. The relay goes on refusing new ones until [Relay.EndDrain].
 func (r *Relay) Drain(ctx context.Context) error {
 	r.mu.Lock()
 	r.lists.mu.Lock()
 	if !r.draining.on {
 		r.draining.on = true
-		if r.draining.done == nil || r.draining.over() { // else somebody may still wait, since before EndDrain
+		if r.draining.done == nil || r.draining.over() { // else a caller may still wait, since before EndDrain
 			r.draining.done = make(chan struct{})
 		}
 		r.say(slog.LevelInfo, "a relay is being drained", "sessions", len(r.sessions), "receivers",
@@ -101,7 +101,7 @@ func (f *receiverLists) receivers() (n int) {
 	return n
 }
 
-// noteDrained ends the wait of Drain where nothing is open. mu and lists.mu are held.
+// noteDrained ends the wait of Drain if nothing is open. mu and lists.mu are held.
 func (r *Relay) noteDrained() {
 	if r.draining.done == nil || r.draining.over() || len(r.sessions) > 0 || r.lists.receivers() > 0 {
 		return

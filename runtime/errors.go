@@ -13,17 +13,17 @@ var (
 	ErrClosed = errors.New("closed")
 	// ErrFull is wrapped by a [*FullError].
 	ErrFull = errors.New("full")
-	// ErrNotFound is wrapped where a row, a group or a reason doesn't exist.
+	// ErrNotFound is wrapped if a row, a group or a reason doesn't exist.
 	ErrNotFound = errors.New("not found")
 	// ErrExpired is the cause of a session that ended because its lifetime or idle time passed.
 	ErrExpired = errors.New("expired")
 	// ErrExists is wrapped by an [*ExistsError].
 	ErrExists = errors.New("open already")
-	// ErrRefused is returned where a credit has no room.
+	// ErrRefused is returned if a credit has no room.
 	ErrRefused = errors.New("refused: the credit has no room")
-	// ErrContended is returned where a credit or a translation changed at every attempt; nothing was spent or stored.
+	// ErrContended is returned if a credit or a translation changed at every attempt; nothing was spent or stored.
 	ErrContended = errors.New("too much contention")
-	// ErrLocked is returned by [Load] where another process holds the pins.
+	// ErrLocked is returned by [Load] if another process holds the pins.
 	ErrLocked = pins.ErrLocked
 )
 

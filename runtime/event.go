@@ -141,7 +141,7 @@ func (e *events) name(v *AnyReceiver) {
 	}
 	old := e.named[v.id].Load() // nil: one of a former process, or none
 	past, end := e.past[v.id], e.ring.End()
-	// Where no record came in between, none can name it: so there are never more names than records.
+	// If no record came in between, none can name it: so there are never more names than records.
 	if len(past) == 0 || past[len(past)-1].until != end {
 		e.past[v.id] = append(past, pastName{end, old})
 		e.has.Store(true)
@@ -192,7 +192,7 @@ func (e *events) forget() {
 
 // Events iterates over the events of the relay, in the order in which programs began them, from the oldest that has not
 // been read. It sleeps while there are none. The last step yields the error that ends the iteration: ctx's, or one that
-// wraps [ErrClosed] where the relay is closed. The kernel never waits for the reader: what finds no room in the ring is
+// wraps [ErrClosed] if the relay is closed. The kernel never waits for the reader: what finds no room in the ring is
 // counted by [Relay.Lost], or not sent at all, as the spec says.
 //
 // Several iterations share the events, as goroutines that receive from one channel do. An event is valid until the next

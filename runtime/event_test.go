@@ -299,7 +299,7 @@ func TestEventsNameThoseWhoAreGone(t *testing.T) {
 	if len(r.events.past) != 0 {
 		t.Errorf("%d names are kept for nothing", len(r.events.past))
 	}
-	// The names of those who are gone don't pile up where there is no reader.
+	// The names of those who are gone don't pile up if there is no reader.
 	for n := range 50 {
 		if err := add(t, g, n, n).Remove(bg); err != nil {
 			t.Fatal(err)
@@ -310,7 +310,7 @@ func TestEventsNameThoseWhoAreGone(t *testing.T) {
 	}
 }
 
-// A record that was taken out of the ring names who had its identity, also where somebody else gets that before it is
+// A record that was taken out of the ring names who had its identity, even if somebody else gets that before it is
 // looked at.
 func TestEventIsNamedInTime(t *testing.T) {
 	r := loadRing(t, 4096)

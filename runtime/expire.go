@@ -36,12 +36,12 @@ func (s *AnySession) deadline() uint64 {
 	return d
 }
 
-// Refresh gives the session its whole lifetime and idle time again. It returns the session's Err where it is over.
+// Refresh gives the session its whole lifetime and idle time again. It returns the session's Err if it is over.
 func (s *AnySession) Refresh() error { return s.RefreshFor(0) }
 
-// RefreshFor is Refresh for a session that has to end by itself if nobody refreshes it: it ends after d, used or not,
-// or after its kind's lifetime where that is shorter; 0 is Refresh. The kernel knows this end as well, so that it comes
-// on time where this process has died. (A successor that adopts the relay keeps it, unless the kind has an idle time:
+// RefreshFor is Refresh for a session that has to end by itself unless it is refreshed: it ends after d, used or not,
+// or after its kind's lifetime if that is shorter; 0 is Refresh. The kernel knows this end as well, so that it comes
+// on time if this process has died. (A successor that adopts the relay keeps it, unless the kind has an idle time:
 // then only the kind's lifetime counts, and begins anew.)
 func (s *AnySession) RefreshFor(d time.Duration) error {
 	r := s.relay
@@ -121,7 +121,7 @@ func (r *Relay) endSessions() {
 const maxSweep = 256
 
 // sweepOnce looks at sessions whose time has come, and returns how long to wait for the next. It stops now and then, so
-// that others get their turn where many end at once.
+// that others get their turn if many end at once.
 func (r *Relay) sweepOnce() (time.Duration, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

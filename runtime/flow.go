@@ -5,7 +5,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/routes"
 )
 
-// Most hosts route by addresses, so rows with the same addresses share a hop. Where a routing rule or an xfrm policy
+// Most hosts route by addresses, so rows with the same addresses share a hop. If a routing rule or an xfrm policy
 // for these addresses asks for a protocol or for ports, rows that differ in them have hops of their own. As rules and
 // policies come and go, rows move from one hop to another.
 

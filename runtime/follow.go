@@ -23,10 +23,10 @@ type EventCopies struct {
 	mu     sync.Mutex
 	queue  []Event
 	missed uint64
-	came   chan struct{} // capacity 1: there is something in queue
+	queued chan struct{} // capacity 1: there is something in queue
 }
 
-// copyEvery is how often records that the server doesn't read are looked for while somebody gets copies.
+// copyEvery is how often records that the server doesn't read are looked for while a client gets copies.
 const copyEvery = 20 * time.Millisecond
 
 // CopyEvents begins to copy the relay's events, of which at most so many wait for Next. Close ends it.
@@ -35,7 +35,7 @@ func (r *Relay) CopyEvents(waiting int) (*EventCopies, error) {
 	if e == nil {
 		return nil, r.noEvents()
 	}
-	c := &EventCopies{events: e, from: e.ring.End(), max: max(waiting, 1), came: make(chan struct{}, 1)}
+	c := &EventCopies{events: e, from: e.ring.End(), max: max(waiting, 1), queued: make(chan struct{}, 1)}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.ended.Load() {
@@ -67,7 +67,7 @@ func (c *EventCopies) Next(ctx context.Context) (events []Event, missed uint64, 
 			return events, missed, nil
 		}
 		select {
-		case <-c.came:
+		case <-c.queued:
 		case <-ctx.Done():
 			return nil, 0, ctx.Err()
 		case <-c.events.over:
@@ -102,7 +102,7 @@ func (c *EventCopies) put(ev *Event, at uint64) {
 		c.queue = append(c.queue, one)
 	}
 	select {
-	case c.came <- struct{}{}:
+	case c.queued <- struct{}{}:
 	default:
 	}
 }
@@ -144,7 +144,7 @@ func (e *events) copyUnread() {
 	}
 }
 
-// copyRing copies the records in the ring. Where the server never reads, it makes room for others. reading is held.
+// copyRing copies the records in the ring. If the server never reads, it makes room for others. reading is held.
 func (e *events) copyRing() {
 	ev := new(Event)
 	at := max(e.copied, e.ring.Pos())

@@ -106,7 +106,7 @@ func (k *AnyGroups) openKey(ctx context.Context, b []byte) (*AnyGroup, error) {
 	return g, nil
 }
 
-// Get returns the open group with a key; an error that wraps [ErrNotFound] where there is none.
+// Get returns the open group with a key; an error that wraps [ErrNotFound] if there is none.
 func (k *AnyGroups) Get(key ...any) (*AnyGroup, error) {
 	b, err := k.anyKey(key)
 	if err != nil {
@@ -275,7 +275,7 @@ func (g *AnyGroup) Add(ctx context.Context, values ...any) (v *AnyReceiver, err 
 }
 
 // Close closes the group: no packet reaches its receivers any more when it returns, and all that they had is free.
-// Closing a group that is closed does nothing. Where the kernel refuses, the group stays as it was, and may be closed
+// Closing a group that is closed does nothing. If the kernel refuses, the group stays as it was, and may be closed
 // again. Close waits as [AnyGroup.Change] does.
 func (g *AnyGroup) Close(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
@@ -349,7 +349,7 @@ type Usage struct {
 	Packets  uint64 // copies sent
 	Bytes    uint64 // of their frames
 	Declined uint64 // packets of which it got no copy, for whatever reason
-	Failed   uint64 // those among them where the kernel refused the copy: no memory, or a full queue of the device
+	Failed   uint64 // those among them if the kernel refused the copy: no memory, or a full queue of the device
 }
 
 // ID returns the identity of the receiver, from 1 on: events name it. It is used again some time after the receiver is
@@ -401,7 +401,7 @@ func (v *AnyReceiver) Set(ctx context.Context, values ...any) error {
 }
 
 // Update gives the receiver the values that f makes of those that it has. No change of another goroutine is lost: f is
-// called again where one came between.
+// called again if one came between.
 func (v *AnyReceiver) Update(ctx context.Context, f func(values []any) []any) error {
 	return v.group.Change(ctx, func(c *AnyChange) error { c.Update(v, f); return nil })
 }
@@ -413,7 +413,7 @@ func (v *AnyReceiver) Remove(ctx context.Context) error {
 }
 
 // Hops returns how packets leave towards the receiver, in the order of the endpoints that they are sent to. Copies are
-// sent only where the state is [HopDirect]; the runtime makes the kernel look for a neighbour that isn't known.
+// sent only if the state is [HopDirect]; the runtime makes the kernel look for a neighbour that isn't known.
 func (v *AnyReceiver) Hops() []Hop {
 	f := v.group.kind.relay.lists
 	f.mu.Lock()
@@ -485,7 +485,7 @@ func (v *AnyReceiver) Refused() iter.Seq2[string, []uint64] {
 // String names the receiver by its group and identity.
 func (v *AnyReceiver) String() string { return fmt.Sprintf("receiver %d of %v", v.id, v.group) }
 
-// GroupKind returns the kind of group of that name; nil where the relay has none.
+// GroupKind returns the kind of group of that name; nil if the relay has none.
 func (r *Relay) GroupKind(name string) *AnyGroups {
 	for _, k := range r.groups {
 		if k.desc.Name == name {

@@ -106,7 +106,7 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 		t.Errorf("usage %+v", u)
 	}
 
-	// Where the kernel refuses once, it is tried again.
+	// If the kernel refuses once, it is tried again.
 	var refused atomic.Int32
 	r.lists.mu.Lock()
 	r.lists.fault = func(step string) error {

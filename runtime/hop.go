@@ -282,7 +282,7 @@ func (h *hops) drop(row *tableRow) {
 }
 
 // apply rewrites the rows of a hop that has changed; receivers get new ones. The kernel replaces a row as a whole, so
-// each packet sees the old next hop or the new one. It returns the hop where it was lost, or found again.
+// each packet sees the old next hop or the new one. It returns the hop if it was lost, or found again.
 func (h *hops) apply(e *hop, now Hop, via routes.Neighbour) (news *NextHop) {
 	r := h.relay
 	r.mu.Lock()

@@ -95,7 +95,7 @@ func TestHopsFollowTheNetwork(t *testing.T) {
 		t.Errorf("a permanent neighbour became %s, %v", out, err)
 	}
 	ip("neigh", "del", "192.0.2.254", "dev", "in0")
-	// Where the next hop is lost, the kernel is asked to find it again.
+	// If the next hop is lost, the kernel is asked to find it again.
 	until(t, time.Second, "it is gone", func() bool {
 		return hopIn(t, s, 0).State == HopNeighbour || hopIn(t, s, 0) == direct
 	})
@@ -187,7 +187,7 @@ func TestHopsRace(t *testing.T) {
 	}
 }
 
-// Of two answers about a next hop, rows keep the one that was asked for later, also where the earlier one takes longer.
+// Of two answers about a next hop, rows keep the one that was asked for later, even if the earlier one takes longer.
 func TestOlderAnswers(t *testing.T) {
 	var mu sync.Mutex
 	last := map[netip.Addr]int{} // the number of the last question about each hop

@@ -163,7 +163,7 @@ func (r *Relay) followInterfaces(n *interfaces) {
 	}
 }
 
-// restore finds the attachments whose device has gone, and attaches again where there is a device of the name. It
+// restore finds the attachments whose device has gone, and attaches again if there is a device of the name. It
 // returns what has changed since the last call, and whether an attempt failed that may succeed later.
 func (r *Relay) restore(n *interfaces) (news []attachmentNews, failed bool) {
 	r.mu.Lock()

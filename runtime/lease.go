@@ -19,7 +19,7 @@ import (
 const never = math.MaxUint64
 
 // clock reads the kernel's jiffies, in which leases and deadlines are kept. A reading costs a system call; between
-// readings jiffies follow from the monotonic clock, which stops where they stop.
+// readings jiffies follow from the monotonic clock, which stops when they stop.
 type clock struct {
 	prog   *ebpf.Program
 	lease  *mapmem.Array
@@ -103,7 +103,7 @@ const recently = 5 * time.Second
 
 // takeLease renews the lease of a relay that is being adopted, and keeps it from then on: what its last process has
 // registered goes on while this one reads it. It comes as soon as it is clear that this process understands the relay's
-// maps, and needs nothing but the lease's map and the clock. Where nothing was forwarded for long, nothing is until all
+// maps, and needs nothing but the lease's map and the clock. If nothing was forwarded for long, nothing is until all
 // has been read, and every hop is known anew.
 func (r *Relay) takeLease(spec *ebpf.CollectionSpec, found *ebpf.Map) (err error) {
 	if r.lease, err = mapmem.Map(found); err != nil {
@@ -138,7 +138,7 @@ func (r *Relay) takeLease(spec *ebpf.CollectionSpec, found *ebpf.Map) (err error
 }
 
 // returnLease gives the lease back that was taken for an adoption that has failed: it ends when it would have ended.
-// Where another process has renewed it meanwhile, it is theirs.
+// If another process has renewed it meanwhile, it is theirs.
 func (r *Relay) returnLease() {
 	if !r.leaseTaken {
 		return

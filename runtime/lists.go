@@ -36,7 +36,7 @@ type receiverLists struct {
 	leading bool        // the committer is there
 	swaps   uint64      // updates of the hashes of maps
 
-	// fault, where a test sets it, makes a step fail.
+	// fault, if a test sets it, makes a step fail.
 	fault func(step string) error
 }
 
@@ -69,7 +69,7 @@ type fresh struct {
 func newReceiverLists(r *Relay) *receiverLists { return &receiverLists{relay: r} }
 
 // waitFunc waits for what is planned. It returns when the kernel has it, with the error that undid it, or with ctx's
-// error where ctx ends first: then it goes on.
+// error if ctx ends first: then it goes on.
 type waitFunc func(ctx context.Context) error
 
 // plan says that a group's plan has changed. mu is held.
@@ -266,7 +266,7 @@ func (f *receiverLists) remove(g *AnyGroup) error {
 }
 
 // replace writes the rows and the list that the kernel doesn't have, and puts the list in place. After an error,
-// nothing of it is left.
+// nothing of it remains.
 func (f *receiverLists) replace(c *commit) (err error) {
 	r, g, k := f.relay, c.group, c.group.kind
 	f.makeRows(c)

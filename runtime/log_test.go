@@ -126,7 +126,7 @@ func TestLog(t *testing.T) {
 	log.says(t, `level=INFO msg="a relay is closed" relay=flow\n$`)
 }
 
-// Where thousands of next hops are lost at once, few lines say so.
+// If thousands of next hops are lost at once, few lines say so.
 func TestLogManyHops(t *testing.T) {
 	log := new(logText)
 	r := load(t, Options{Logger: log.logger()})

@@ -70,9 +70,9 @@ func (r *Relay) Settings() []any {
 
 // ID identifies the session among all that the relay ever opened, those before an adoption included (but for 2³² in
 // one slot). It is never 0. A session that was changed has another ID after an adoption.
-func (s *AnySession) ID() uint64 { return uint64(s.born)<<32 | uint64(s.slot) }
+func (s *AnySession) ID() uint64 { return uint64(s.firstGen)<<32 | uint64(s.slot) }
 
-// Session returns the open session with an ID; an error that wraps [ErrNotFound] where there is none.
+// Session returns the open session with an ID; an error that wraps [ErrNotFound] if there is none.
 func (r *Relay) Session(id uint64) (*AnySession, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,14 +111,14 @@ func (r *Relay) sessionsFrom(slot uint64) iter.Seq[*AnySession] {
 type NextHop struct {
 	From netip.Addr // invalid: packets keep the source that they have
 	To   netip.Addr
-	// Proto, FromPort and ToPort are the IP protocol and the ports of the packets, where a routing rule or an xfrm
-	// policy for the addresses asks for them; 0 where none does, or where they aren't known.
+	// Proto, FromPort and ToPort are the IP protocol and the ports of the packets, if a routing rule or an xfrm
+	// policy for the addresses asks for them; 0 if none does, or if they aren't known.
 	Proto            uint8
 	FromPort, ToPort uint16
 	Router           bool // To is a router, as in `send: via`
 	Hop
 	Rows int // how many rows of sessions, tables and receivers need it
-	// Copies says that a receiver needs it: unlike a single packet, a copy isn't sent where the neighbour's link-layer
+	// Copies says that a receiver needs it: unlike a single packet, a copy isn't sent if the neighbour's link-layer
 	// address isn't known.
 	Copies bool
 }
@@ -153,7 +153,7 @@ func (row *tableRow) nextHops() (out []NextHop) {
 	return out
 }
 
-// NextHops returns the next hops of the session's rows, in the order of the spec; none where the session is over.
+// NextHops returns the next hops of the session's rows, in the order of the spec; none if the session is over.
 func (s *AnySession) NextHops() []NextHop {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
@@ -242,7 +242,7 @@ func (t *AnyTable) rowsAfter(key []any) (iter.Seq[RowInfo], error) {
 	}, nil
 }
 
-// Row returns a row with all that belongs to it; an error that wraps [ErrNotFound] where there is none.
+// Row returns a row with all that belongs to it; an error that wraps [ErrNotFound] if there is none.
 func (t *AnyTable) Row(key ...any) (RowInfo, error) {
 	k, err := t.anyKey(key)
 	if err != nil {

@@ -46,7 +46,7 @@ func buildFile(t testing.TB, name string, defines ...string) []byte {
 }
 
 func compileFile(name string, defines ...string) ([]byte, error) {
-	if built := os.Getenv("FASTRELAY_TEST_OBJECTS"); built != "" { // where there is no clang: on another kernel
+	if built := os.Getenv("FASTRELAY_TEST_OBJECTS"); built != "" { // if there is no clang: on another kernel
 		return os.ReadFile(filepath.Join(built, strings.Join(append([]string{name}, defines...), "-")+".o"))
 	}
 	return bpftest.Compile("testdata/"+name+".bpf.c", defines...)

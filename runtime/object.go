@@ -170,7 +170,7 @@ func explainLoad(desc *abi.Desc, err error) error {
 	return e
 }
 
-// kernelVersion returns zeros where the release can't be understood.
+// kernelVersion returns zeros if the release can't be understood.
 func kernelVersion() (major, minor int, release string) {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {

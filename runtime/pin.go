@@ -32,7 +32,7 @@ func pinsError(err error) error {
 	return err
 }
 
-// checkBPFFS says what to do where path can't hold pins.
+// checkBPFFS says what to do if path can't hold pins.
 func checkBPFFS(path string) error {
 	if !filepath.IsAbs(path) || strings.Contains(filepath.Base(path), ".") {
 		return fmt.Errorf("PinPath %q must be absolute, and its name can't have a dot in it", path)
@@ -41,7 +41,7 @@ func checkBPFFS(path string) error {
 	for {
 		var st unix.Statfs_t
 		err := unix.Statfs(dir, &st)
-		// What can't be entered is pins' to explain: EACCES, too, where fs.protected_symlinks doesn't let root follow a
+		// What can't be entered is pins' to explain: EACCES, too, if fs.protected_symlinks doesn't let root follow a
 		// link of another user's in a sticky folder.
 		if (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EACCES)) && dir != filepath.Dir(dir) {
 			dir = filepath.Dir(dir)
@@ -60,7 +60,7 @@ func checkBPFFS(path string) error {
 
 // Remove takes away what a relay whose process is dead has left at its PinPath: attachments, the name of a congestion
 // control, and the maps with its sessions. It says in words what that was. Filters of clsact are found in the network
-// namespace of the caller. The error wraps [ErrNotFound] where there is nothing, and [ErrLocked] where a process has
+// namespace of the caller. The error wraps [ErrNotFound] if there is nothing, and [ErrLocked] if a process has
 // the relay.
 func Remove(path string) (removed []string, err error) {
 	if err := checkBPFFS(path); err != nil {

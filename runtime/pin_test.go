@@ -441,7 +441,7 @@ func TestPinsAreRemoved(t *testing.T) {
 	}
 }
 
-// A successor keeps the ends of sessions; where a kind has a lifetime and an idle time, no session that is used ends
+// A successor keeps the ends of sessions; if a kind has a lifetime and an idle time, no session that is used ends
 // early.
 func TestAdoptEnds(t *testing.T) {
 	for _, tt := range []struct {
@@ -490,7 +490,7 @@ func TestAdoptEnds(t *testing.T) {
 	}
 }
 
-// Remove takes away what a process has left, and nothing where one has the relay, or where there is none.
+// Remove takes away what a process has left, and nothing if one has the relay, or if there is none.
 func TestRemove(t *testing.T) {
 	for _, clsact := range []bool{false, true} {
 		b := newBench(t)

@@ -120,7 +120,7 @@ func (r *Relay) front(a *attachment) (out []Front) {
 	return out
 }
 
-// chain lists the TCX programs on an attachment's interface, in their order; none where the kernel has no TCX.
+// chain lists the TCX programs on an attachment's interface, in their order; none if the kernel has no TCX.
 func chain(a *attachment) (out []Front) {
 	at := ebpf.AttachTCXIngress
 	if a.egress {
@@ -143,7 +143,7 @@ func chain(a *attachment) (out []Front) {
 	return out
 }
 
-// idOf returns the ID of the program that an attachment is to be before; 0 where it isn't there.
+// idOf returns the ID of the program that an attachment is to be before; 0 if it isn't there.
 func idOf(a *attachment) ebpf.ProgramID {
 	for _, f := range chain(a) {
 		if f.Name == a.before {
@@ -153,7 +153,7 @@ func idOf(a *attachment) ebpf.ProgramID {
 	return 0
 }
 
-// isThere returns an error where the program that an attachment is to be before isn't on an interface.
+// isThere returns an error if the program that an attachment is to be before isn't on an interface.
 func isThere(a *attachment, index int) error {
 	there := &attachment{index: index, egress: a.egress, before: a.before}
 	if idOf(there) != 0 {
@@ -167,7 +167,7 @@ func isThere(a *attachment, index int) error {
 		cmp.Or(strings.Join(names, ", "), "none"))
 }
 
-// stands returns an error where an attachment isn't at the place that is asked for. One that is gets it again on an
+// stands returns an error if an attachment isn't at the place that is asked for. One that is gets it again on an
 // interface that is made anew, also if another process had attached it.
 func (r *Relay) stands(a *attachment, first bool, before string) error {
 	if before == "" && !first {

@@ -14,12 +14,12 @@ import (
 type PathMTUs struct {
 	Followed bool   // the relay has next hops, and follows them
 	Receives bool   // the relay receives these errors, which takes CAP_NET_RAW; else the kernel alone does
-	Kept     int    // MTUs that the relay keeps itself, where the kernel has no socket that an error could be about
+	Kept     int    // MTUs that the relay keeps itself, if the kernel has no socket that an error could be about
 	Taken    uint64 // errors about packets that the relay sends
 	Ignored  uint64 // other errors: about packets of other programs, forged, or damaged
 }
 
-// PathMTUs returns how the MTUs of paths are followed; the zero value where the relay has no next hops to follow.
+// PathMTUs returns how the MTUs of paths are followed; the zero value if the relay has no next hops to follow.
 func (r *Relay) PathMTUs() PathMTUs {
 	if r.hops == nil {
 		return PathMTUs{}

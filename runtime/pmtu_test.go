@@ -20,7 +20,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/routes"
 )
 
-// Where the host has no socket that an error could be about, the kernel ignores it, and the relay keeps the MTU.
+// If the host has no socket that an error could be about, the kernel ignores it, and the relay keeps the MTU.
 func TestPathMTUKept(t *testing.T) {
 	for _, c := range pathCases() {
 		t.Run(c.family, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestPathMTUKept(t *testing.T) {
 				t.Errorf("a session that is opened later begins with %d", got)
 			}
 
-			// It is kept for a while, and forgotten where the route is another.
+			// It is kept for a while, and forgotten if the route is another.
 			r.RefreshRoutes(bg)
 			c.is(t, "after a refresh", c.mtu)
 			r.hops.paths.Age(9 * time.Minute)
@@ -70,7 +70,7 @@ func TestPathMTUKept(t *testing.T) {
 	}
 }
 
-// Where the host has a socket, the kernel makes an exception, and the relay has the kernel's MTU, until the exception
+// If the host has a socket, the kernel makes an exception, and the relay has the kernel's MTU, until the exception
 // goes.
 func TestPathMTUOfKernel(t *testing.T) {
 	for _, c := range pathCases() {
@@ -455,7 +455,7 @@ func TestPathMTUFlood(t *testing.T) {
 	})
 }
 
-// Where exceptions are too many to be dumped, all routes are asked for, now and then; errors count as before.
+// If exceptions are too many to be dumped, all routes are asked for, now and then; errors count as before.
 func TestPathMTUTooMany(t *testing.T) {
 	b := network(t)
 	var log bytes.Buffer

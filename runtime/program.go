@@ -48,7 +48,7 @@ func (p *AnyProgram) Counts() ([]Count, error) {
 	return out, nil
 }
 
-// Count returns what the reasons of a name counted, of whatever kind; an error that wraps [ErrNotFound] where the
+// Count returns what the reasons of a name counted, of whatever kind; an error that wraps [ErrNotFound] if the
 // program has none. [AnyProgram.Counts] has the kinds apart, such as packets that were punted and receivers that got no
 // copy, both because a credit was used up.
 func (p *AnyProgram) Count(reason string) (Count, error) {
@@ -108,24 +108,24 @@ func (r *Relay) eachCPU(name string, index int, visit func([]byte)) error {
 }
 
 // Attach attaches the program to the interface of that name, after the programs that are there already. Attaching
-// twice does nothing. An interface that is renamed keeps its programs. Where it goes away, the program is attached
+// twice does nothing. An interface that is renamed keeps its programs. If it goes away, the program is attached
 // again to the next one of the name that it had, until Detach; see [Options.AttachmentChanged].
 func (p *AnyProgram) Attach(iface string) error { return p.attach(iface, 0) }
 
 // AttachFirst is [AnyProgram.Attach] before the programs that are there already, such as Cilium's, which let no other
 // program have the packets that they pass. Programs of one relay that are attached so keep their order. It takes TCX
-// (Linux 6.6). It is an error where the program is attached already, behind
+// (Linux 6.6). It is an error if the program is attached already, behind
 // those of others.
 func (p *AnyProgram) AttachFirst(iface string) error { return p.attachAt(iface, 0, true, "") }
 
 // AttachBefore is [AnyProgram.AttachFirst] before one program, given by its name in the kernel (bpftool net). It is an
-// error that wraps [ErrNotFound] where none of that name is there.
+// error that wraps [ErrNotFound] if none of that name is there.
 func (p *AnyProgram) AttachBefore(iface, program string) error {
 	return p.attachAt(iface, 0, false, program)
 }
 
 // Detach detaches the program from the interface of that name, and doesn't attach it to a new one any more. The error
-// wraps [ErrNotFound] where it isn't attached there.
+// wraps [ErrNotFound] if it isn't attached there.
 func (p *AnyProgram) Detach(iface string) error {
 	r := p.relay
 	r.mu.Lock()
@@ -181,8 +181,8 @@ func (m AttachMode) String() string {
 
 // Attachment says where a program is attached.
 type Attachment struct {
-	Interface string // its name; the last one, where Lost is set
-	Index     int    // 0 where Lost is set
+	Interface string // its name; the last one, if Lost is set
+	Index     int    // 0 if Lost is set
 	Mode      AttachMode
 
 	// Lost says why the program isn't attached at present: the interface has gone, or the new one of that name can't

@@ -40,7 +40,7 @@ type Options struct {
 	// Algorithm is the name by which sockets choose the congestion control that the relay is, at most 15 characters.
 	// "": the relay's. Only for relays with a program at tcp/congestion.
 	Algorithm string
-	// Clsact attaches by clsact filters, as on kernels before 6.6, even where the kernel has TCX.
+	// Clsact attaches by clsact filters, as on kernels before 6.6, even if the kernel has TCX.
 	Clsact bool
 	// AttachmentChanged is called when an interface goes away that a program is attached to (now.Lost says so), and
 	// when the program is attached again, because an interface of that name has appeared. Calls come one after the
@@ -54,7 +54,7 @@ type Options struct {
 	// nil: slog.Default.
 	Logger *slog.Logger
 
-	// routes, where a test sets it, finds next hops instead of the kernel. from is invalid where packets have no source
+	// routes, if a test sets it, finds next hops instead of the kernel. from is invalid if packets have no source
 	// of their own.
 	routes func(from, to netip.Addr) Hop
 }
@@ -64,7 +64,7 @@ const defaultLease = time.Second
 // Control serves the operator of a relay: looks at it and changes it, through the methods that everyone has. It is an
 // interface so that programs without one need no HTTP server.
 type Control interface {
-	// Listen makes ready, and fails where it can't serve. [Load] calls it first, so that nothing is touched then.
+	// Listen makes ready, and fails if it can't serve. [Load] calls it first, so that nothing is touched then.
 	Listen(desc *abi.Desc) error
 	// Serve begins to serve the relay, when Load has succeeded. It returns at once.
 	Serve(r *Relay)
@@ -106,7 +106,7 @@ type Relay struct {
 	leaseMine   uint64        // the deadline that was written last
 	leaseWas    uint64        // the deadline that was found; written by Load alone
 	leaseTaken  bool          // it was renewed before anything was adopted, and is kept; written by Load alone
-	leaseClock  *ebpf.Program // the clock, where it was loaded before all others
+	leaseClock  *ebpf.Program // the clock, if it was loaded before all others
 
 	// mu guards the rows of sessions and of tables that hold hops, the sessions, the attachments, registered, closed.
 	mu       sync.Mutex
@@ -129,7 +129,7 @@ type Relay struct {
 
 	grace func() error // gracePeriod, or what a test has set in its place
 
-	// fault, where a test sets it, makes an operation on a session's row fail.
+	// fault, if a test sets it, makes an operation on a session's row fail.
 	fault func(op, table string) error
 
 	// Written by Load alone:
@@ -139,7 +139,7 @@ type Relay struct {
 }
 
 // Load loads a relay from its object, or adopts the one that is pinned at opt.PinPath. Nothing is attached yet, unless
-// it was adopted. Where Load fails, nothing is left, and what was pinned stays as it was.
+// it was adopted. If Load fails, nothing is left, and what was pinned stays as it was.
 //
 // Errors are an [*ObjectError], a [*KernelError] (an [*ebpf.VerifierError] can be reached through it), a [*ValueError]
 // for a setting, a [*LayoutError], a [*FolderError], or [ErrLocked].
@@ -489,7 +489,7 @@ func (r *Relay) using(f func() error) error {
 // Desc returns the description that the relay was loaded with.
 func (r *Relay) Desc() *abi.Desc { return r.desc }
 
-// Program returns the program of that name; nil where the relay has none.
+// Program returns the program of that name; nil if the relay has none.
 func (r *Relay) Program(name string) *AnyProgram {
 	for _, p := range r.programs {
 		if p.desc.Name == name {
@@ -502,7 +502,7 @@ func (r *Relay) Program(name string) *AnyProgram {
 // Programs returns all programs in the order of the spec.
 func (r *Relay) Programs() []*AnyProgram { return append([]*AnyProgram(nil), r.programs...) }
 
-// Table returns the table of that name; nil where the relay has none.
+// Table returns the table of that name; nil if the relay has none.
 func (r *Relay) Table(name string) *AnyTable {
 	for _, t := range r.tables {
 		if t.desc.Name == name {

@@ -18,7 +18,7 @@ const scanRows = 4096
 // rowBytes is a row as the kernel has it.
 type rowBytes struct{ key, value []byte }
 
-// scan reads the rows as bytes, as each does, thousands of them with one system call where the kernel can (hashes and
+// scan reads the rows as bytes, as each does, thousands of them with one system call if the kernel can (hashes and
 // arrays since Linux 5.6, LPM tables since 5.17): who adopts a relay has to look at all of it while packets flow. The
 // result may be kept.
 func (t *AnyTable) scan() (rows []rowBytes, err error) {
@@ -39,7 +39,7 @@ func (t *AnyTable) scan() (rows []rowBytes, err error) {
 	return slices.DeleteFunc(all, func(row rowBytes) bool { return bytes.Equal(row.value, zero) }), nil
 }
 
-// readBatches reads the table; ok is false where that isn't possible in batches.
+// readBatches reads the table; ok is false if that isn't possible in batches.
 func (t *AnyTable) readBatches() (rows []rowBytes, ok bool) {
 	if t.desc.PerCPU {
 		return nil, false

@@ -21,12 +21,12 @@ const idleGrace = time.Second
 // AnySession is one object that user space registered: rows in one or several tables that count only together. It is
 // open until Close, or until its lifetime or idle time has passed. Change gives it other values.
 type AnySession struct {
-	relay  *Relay
-	desc   *abi.Session
-	kind   int
-	slot   uint32
-	born   uint32                 // the generation that it was opened with, for its ID
-	fields atomic.Pointer[[]byte] // laid out as sessionKind says
+	relay    *Relay
+	desc     *abi.Session
+	kind     int
+	slot     uint32
+	firstGen uint32                 // the generation that it was opened with, for its ID
+	fields   atomic.Pointer[[]byte] // laid out as sessionKind says
 
 	// What fields refer to: indices as in rows, and what they stand for, by field. They are set when the session is
 	// opened or adopted, and stay.
@@ -50,7 +50,7 @@ type AnySession struct {
 //
 // Addresses must be those that packets carry: valid, specified, no loopback, without a zone; and where packets are sent
 // from or to, those of hosts. The two ends of a path that packets take must be of one IP family. An error is a
-// [*ValueError], a [*CollisionError] where another session has one of the keys, a [*FullError], or [ErrClosed].
+// [*ValueError], a [*CollisionError] if another session has one of the keys, a [*FullError], or [ErrClosed].
 func (r *Relay) Open(kind string, values ...any) (*AnySession, error) {
 	k := slices.IndexFunc(r.desc.Sessions, func(d abi.Session) bool { return d.Name == kind })
 	if k < 0 {
@@ -239,7 +239,7 @@ func (s *AnySession) String() string {
 }
 
 // Counters returns the packets and bytes of each row, in the order of the spec: what was sent for it, counted as it
-// came. It returns the session's Err where the session is over.
+// came. It returns the session's Err if the session is over.
 func (s *AnySession) Counters() ([]Count, error) {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
@@ -258,7 +258,7 @@ func (s *AnySession) Counters() ([]Count, error) {
 }
 
 // LastUsed returns when a packet was last sent for the session, to the precision of the kernel's tick; the zero time
-// where none was. It returns the session's Err where the session is over.
+// if none was. It returns the session's Err if the session is over.
 func (s *AnySession) LastUsed() (time.Time, error) {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()

@@ -284,7 +284,7 @@ func TestLifetime(t *testing.T) {
 	}
 }
 
-// The kernel ends a session on time even where user space doesn't come to it.
+// The kernel ends a session on time even if user space doesn't come to it.
 func TestKernelKeepsDeadline(t *testing.T) {
 	r := timed(t, time.Hour, 0)
 	s := open(t, r, 1)

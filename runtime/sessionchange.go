@@ -18,7 +18,7 @@ import (
 // Change gives the session other values of its fields, in the order of the spec, as a whole or not at all. The session
 // keeps its ID, its counters and its end; and its counters, credits and buckets, of which nil and what
 // [AnySession.Values] returned leave a field as it is. Rows with new keys are added before the old ones go: a table
-// needs room for both. Errors are those of [Relay.Open]; the session's Err where it is over.
+// needs room for both. Errors are those of [Relay.Open]; the session's Err if it is over.
 func (s *AnySession) Change(values ...any) error {
 	fields, err := s.of().encodeAny(values)
 	return s.changeTo(fields, err)

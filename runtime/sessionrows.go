@@ -108,7 +108,7 @@ func (r *Relay) register(s *AnySession, starts [][]*first) (err error) {
 	if s.slot, s.gen, ok = r.slots.take(); !ok {
 		return &FullError{What: "the array of sessions", Size: r.desc.Slots}
 	}
-	s.born = s.gen
+	s.firstGen = s.gen
 	if err := r.slots.usage.Put(s.slot, r.slots.zero); err != nil {
 		r.slots.put(s.slot)
 		return fmt.Errorf("reset the session's counters: %w", err)
@@ -187,7 +187,7 @@ func (r *Relay) insert(s *AnySession, row *tableRow) error {
 	}
 }
 
-// owner returns the open session that has the row's key; nil where there is none. r.mu is held.
+// owner returns the open session that has the row's key; nil if there is none. r.mu is held.
 func (r *Relay) owner(row *tableRow) (*AnySession, error) {
 	value, err := row.table.m.LookupBytes(row.key)
 	if err != nil {
@@ -199,7 +199,7 @@ func (r *Relay) owner(row *tableRow) (*AnySession, error) {
 	return r.holder(row.table.slotOf(value)), nil
 }
 
-// holder returns the open session whose rows have a slot and a generation; nil where there is none. r.mu is held.
+// holder returns the open session whose rows have a slot and a generation; nil if there is none. r.mu is held.
 func (r *Relay) holder(slot, gen uint32) *AnySession {
 	if s := r.sessions[slot]; s != nil && s.gen == gen {
 		return s
@@ -212,7 +212,7 @@ func (row *tableRow) collision(other *AnySession) error {
 }
 
 // remove deletes rows, those of a table together, and stops following their hops. It returns an error for each row, nil
-// where it isn't there any more. r.mu is held.
+// if it isn't there any more. r.mu is held.
 func (r *Relay) remove(rows ...*tableRow) []error {
 	errs := make([]error, len(rows))
 	of := map[*AnyTable][]int{}

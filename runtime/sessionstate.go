@@ -91,7 +91,7 @@ func (r *Relay) endState(s *AnySession) {
 	}
 }
 
-// adoptState takes over what a session of the process before refers to; false where that isn't what a relay writes.
+// adoptState takes over what a session of the process before refers to; false if that isn't what a relay writes.
 // used are the blocks of credits that are taken, by kind. Counters are found by countersInUse.
 func (s *AnySession) adoptState(used map[uint32]bool) bool {
 	k, r := s.of(), s.relay

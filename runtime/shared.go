@@ -35,7 +35,7 @@ func (c *Counter) Load() uint64 {
 	return c.mem.Load64(c.index, 0)
 }
 
-// Store sets the value. Where the kernel counts at the same time, use Add.
+// Store sets the value. If the kernel counts at the same time, use Add.
 func (c *Counter) Store(n uint64) {
 	if c != nil && !c.gone.Load() {
 		c.mem.Store64(c.index, 0, n)
@@ -43,7 +43,7 @@ func (c *Counter) Store(n uint64) {
 }
 
 // Alloc allocates a number: it returns the value and adds step to it in one atomic operation, as the spec's
-// alloc(ROW.COUNTER, STEP) does. No number is allocated twice, by the kernel or by user space. ok is false where the
+// alloc(ROW.COUNTER, STEP) does. No number is allocated twice, by the kernel or by user space. ok is false if the
 // counter's row is gone; n means nothing then.
 func (c *Counter) Alloc(step uint64) (n uint64, ok bool) {
 	if c == nil || c.gone.Load() {
@@ -91,7 +91,7 @@ func newCounters(m *ebpf.Map) (*counters, error) {
 	return c, nil
 }
 
-// alloc returns a counter that reads first, or nil where none is free.
+// alloc returns a counter that reads first, or nil if none is free.
 func (c *counters) alloc(first uint64) *Counter {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,7 +128,7 @@ func (c *counters) release(i uint32) {
 	}
 }
 
-// keep replaces what is in use by exactly the indices given, which were found in rows: after an adoption, or where the
+// keep replaces what is in use by exactly the indices given, which were found in rows: after an adoption, or when the
 // kernel evicted rows of an LRU table.
 func (c *counters) keep(used map[uint32]bool) {
 	c.mu.Lock()

@@ -17,7 +17,7 @@ type handle struct {
 	bucket      *Bucket
 	translation *Translation
 
-	first *first // where it is given by a caller who has no pointer
+	first *first // if it is given by a caller who has no pointer
 }
 
 // first is what a counter, a credit or a bucket begins with, or is set to.
@@ -183,7 +183,7 @@ func firsts(m *abi.Member, given, have []handle) ([]*first, error) {
 	return all, nil
 }
 
-// setAll gives the levels of a member what they are to be set to; nothing where that is nil.
+// setAll gives the levels of a member what they are to be set to; nothing if that is nil.
 func setAll(handles []handle, to []*first) {
 	for level, one := range to {
 		handles[level].set(one)
@@ -316,7 +316,7 @@ func noteCounters(used map[uint32]bool, members []abi.Member, row []byte) {
 	}
 }
 
-// putState gives the row what the row that it replaces refers to, and what is new where there is none; given is what
+// putState gives the row what the row that it replaces refers to, and what is new if there is none; given is what
 // the caller gave, by member. What is new has it at once, before a packet finds the row; set gives it to what was
 // there, when the kernel has taken the row. undo frees what is new. relay.mu is held.
 func (t *AnyTable) putState(row *tableRow, given [][]handle) (set, undo func(), err error) {

@@ -420,7 +420,7 @@ func TestFailedAdoption(t *testing.T) {
 	}
 }
 
-// The network has changed while no process was there. Where the relay was stopped for long, it forwards nothing
+// The network has changed while no process was there. If the relay was stopped for long, it forwards nothing
 // before it knows the next hops as they are now; else it goes on, and follows.
 func TestAdoptedHops(t *testing.T) {
 	for _, long := range []bool{false, true} {

@@ -45,7 +45,7 @@ func TestWhyEventsEnd(t *testing.T) {
 	}
 }
 
-// One over the events that there are does so, too, also where it waits for its turn.
+// One over the events that there are does so, too, also if it waits for its turn.
 func TestWhyPendingEventsEnd(t *testing.T) {
 	r := loadGroups(t, Options{})
 	add(t, openGroup(t, r, 7), 1, 1)

@@ -124,7 +124,7 @@ func (t *AnyTable) put(k []byte, v values) error {
 	return nil
 }
 
-// Get returns the value of a row; an error that wraps [ErrNotFound] where there is none.
+// Get returns the value of a row; an error that wraps [ErrNotFound] if there is none.
 func (t *AnyTable) Get(key ...any) ([]any, error) {
 	k, err := t.anyKey(key)
 	if err != nil {
@@ -169,7 +169,7 @@ func (t *AnyTable) GetPerCPU(key ...any) ([][]any, error) {
 	return out, nil
 }
 
-// Delete removes a row and frees its counters, credits and translations; an error that wraps [ErrNotFound] where there
+// Delete removes a row and frees its counters, credits and translations; an error that wraps [ErrNotFound] if there
 // is none. In an array, the row becomes zero. Delete doesn't wait for programs that still have the row: for them its
 // translations stay in the kernel's table for a grace period of RCU, some milliseconds.
 func (t *AnyTable) Delete(key ...any) error {
@@ -243,7 +243,7 @@ func (t *AnyTable) deleteAll(encoded [][]byte) (deleted int, err error) {
 	return deleted, nil
 }
 
-// states reads some rows, and others as it may be, by key; nil where rows refer to nothing that has to be freed. Only
+// states reads some rows, and others as it may be, by key; nil if rows refer to nothing that has to be freed. Only
 // user space writes such rows, so that they stay as they are while relay.mu is held.
 func (t *AnyTable) states(keys [][]byte) (map[string][]byte, error) {
 	if !t.state {
@@ -338,7 +338,7 @@ func (t *AnyTable) each() iter.Seq2[rowBytes, error] {
 	}
 }
 
-// keys lists the keys of the rows. They come first: where the row under the cursor is deleted, the kernel starts again
+// keys lists the keys of the rows. They come first: if the row under the cursor is deleted, the kernel starts again
 // from the first one.
 func (t *AnyTable) keys() ([][]byte, error) {
 	var keys [][]byte

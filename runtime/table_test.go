@@ -181,7 +181,7 @@ func TestCounters(t *testing.T) {
 	}
 }
 
-// Rows that lost their counters, as where the kernel replaced them, don't use them up.
+// Rows that lost their counters, as when the kernel replaced them, don't use them up.
 func TestLostCounters(t *testing.T) {
 	r := load(t, Options{})
 	sources := r.Table("sources")
@@ -638,7 +638,7 @@ func TestSweepAgain(t *testing.T) {
 	}
 }
 
-// Addresses that are no single host's are refused where a packet would be sent from or to them.
+// Addresses that are no single host's are refused if a packet would be sent from or to them.
 func TestNotAHost(t *testing.T) {
 	for _, tt := range []struct{ addr, want string }{
 		{"192.0.2.1", ""}, {"169.254.1.1", ""}, {"240.0.0.1", ""}, {"2001:db8::1", ""}, {"::2", ""}, {"fd00::1", ""},

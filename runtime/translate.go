@@ -14,7 +14,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// A Translation maps numbers to numbers for one row or receiver. The kernel's programs make a value where there is none
+// A Translation maps numbers to numbers for one row or receiver. The kernel's programs make a value if there is none
 // for a key (`translate`), and so may user space; whoever comes first decides, and all others find that value. When its
 // row or receiver is removed, its translations go with it.
 type Translation struct {
@@ -23,7 +23,7 @@ type Translation struct {
 	gone   atomic.Bool
 }
 
-// Get returns the value of a key; an error that wraps [ErrNotFound] where there is none, or where a program is making
+// Get returns the value of a key; an error that wraps [ErrNotFound] if there is none, or if a program is making
 // it at this moment.
 func (t *Translation) Get(key uint64) (value uint64, err error) {
 	value, done, found, err := t.find(key)
@@ -51,7 +51,7 @@ func (t *Translation) find(key uint64) (value uint64, done, found bool, err erro
 }
 
 // Put gives a key a value unless it has one, and returns the one that it has now. Errors: a [*FullError];
-// [ErrContended] where a program has begun to make a value and doesn't finish; [ErrClosed].
+// [ErrContended] if a program has begun to make a value and doesn't finish; [ErrClosed].
 func (t *Translation) Put(key, value uint64) (now uint64, stored bool, err error) {
 	row := make([]byte, abi.TranslationSize)
 	abi.Order.PutUint64(row[abi.TranslationValue:], value)
@@ -76,7 +76,7 @@ func (t *Translation) Put(key, value uint64) (now uint64, stored bool, err error
 	return 0, false, fmt.Errorf("translate %d: %w", key, ErrContended)
 }
 
-// Delete removes a key; an error that wraps [ErrNotFound] where it has no value. The next one to translate it makes a
+// Delete removes a key; an error that wraps [ErrNotFound] if it has no value. The next one to translate it makes a
 // new value. No packet should be able to need the key at that moment: the kernel uses the memory of a row again at
 // once.
 func (t *Translation) Delete(key uint64) error {

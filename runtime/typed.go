@@ -18,7 +18,7 @@ type Program[R ~int] struct{ *AnyProgram }
 // TypedProgram returns the program of that name. Generated packages call it.
 func TypedProgram[R ~int](r *Relay, name string) *Program[R] { return &Program[R]{r.Program(name)} }
 
-// Count returns how many packets ended with a reason; an error that wraps [ErrNotFound] where the program has none
+// Count returns how many packets ended with a reason; an error that wraps [ErrNotFound] if the program has none
 // such.
 func (p *Program[R]) Count(reason R) (Count, error) {
 	if reason < 0 || int(reason) >= len(p.desc.Reasons) {
@@ -46,7 +46,7 @@ func TypedReadTable[K, V any](r *Relay, name string, key func(*Codec, *K), value
 	return &ReadTable[K, V]{r.Table(name), key, value}
 }
 
-// Get returns the value of a row; an error that wraps [ErrNotFound] where there is none.
+// Get returns the value of a row; an error that wraps [ErrNotFound] if there is none.
 func (t *ReadTable[K, V]) Get(key K) (value V, err error) {
 	k, err := t.encodeKey(key)
 	if err != nil {
@@ -104,7 +104,7 @@ func (t *Table[K, V]) Put(key K, value V) error {
 	return t.t.put(k, v)
 }
 
-// Delete removes a row as [AnyTable.Delete] does; an error that wraps [ErrNotFound] where there is none. In an array,
+// Delete removes a row as [AnyTable.Delete] does; an error that wraps [ErrNotFound] if there is none. In an array,
 // the row becomes zero.
 func (t *Table[K, V]) Delete(key K) error {
 	k, err := t.encodeKey(key)
@@ -147,7 +147,7 @@ func TypedSessions[F, C any](r *Relay, name string, fields func(*Codec, *F), cou
 }
 
 // Open opens a session: packets are forwarded for it when the call returns. Errors: [*ValueError], [*CollisionError]
-// where another session has one of its keys, [*FullError], [ErrClosed].
+// if another session has one of its keys, [*FullError], [ErrClosed].
 func (k *Sessions[F, C]) Open(fields F) (*Session[F, C], error) {
 	v, err := k.encode(fields)
 	s, err := k.relay.openSession(k.kind, v, err)
@@ -189,7 +189,7 @@ type Session[F, C any] struct {
 }
 
 // Change gives the session other values, as a whole or not at all; see [AnySession.Change]. Errors are those of
-// [Sessions.Open]; the session's Err where it is over.
+// [Sessions.Open]; the session's Err if it is over.
 func (s *Session[F, C]) Change(fields F) error {
 	v, err := s.kind.encode(fields)
 	return s.s.changeTo(v, err)
@@ -201,7 +201,7 @@ func (s *Session[F, C]) Fields() (fields F) {
 	return fields
 }
 
-// Counters returns what was sent for the session, by the row that it was sent by; the session's Err where it is over.
+// Counters returns what was sent for the session, by the row that it was sent by; the session's Err if it is over.
 func (s *Session[F, C]) Counters() (counters C, err error) {
 	all, err := s.s.Counters()
 	if err != nil {
@@ -210,14 +210,14 @@ func (s *Session[F, C]) Counters() (counters C, err error) {
 	return s.kind.counters(all), nil
 }
 
-// LastUsed returns when a packet was last sent for the session; the zero time where none was. It returns the session's
-// Err where the session is over.
+// LastUsed returns when a packet was last sent for the session; the zero time if none was. It returns the session's
+// Err if the session is over.
 func (s *Session[F, C]) LastUsed() (time.Time, error) { return s.s.LastUsed() }
 
-// Refresh gives the session its whole time again; an error where it is over.
+// Refresh gives the session its whole time again; an error if it is over.
 func (s *Session[F, C]) Refresh() error { return s.s.Refresh() }
 
-// Expires returns when the session ends unless it is refreshed or used; the zero time where it doesn't end by itself.
+// Expires returns when the session ends unless it is refreshed or used; the zero time if it doesn't end by itself.
 func (s *Session[F, C]) Expires() time.Time { return s.s.Expires() }
 
 // Done is closed when the session is over.
@@ -262,7 +262,7 @@ func (k *Groups[K, V, S]) Open(ctx context.Context, key K) (*Group[K, V, S], err
 	return k.group(g), nil
 }
 
-// Get returns the open group with a key; an error that wraps [ErrNotFound] where there is none.
+// Get returns the open group with a key; an error that wraps [ErrNotFound] if there is none.
 func (k *Groups[K, V, S]) Get(key K) (*Group[K, V, S], error) {
 	b, err := k.encodeKey(key)
 	if err != nil {
@@ -289,7 +289,7 @@ func (k *Groups[K, V, S]) All() iter.Seq[*Group[K, V, S]] {
 // Count returns how many groups are open, and how many receivers they have.
 func (k *Groups[K, V, S]) Count() (groups, receivers int) { return k.k.Count() }
 
-// Of returns the receiver that an event names; nil where it names none, or one of another kind.
+// Of returns the receiver that an event names; nil if it names none, or one of another kind.
 func (k *Groups[K, V, S]) Of(e *Event) *Receiver[K, V, S] {
 	if e.Receiver == nil || e.Receiver.group.kind != k.k {
 		return nil
@@ -373,7 +373,7 @@ func (g *Group[K, V, S]) Add(ctx context.Context, row V) (v *Receiver[K, V, S], 
 	return v, nil
 }
 
-// Change makes several changes in one step: each packet sees all of them or none. f says which; where it returns an
+// Change makes several changes in one step: each packet sees all of them or none. f says which; if it returns an
 // error, nothing is changed. Receivers that it adds get no packet before it returns, so that it may set their counters
 // and credits.
 //
@@ -440,7 +440,7 @@ func (v *Receiver[K, V, S]) ID() uint32 { return v.v.ID() }
 // Group returns the group of the receiver.
 func (v *Receiver[K, V, S]) Group() *Group[K, V, S] { return v.kind.group(v.v.group) }
 
-// Row returns the values in force; zero ones where the receiver was removed.
+// Row returns the values in force; zero ones if the receiver was removed.
 func (v *Receiver[K, V, S]) Row() V { return v.kind.decode(v.v.inForce()) }
 
 // Set gives the receiver new values. They are in force when it returns; each packet sees the old or the new ones. It
@@ -449,7 +449,7 @@ func (v *Receiver[K, V, S]) Set(ctx context.Context, row V) error {
 	return v.Group().Change(ctx, func(c *Change[K, V, S]) error { return c.Set(v, row) })
 }
 
-// Update changes the receiver's values, as Set does. No change of another goroutine is lost: f is called again where
+// Update changes the receiver's values, as Set does. No change of another goroutine is lost: f is called again if
 // one came between.
 func (v *Receiver[K, V, S]) Update(ctx context.Context, f func(row *V)) error {
 	return v.Group().Change(ctx, func(c *Change[K, V, S]) error { c.Update(v, f); return nil })
@@ -462,7 +462,7 @@ func (v *Receiver[K, V, S]) Remove(ctx context.Context) error { return v.v.Remov
 // Usage returns the packets that were sent and not sent to the receiver; of one that is removed, until then.
 func (v *Receiver[K, V, S]) Usage() (Usage, error) { return v.v.Usage() }
 
-// Hops returns how packets leave towards the receiver; copies are sent only where the state is [HopDirect].
+// Hops returns how packets leave towards the receiver; copies are sent only if the state is [HopDirect].
 func (v *Receiver[K, V, S]) Hops() []Hop { return v.v.Hops() }
 
 // String names the receiver by its group and identity.

@@ -53,8 +53,8 @@ type spent struct {
 }
 
 // before runs the effects that come before a packet or a copy is sent: required records are reserved, credits
-// spent, numbers allocated. Where one says no, the packet or the copy is stopped under its reason, and what was spent
-// is given back. Its result goes to giveBack where the packet doesn't leave after all.
+// spent, numbers allocated. If one says no, the packet or the copy is stopped under its reason, and what was spent
+// is given back. Its result goes to giveBack if the packet doesn't leave after all.
 func (r *run) before(e *effects) (taken []spent, ok bool) {
 	for i, s := range e.ir.Emits {
 		if s.Event.Required && !r.reserve(s) {

@@ -27,7 +27,7 @@ func (r *run) fanOut(n *node, s *ir.FanOut) {
 		return
 	}
 	r.after(n.effects)
-	came := r.in
+	received := r.in
 	if s.End != nil {
 		if r.in = r.cut(r.in, s.End); r.front > len(r.in) {
 			r.fail("a fan-out works on %d bytes, and cuts the packet off at %d", r.front, len(r.in))
@@ -64,14 +64,14 @@ func (r *run) fanOut(n *node, s *ir.FanOut) {
 		}
 		r.result.Copies = append(r.result.Copies, turn)
 	}
-	r.in = came
+	r.in = received
 	for _, row := range s.Usage {
 		r.use(row)
 	}
 	verdict := VerdictPass
 	out := *r.packet
 	if s.Drop {
-		verdict, out.Data = VerdictDrop, came
+		verdict, out.Data = VerdictDrop, received
 	}
 	r.finish(verdict, s.Reason, out)
 }

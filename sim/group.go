@@ -17,7 +17,7 @@ type Group struct {
 
 func newGroup(g *ir.Group) *Group { return &Group{ir: g, lists: map[string][][]byte{}} }
 
-// Get returns the rows of a group's receivers; known is false where there is no such group. A group may be empty.
+// Get returns the rows of a group's receivers; known is false if there is no such group. A group may be empty.
 func (g *Group) Get(key []byte) (rows [][]byte, known bool) {
 	rows, known = g.lists[string(key)]
 	return rows, known
@@ -42,7 +42,7 @@ func (g *Group) Clear() { clear(g.lists) }
 // Keys returns the keys of all groups, sorted.
 func (g *Group) Keys() []string { return slices.Sorted(maps.Keys(g.lists)) }
 
-// Identity returns the identity in a receiver's row, or 0 where it has none.
+// Identity returns the identity in a receiver's row, or 0 if it has none.
 func (g *Group) Identity(row []byte) uint32 { return identity(g.ir.Receivers, row) }
 
 func identity(receivers *ir.Table, row []byte) uint32 {

@@ -25,7 +25,7 @@ type node struct {
 	then []*node
 	els  []*node
 	ran  *Point
-	// If: the branches taken; Guard: no where it fails; Lookup: yes where a row is found, no where not
+	// If: the branches taken; Guard: no if it fails; Lookup: yes if a row is found, no if not
 	yes, no  *Point
 	outcomes []*Point // CheckHop: by state, and after them the packet that is too big
 	effects  *effects // Drop, Forward, FanOut, Copy

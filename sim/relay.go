@@ -218,7 +218,7 @@ type Hop struct {
 	MTU      uint16
 	State    abi.HopState // ir.HopDirect, …
 	Dst, Src [6]byte
-	NextHop  netip.Addr // 16-byte form; invalid where the plan names none
+	NextHop  netip.Addr // 16-byte form; invalid if the plan names none
 }
 
 // Bytes returns the layout of struct fr_hop: integers in host order (little endian).

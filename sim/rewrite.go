@@ -123,7 +123,7 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 	return out
 }
 
-// kept returns how many bytes of the new front are those of the old one unless a cell changes them. It fails where the
+// kept returns how many bytes of the new front are those of the old one unless a cell changes them. It fails if the
 // fronts and the payload aren't those of a rewrite of this packet.
 func (r *run) kept(w *ir.Rewrite, oldFront, newFront, payload int, addressed bool) (kept int, ok bool) {
 	switch {

@@ -75,7 +75,7 @@ func LinkType(frame []byte, device [6]byte) uint8 {
 	return ir.ToOther
 }
 
-// Verdict is what becomes of a packet.
+// Verdict is what happens to a packet.
 type Verdict string
 
 const (
@@ -449,7 +449,7 @@ func (r *run) count(s *ir.Count) {
 	}
 }
 
-// shared returns the shared counter whose index is in a member of a row, or nil where there is none.
+// shared returns the shared counter whose index is in a member of a row, or nil if there is none.
 func (r *run) shared(row *ir.Row, m *ir.Member) *uint64 {
 	i := littleEndian(r.member(row, m, ir.Whole, 0))
 	if r.err != nil || i == 0 || i >= uint64(len(r.relay.Shared)) {
@@ -580,7 +580,7 @@ func (r *run) cut(frame []byte, end ir.Expr) []byte {
 	return frame[:n:n]
 }
 
-// withLinkAddresses returns the frame with the link-layer addresses of a hop whose neighbour is known. Where it isn't,
+// withLinkAddresses returns the frame with the link-layer addresses of a hop whose neighbour is known. If it isn't,
 // the kernel replaces the addresses when it has resolved it.
 func withLinkAddresses(frame []byte, h Hop) []byte {
 	if h.State != ir.HopDirect || len(frame) < linkAddresses {

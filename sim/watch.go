@@ -25,7 +25,7 @@ func (m Moment) Member(e *ir.RowMember) (b []byte, ok bool) {
 	return b, ok
 }
 
-// Counter returns the shared counter that an expression reads; where its row names none, it isn't ok.
+// Counter returns the shared counter that an expression reads; if its row names none, it isn't ok.
 func (m Moment) Counter(e *ir.CounterValue) (c *uint64, ok bool) {
 	ok = m.try(func(r *run) { c = r.shared(e.Row, e.Member) })
 	return c, ok && c != nil

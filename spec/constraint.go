@@ -18,7 +18,7 @@ var comparisons = map[cue.Op]ConstraintOp{
 	cue.GreaterThanEqualOp: IsGe,
 }
 
-// constraint walks a CUE value as a constraint on a field. It returns nil where it reports a mistake.
+// constraint walks a CUE value as a constraint on a field. It returns nil if it reports a mistake.
 func (l *loader) constraint(v cue.Value) *Constraint {
 	n := 0
 	c := l.walkConstraint(v, l.pos(v), &n)
@@ -133,7 +133,7 @@ func (l *loader) literal(v cue.Value, pos diag.Pos) (Literal, bool) {
 	return lit, true
 }
 
-// String returns the constraint as CUE, numbers in hexadecimal where they are large.
+// String returns the constraint as CUE, numbers in hexadecimal if they are large.
 func (c *Constraint) String() string {
 	if c.Op == IsAnd || c.Op == IsOr {
 		join := map[ConstraintOp]string{IsAnd: " & ", IsOr: " or "}[c.Op]

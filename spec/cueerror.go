@@ -179,7 +179,7 @@ func (l *loader) cueErrors(err error) {
 	}
 }
 
-// unquoted returns the text of the expression at p, where name is something that only expressions of a spec can name:
+// unquoted returns the text of the expression at p, if name is something that only expressions of a spec can name:
 // then their quotation marks were forgotten.
 func (l *loader) unquoted(name string, p token.Pos) string {
 	known := append(slices.Clone(reserved), functions...)

@@ -28,7 +28,7 @@ const lapsedWord = "lapsed"
 // functions of expressions; package gen has what they mean.
 var functions = []string{"len", "low", "pick", "alloc", "translate", "has", "element"}
 
-// settled returns the default of a choice that has one, and v otherwise (where Value.Default follows references, and
+// settled returns the default of a choice that has one, and v otherwise (Value.Default follows references, and
 // loses the place).
 func settled(v cue.Value) cue.Value {
 	if d, ok := v.Default(); ok {
@@ -67,7 +67,7 @@ func (l *loader) each(v cue.Value, f func(name Name, v cue.Value)) {
 	l.constraints(v, func(n Name, v cue.Value) { f(n, settled(v)) })
 }
 
-// constraints is each where members are constraints: a default is no more than one of the choices.
+// constraints is each if members are constraints: a default is no more than one of the choices.
 func (l *loader) constraints(v cue.Value, f func(name Name, v cue.Value)) {
 	if v.IncompleteKind() != cue.StructKind {
 		return
@@ -132,7 +132,7 @@ func (l *loader) nameList(v cue.Value, what string) (all []Name) {
 	return all
 }
 
-// expr reads an expression; nil where there is none.
+// expr reads an expression; nil if there is none.
 func (l *loader) expr(v cue.Value) *Expr {
 	if !v.Exists() {
 		return nil

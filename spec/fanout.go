@@ -123,7 +123,7 @@ func (l *loader) admit(a *Action, v cue.Value) {
 	}
 }
 
-// dropped reads {drop: REASON}; nil where there is none.
+// dropped reads {drop: REASON}; nil if there is none.
 func (l *loader) dropped(v cue.Value) *Name {
 	if v.IncompleteKind() != cue.StructKind {
 		return nil

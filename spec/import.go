@@ -27,7 +27,7 @@ import (
 // that is unified with a definition of the schema is the value alone, with its own positions.
 const SchemaImport = "github.com/fastrelay/fastrelay-gen/spec"
 
-// schemaPackage is what the schema's package is called where an import doesn't say otherwise.
+// schemaPackage is what the schema's package is called if an import doesn't say otherwise.
 const schemaPackage = "spec"
 
 // definitionNames are the names of the schema's definitions.
@@ -134,7 +134,7 @@ func (l *loader) definitionsOut(f *ast.File, imports map[string]*ast.ImportSpec,
 }
 
 // withoutTop returns what remains of an expression in which a reference became "_": the other side of a conjunction, or
-// "_" where a member of it is taken. It returns nil where there is none.
+// "_" if a member of it is taken. It returns nil if there is none.
 func withoutTop(n ast.Node) ast.Expr {
 	switch n := n.(type) {
 	case *ast.BinaryExpr:

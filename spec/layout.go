@@ -27,7 +27,7 @@ func (h *Header) Layout() []Place {
 // Varies reports whether packets differ in the size or the presence of a field.
 func (f *Field) Varies() bool { return f.When != nil || f.Kind == FieldSized || f.Kind == FieldVarint }
 
-// Width is how many bits a field has, where it is there, that is no FieldSized and no FieldVarint.
+// Width is how many bits a field has, if it is there, that is no FieldSized and no FieldVarint.
 func (f *Field) Width() int {
 	if f.Kind == FieldBytes {
 		return 8 * f.Bytes

@@ -46,7 +46,7 @@ var stdNames = []string{"link", "ip", "transport", "icmp", "socket"}
 // packages are those of CUE's standard library that only compute.
 var packages = []string{"encoding/hex", "list", "math", "math/bits", "strconv", "strings"}
 
-// Load makes a typed spec of a file's text; file is its name in messages. Where the list isn't empty, the spec is nil.
+// Load makes a typed spec of a file's text; file is its name in messages. If the list isn't empty, the spec is nil.
 func Load(file string, src []byte) (*Spec, *diag.List) {
 	l := &loader{file: file, diags: &diag.List{}, standard: standard}
 	s := l.load(src)
@@ -123,7 +123,7 @@ type loader struct {
 	syntax *ast.File
 	src    []byte
 
-	standard func() *Spec // nil where the standard headers themselves are loaded
+	standard func() *Spec // nil if the standard headers themselves are loaded
 
 	// One mistake often makes several checks fail. These say what has been reported, so that the rest is left out.
 	broken map[int]bool      // lines where CUE found a mistake
@@ -157,7 +157,7 @@ func (l *loader) notWhole(v cue.Value) {
 	l.sick[l.pos(v)] = true
 }
 
-// load returns nil where it reports anything.
+// load returns nil if it reports anything.
 func (l *loader) load(src []byte) (s *Spec) {
 	if len(src) > maxFile {
 		l.add(codeLimit, diag.Pos{File: l.file, Line: 1, Column: 1}, "the spec has %d bytes; %d are the most", len(src),
@@ -207,7 +207,7 @@ func (l *loader) load(src []byte) (s *Spec) {
 	return s
 }
 
-// Language is the version of the language that this package knows. It changes where an existing spec would mean
+// Language is the version of the language that this package knows. It changes if an existing spec would mean
 // something else.
 const Language = 1
 
@@ -217,7 +217,7 @@ func (l *loader) languageKnown() bool {
 	v := get(l.root, "language")
 	n, err := v.Int64()
 	if err != nil || n == Language {
-		return true // where it is no number, the schema says so
+		return true // if it is no number, the schema says so
 	}
 	*l.diags = diag.List{}
 	l.diags.Add(codeLanguage, l.pos(v), "version %d of the language is not known", n).

@@ -13,8 +13,8 @@ import (
 	"cuelang.org/go/cue/token"
 )
 
-// tags are the members of an action with a tag: `member:"NAME"`. After the name may be "own", where the loader reads
-// the member otherwise, or "name", where it does and the member names a counter, which is not computed.
+// tags are the members of an action with a tag: `member:"NAME"`. After the name may be "own", if the loader reads
+// the member otherwise, or "name", if it does and the member names a counter, which is not computed.
 func tags(a *Action, visit func(name, form string, member reflect.Value)) {
 	v := reflect.ValueOf(a).Elem()
 	for i := range v.NumField() {

@@ -71,7 +71,7 @@ func (l *loader) pos(v cue.Value) diag.Pos {
 	return l.tokenPos(v.Pos())
 }
 
-// labelPos is the position of a value's name, or of the value where it has none.
+// labelPos is the position of a value's name, or of the value if it has none.
 func (l *loader) labelPos(v cue.Value) diag.Pos {
 	if label, _ := origin(v); label != nil {
 		return l.textPlace(label).pos

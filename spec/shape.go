@@ -17,7 +17,7 @@ import (
 // such that the alternatives of a choice are of different kinds, or literals, and the comparison here always knows
 // which one was meant.
 
-// shape reports where v doesn't have the shape that the schema s describes. It returns false where v itself is of the
+// shape reports where v doesn't have the shape that the schema s describes. It returns false if v itself is of the
 // wrong kind or has the wrong value; what is inside of it is another matter.
 func (l *loader) shape(v, s cue.Value) bool {
 	v = settled(v)

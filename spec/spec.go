@@ -37,7 +37,7 @@ type Spec struct {
 // last level means the last one.
 type Priority struct {
 	Levels int   // 1 to 64; 0 in Program.Priority
-	From   *Expr // nil where only programs say
+	From   *Expr // nil if only programs say
 	High   bool  // the largest value is the most urgent one: value v is level Levels-1-v
 	Pos    diag.Pos
 }
@@ -84,7 +84,7 @@ type Header struct {
 	After  []*After // what in an enclosing header says that this one follows
 	Parts  []*Part  // names for groups of fields
 
-	// Metadata is "vlan" where the outermost such header may be in the packet's metadata (skb->vlan_tci) instead of
+	// Metadata is "vlan" if the outermost such header may be in the packet's metadata (skb->vlan_tci) instead of
 	// in the frame.
 	Metadata string
 	// Segmented headers are those that the kernel repeats in front of each segment of a GSO packet (GSO).
@@ -108,9 +108,9 @@ type Field struct {
 	// how bytes are read: "" (bytes), "ip" (4 or 16 bytes), "mac" (6 bytes), "uint" (FieldSized, 8 bytes at most)
 	Type string
 
-	When     *Expr       // present only where this holds (over earlier fields of the header), or nil
+	When     *Expr       // present only if this holds (over earlier fields of the header), or nil
 	Is       *Constraint // what the field has to be, or nil
-	Reason   *Name       // the reason counted where Is doesn't hold; nil: HEADER_FIELD
+	Reason   *Name       // the reason counted if Is doesn't hold; nil: HEADER_FIELD
 	Counts   *Counts     // what the field, a length, counts; or nil
 	Checksum *Checksum   // what the field, an internet checksum (RFC 1071), covers; or nil
 	// FieldSized: the forms of the elements that the field is a list of; the first whose When holds counts
@@ -342,7 +342,7 @@ type FieldMatch struct {
 	Is    *Constraint
 }
 
-// Lookup finds a row by a key. Where it is missing, the packet passes to the stack unless the lookup is optional.
+// Lookup finds a row by a key. If it is missing, the packet passes to the stack unless the lookup is optional.
 type Lookup struct {
 	Var      Name
 	Optional bool
@@ -430,7 +430,7 @@ type FanOut struct {
 	Group Name
 	Key   []*Expr
 	Rules []*Rule // `each` is one rule without conditions
-	// `then: drop: REASON`: what becomes of the packet that came; nil (`then: "pass"`, the default): it goes on
+	// `then: drop: REASON`: what happens to the packet that came; nil (`then: "pass"`, the default): it goes on
 	Drop *Name
 	Pos  diag.Pos
 }
@@ -480,7 +480,7 @@ type TestGroup struct {
 // TestCopy is what one receiver has to get: a packet, or nothing under a reason.
 type TestCopy struct {
 	Packet   *Packet // compared like Expect.Packet; nil with no Reason: any copy
-	Reason   string  // declined: the reason; "" where a copy is sent
+	Reason   string  // declined: the reason; "" if a copy is sent
 	Declined bool    // no copy; Reason "" accepts any
 	Pos      diag.Pos
 }
@@ -549,6 +549,6 @@ type Expect struct {
 	Counters  []*TestValue // counters of the program by name
 	Copies    []*TestCopy  // one for each receiver, in order; nil: not compared
 	Events    []*TestEvent // all records, in order; nil: not compared
-	Via       *Literal     // sent: the next hop's address, where a rule routes
-	Pos       diag.Pos     // of the reason where there is one, else of the verdict
+	Via       *Literal     // sent: the next hop's address, if a rule routes
+	Pos       diag.Pos     // of the reason if there is one, else of the verdict
 }

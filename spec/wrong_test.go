@@ -28,7 +28,7 @@ func TestWrong(t *testing.T) {
 			for i, l := range bytes.Split(text, []byte("\n")) {
 				if m := wantedError.FindSubmatch(l); m != nil {
 					line, pattern, hint = i+1, string(m[2]), string(m[4])
-					if len(m[1]) > 0 { // where the line itself has no room for a comment
+					if len(m[1]) > 0 { // if the line itself has no room for a comment
 						line++
 					}
 				}

@@ -21,7 +21,7 @@ type Panel struct {
 	Title  string
 	X      string // what is counted
 	Unit   string
-	Linear bool   // from 0 on, where a logarithmic range would hide that a line is flat
+	Linear bool   // from 0 on, if a logarithmic range would hide that a line is flat
 	Lines  []Line // without points, a line is left out
 }
 

@@ -16,7 +16,7 @@ type Result struct {
 	Peak      float64 `json:"peak_pps"`      // most delivered in a second, over all rates offered
 	LossFree  float64 `json:"loss_free_pps"` // highest rate of which 99.5% arrived
 	CPU       float64 `json:"cpu_ns"`        // of the relay's processor, a packet, at 90% of LossFree
-	Single    float64 `json:"cpu_single_ns"` // likewise, where packets come one by one, at singleLoad
+	Single    float64 `json:"cpu_single_ns"` // likewise, if packets come one by one, at singleLoad
 	Calls     float64 `json:"calls"`         // system calls a packet, at 90% of LossFree
 	Saturated float64 `json:"calls_saturated"`
 	P50       float64 `json:"p50_us"` // from the publisher's send to the relay's device, at delayRate
@@ -38,23 +38,23 @@ const (
 	stepTries = 3
 	lossFree  = 0.995
 	// for what is still on its way, at most: what comes later was not delivered at that rate
-	drainTime   = time.Millisecond
-	quietTime   = 30 * time.Millisecond // until queues are empty
-	paced       = 0.9                   // of the loss-free rate
-	corrections = 8
-	correction  = 0.95
-	spells      = 7
-	steady      = 0.08 // how far what is delivered in a spell may be from the rate, in proportion
-	spellTime   = 60 * time.Millisecond
-	// how long the sender sends for a spell: before it, through it and a little longer
-	spellLoad  = 100 * time.Millisecond
-	callTime   = 150 * time.Millisecond
-	singleLoad = 100_000 // copies a second
-	singleRate = 10_000  // packets a second, at most
-	delayCount = 400
-	delayTime  = 1      // second, at most: with many receivers few packets are copies enough
-	delayLoad  = 60_000 // copies a second, below which delays are measured
-	delayRate  = 1_000  // packets a second, at most
+	drainTime    = time.Millisecond
+	quietTime    = 30 * time.Millisecond // until queues are empty
+	paced        = 0.9                   // of the loss-free rate
+	corrections  = 8
+	correction   = 0.95
+	intervals    = 7
+	steady       = 0.08 // how far what is delivered in an interval may be from the rate, in proportion
+	intervalTime = 60 * time.Millisecond
+	// how long the sender sends for an interval: before it, through it and a little longer
+	intervalLoad = 100 * time.Millisecond
+	callTime     = 150 * time.Millisecond
+	singleLoad   = 100_000 // copies a second
+	singleRate   = 10_000  // packets a second, at most
+	delayCount   = 400
+	delayTime    = 1      // second, at most: with many receivers few packets are copies enough
+	delayLoad    = 60_000 // copies a second, below which delays are measured
+	delayRate    = 1_000  // packets a second, at most
 )
 
 // bench is what measures all paths alike.
@@ -130,7 +130,7 @@ func (b *bench) throughput(run *run, r *Result) (err error) {
 		return err
 	}
 	try := func(rate float64) (ok bool, err error) {
-		for range stepTries { // less arrives where something else took a processor
+		for range stepTries { // less arrives if something else took a processor
 			want, delivered, err := run.send(stepTime, rate)
 			if err != nil {
 				return false, err
@@ -175,7 +175,7 @@ func (b *bench) throughput(run *run, r *Result) (err error) {
 			bad = middle
 		}
 	}
-	// A rate that holds for one step only, because queues take the rest, doesn't hold in the spells.
+	// A rate that holds for one step only, because queues take the rest, doesn't hold in the intervals.
 	for range corrections {
 		if r.CPU, err = b.cost(run, paced*r.LossFree); err == nil {
 			break
@@ -193,21 +193,21 @@ func (b *bench) throughput(run *run, r *Result) (err error) {
 }
 
 // cost returns the nanoseconds of the relay's processor that a delivered copy takes at a rate: the median of several
-// short spells, without those in which the sender or the relay couldn't keep up.
+// short intervals, without those in which the sender or the relay couldn't keep up.
 func (b *bench) cost(run *run, rate float64) (float64, error) {
 	var costs, idles []float64
-	for range spells {
-		idle, err := b.busy.Spell(spellTime / 4)
+	for range intervals {
+		idle, err := b.busy.Interval(intervalTime / 4)
 		if err != nil {
 			return 0, err
 		}
 		idles = append(idles, idle)
 		ended := make(chan error, 1)
 		go func() {
-			_, err := run.sender.Send(measure.LoadCPU, spellLoad, rate/float64(run.path.receivers))
+			_, err := run.sender.Send(measure.LoadCPU, intervalLoad, rate/float64(run.path.receivers))
 			ended <- err
 		}()
-		share, delivered, err := b.spell(run)
+		share, delivered, err := b.interval(run)
 		if failed := <-ended; err == nil {
 			err = failed
 		}
@@ -221,23 +221,24 @@ func (b *bench) cost(run *run, rate float64) (float64, error) {
 			return 0, err
 		}
 	}
-	if len(costs) < spells/3 {
+	if len(costs) < intervals/3 {
 		return 0, fmt.Errorf("%s, %d receivers: in %d of %d tries only could %.0f copies a second be sent and "+
 			"received; is the machine busy with other work?",
-			run.path.variant, run.path.receivers, len(costs), spells, rate)
+			run.path.variant, run.path.receivers, len(costs), intervals, rate)
 	}
 	return measure.Median(costs) - slices.Min(idles)*1e9/rate, nil
 }
 
-// spell returns the share of the relay's processor that is taken, and the copies a second that are delivered meanwhile.
-func (b *bench) spell(run *run) (share, rate float64, err error) {
-	time.Sleep(spellTime / 4) // until traffic flows
+// interval returns the share of the relay's processor that is taken, and the copies a second that are delivered
+// meanwhile.
+func (b *bench) interval(run *run) (share, rate float64, err error) {
+	time.Sleep(intervalTime / 4) // until traffic flows
 	begin := time.Now()
 	before, err := run.sink.total()
 	if err != nil {
 		return 0, 0, err
 	}
-	if share, err = b.busy.Spell(spellTime); err != nil {
+	if share, err = b.busy.Interval(intervalTime); err != nil {
 		return 0, 0, err
 	}
 	wall := time.Since(begin)
@@ -245,7 +246,7 @@ func (b *bench) spell(run *run) (share, rate float64, err error) {
 	return share, float64(after-before) / wall.Seconds(), err
 }
 
-// callsPerPacket returns the system calls of the relay's process for each delivered copy; 0 where there is no process.
+// callsPerPacket returns the system calls of the relay's process for each delivered copy; 0 if there is no process.
 func (b *bench) callsPerPacket(run *run, rate float64) (float64, error) {
 	if run.path.process == nil {
 		return 0, nil

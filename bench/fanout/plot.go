@@ -27,7 +27,7 @@ var look = map[Variant]struct {
 type panel struct {
 	title  string
 	unit   string
-	linear bool // from 0 on, where a logarithmic range would hide that a line is flat
+	linear bool // from 0 on, if a logarithmic range would hide that a line is flat
 	points func(size int, v Variant) plotter.XYs
 }
 

@@ -56,9 +56,9 @@ func load(program string, constants map[string]any) (*ebpf.Collection, error) {
 }
 
 // attach attaches a program to what a device receives (ebpf.AttachTCXIngress) or sends (ebpf.AttachTCXEgress).
-func attach(dev *testnet.Dev, program *ebpf.Program, way ebpf.AttachType) (detach func() error, err error) {
+func attach(dev *testnet.Dev, program *ebpf.Program, attachType ebpf.AttachType) (detach func() error, err error) {
 	err = dev.Host.Do(func() error {
-		l, err := link.AttachTCX(link.TCXOptions{Interface: dev.Index, Program: program, Attach: way})
+		l, err := link.AttachTCX(link.TCXOptions{Interface: dev.Index, Program: program, Attach: attachType})
 		if err == nil {
 			detach = l.Close
 			return nil
@@ -74,7 +74,7 @@ func attach(dev *testnet.Dev, program *ebpf.Program, way ebpf.AttachType) (detac
 		}
 		detach = func() error { return dev.Host.Do(func() error { return netlink.QdiscDel(clsact) }) }
 		parent := uint32(netlink.HANDLE_MIN_INGRESS)
-		if way == ebpf.AttachTCXEgress {
+		if attachType == ebpf.AttachTCXEgress {
 			parent = netlink.HANDLE_MIN_EGRESS
 		}
 		return netlink.FilterAdd(&netlink.BpfFilter{

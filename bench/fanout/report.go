@@ -40,7 +40,7 @@ func PrintKernel(w io.Writer, copies []Copy) {
 	t.Flush()
 }
 
-// PrintPath prints what each variant did across namespaces, and its processor time and delay beside plain forwarding's.
+// PrintPath prints what each variant did across namespaces, and its CPU time and delay beside plain forwarding's.
 func PrintPath(w io.Writer, cells []Cell) {
 	for _, c := range cells {
 		fmt.Fprintf(w, "\none to %d, %d bytes\n", c.Receivers, c.Size)
@@ -74,8 +74,8 @@ var goodRelays = map[int]map[Variant]float64{
 }
 
 const (
-	goodSize = 1200
-	tooDear  = 1.2
+	goodSize  = 1200
+	tooCostly = 1.2
 
 	leastDelay = 5 // µs: what is less may be chance
 )
@@ -98,12 +98,12 @@ func PrintVerdict(w io.Writer, copies []Copy, cells []Cell) {
 		}
 	}
 	switch {
-	case worst > tooDear:
+	case worst > tooCostly:
 		fmt.Fprintf(w, "VOID: the user-space relay costs up to %.2f times what a good one does (%s), relative to "+
-			"plain forwarding; at most %.1f will do\n", worst, where, tooDear)
+			"plain forwarding; at most %.1f will do\n", worst, where, tooCostly)
 	case worst > 0:
 		fmt.Fprintf(w, "the user-space relay costs at most %.2f times what a good one does (%s), relative to plain "+
-			"forwarding; up to %.1f will do\n", worst, where, tooDear)
+			"forwarding; up to %.1f will do\n", worst, where, tooCostly)
 	}
 	printTargets(w, copies, cells)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -131,7 +131,7 @@ func PrintVerdict(w io.Writer, copies []Copy, cells []Cell) {
 	t.Flush()
 }
 
-// userSpace is the best that user space did, in each figure that is better where it is less.
+// userSpace is the best that user space did, in each figure that is better if it is less.
 func (c *Cell) userSpace() Result {
 	a, b := c.Results[Mmsg], c.Results[GSO]
 	return Result{
@@ -139,10 +139,10 @@ func (c *Cell) userSpace() Result {
 	}
 }
 
-// ratios returns what a copy of a variant costs in the kernel beside a bare clone, and the processor time that a
+// ratios returns what a copy of a variant costs in the kernel beside a bare clone, and the CPU time that a
 // delivered packet takes beside the best in user space, in bursts and one by one.
 func (c *Cell) ratios(copies []Copy, v Variant) (ofBare, ofUserSpace, oneByOne float64) {
-	ofBare = math.NaN() // where it wasn't measured
+	ofBare = math.NaN() // if it wasn't measured
 	for _, k := range copies {
 		if k.Receivers == c.Receivers && k.Size == c.Size {
 			ofBare = k.Times[v] / k.Times[Bare]
@@ -155,7 +155,7 @@ func (c *Cell) ratios(copies []Copy, v Variant) (ofBare, ofUserSpace, oneByOne f
 // What the relay is to reach, at the same work.
 const (
 	ofBareTarget      = 1.25    // a copy in the kernel, of a bare clone
-	ofUserSpaceTarget = 1.0 / 3 // processor time, of the better user-space relay's
+	ofUserSpaceTarget = 1.0 / 3 // CPU time, of the better user-space relay's
 )
 
 // printTargets prints where the relay reaches them, and where the bare clone would, which no relay in the kernel can be
@@ -182,9 +182,9 @@ func printTargets(w io.Writer, copies []Copy, cells []Cell) {
 	}
 	say("a copy in the kernel, of a bare clone", ofBareTarget, copy)
 	fmt.Fprintln(w)
-	say("processor time at 90% of the loss-free rate, of the best in user space", ofUserSpaceTarget, bursts)
+	say("CPU time at 90% of the loss-free rate, of the best in user space", ofUserSpaceTarget, bursts)
 	fmt.Fprintf(w, " (a bare clone: %d)\n", reached(bareBursts, ofUserSpaceTarget))
-	say("processor time one by one, of the best in user space", ofUserSpaceTarget, oneByOne)
+	say("CPU time one by one, of the best in user space", ofUserSpaceTarget, oneByOne)
 	fmt.Fprintf(w, " (a bare clone: %d)\n", reached(bareOneByOne, ofUserSpaceTarget))
 }
 

@@ -20,7 +20,7 @@ import (
 const discard Variant = "discard"
 
 const (
-	spell     = 50 * time.Millisecond
+	interval  = 50 * time.Millisecond
 	cpu       = 0 // all there is
 	patience  = time.Second
 	mostLost  = 0.001 // of the packets
@@ -157,8 +157,8 @@ func (d *director) load() (err error) {
 // carries reports whether packets of a direction come by the director.
 func (d *director) carries(direction string) bool { return d.variant != Direct || direction == Request }
 
-// way returns the ends of a direction: where packets are sent from and to, and where they arrive.
-func (d *director) way(direction string) (from end, to netip.AddrPort, at end) {
+// ends returns the ends of a direction: where packets are sent from and to, and where they arrive.
+func (d *director) ends(direction string) (from end, to netip.AddrPort, at end) {
 	if direction == Answer {
 		return d.server, d.client.addr, d.client
 	}
@@ -174,7 +174,7 @@ func (d *director) check() error {
 		if !d.carries(direction) {
 			continue
 		}
-		from, to, at := d.way(direction)
+		from, to, at := d.ends(direction)
 		seen := from.addr // by the receiver
 		if direction == Answer && d.variant != Routing && d.variant != discard {
 			seen = d.service
@@ -225,7 +225,7 @@ func (d *director) discard() error {
 // cost returns the nanoseconds that a packet takes, from the sender's system call to its end, which are instructions by
 // the machine's clock. All of that runs on one processor.
 func (d *director) cost(direction string, size int) (float64, error) {
-	from, to, _ := d.way(direction)
+	from, to, _ := d.ends(direction)
 	dev := d.arrival(direction)
 	sender := measure.NewSender(from.fd, to, turnlab.Payload(size))
 	before, err := dev.Received()
@@ -233,7 +233,7 @@ func (d *director) cost(direction string, size int) (float64, error) {
 		return 0, err
 	}
 	start := time.Now()
-	sent, err := sender.Send(cpu, spell, 0)
+	sent, err := sender.Send(cpu, interval, 0)
 	if err != nil {
 		return 0, err
 	}
@@ -246,7 +246,7 @@ func (d *director) cost(direction string, size int) (float64, error) {
 		if float64(now-before) >= (1-mostLost)*float64(sent) {
 			return float64(took.Nanoseconds()) / float64(sent), nil
 		}
-		if took > spell+patience {
+		if took > interval+patience {
 			return 0, fmt.Errorf("%s, %s: %d of %d packets arrived", d.variant, direction, now-before, sent)
 		}
 		time.Sleep(100 * time.Microsecond) // the one processor is the kernel's meanwhile: it may still be at work

@@ -58,7 +58,7 @@ var clock = []string{"-icount", "shift=0,sleep=off"}
 
 const limit = 10 * time.Minute // of this machine's time
 
-// Measure measures in a virtual machine: medians of rounds in which the variants alternate. It fetches the kernel where
+// Measure measures in a virtual machine: medians of rounds in which the variants alternate. It fetches the kernel if
 // it isn't in the cache of the module, whose folder is given. It needs root.
 func Measure(folder string, rounds int, progress io.Writer) (*Report, error) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), limit, fmt.Errorf("%v are over", limit))

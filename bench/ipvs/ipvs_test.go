@@ -19,7 +19,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
-// Each variant delivers packets in its directions, from the right addresses; those of IPVS where this machine's kernel
+// Each variant delivers packets in its directions, from the right addresses; those of IPVS if this machine's kernel
 // has it.
 func TestDirectors(t *testing.T) {
 	needs.Root(t)
@@ -35,7 +35,7 @@ func TestDirectors(t *testing.T) {
 			}
 			defer d.close()
 			// And from then on it drops what arrives.
-			from, to, at := d.way(Request)
+			from, to, at := d.ends(Request)
 			arriving, err := d.arrival(Request).Capture()
 			check(t, err)
 			check(t, unix.SetNonblock(at.fd, true))

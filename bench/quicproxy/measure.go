@@ -68,8 +68,8 @@ func Measure(rounds int, progress io.Writer) ([]Comparison, error) {
 	return list, nil
 }
 
-// measure sends packets and finds the rates that the proxy takes, and what one costs. used is the processor time of the
-// proxy so far; nil where the kernel forwards.
+// measure sends packets and finds the rates that the proxy takes, and what one costs. used is the CPU time of the
+// proxy so far; nil if the kernel forwards.
 func (p *path) measure(
 	t traffic, size int, busy *measure.Busy, used func() (time.Duration, error),
 ) (measure.Result, error) {

@@ -191,7 +191,7 @@ func (p *page) fanOut(r *Report) {
 	}
 }
 
-// inKernel is what a copy costs in the kernel; 0 where nothing runs there.
+// inKernel is what a copy costs in the kernel; 0 if nothing runs there.
 func inKernel(f *FanOut, c fanout.Cell, v fanout.Variant) float64 {
 	for _, k := range f.Kernel {
 		if k.Receivers == c.Receivers && k.Size == c.Size {
@@ -292,7 +292,7 @@ func (p *page) summary(r *Report) {
 	}
 }
 
-// least is a rate, at least which the variant reached where the generator was the limit.
+// least is a rate, at least which the variant reached if the generator was the limit.
 func least(r measure.Result, pps float64) string {
 	if r.AtLeast {
 		return "≥ " + number(pps)

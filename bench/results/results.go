@@ -54,7 +54,7 @@ type Cost struct {
 type ProgramSize struct {
 	Program      string `json:"program"`
 	Instructions int    `json:"instructions"` // as the kernel runs them
-	// steps that the verifier took; 0 where the kernel doesn't say (before 5.16)
+	// steps that the verifier took; 0 if the kernel doesn't say (before 5.16)
 	Verified uint32 `json:"verified"`
 }
 

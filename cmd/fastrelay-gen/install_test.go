@@ -132,7 +132,7 @@ func (f file) Lstat() (os.FileInfo, error)  { return os.Lstat(filepath.Join(f.ro
 func (f file) Open() (io.ReadCloser, error) { return os.Open(filepath.Join(f.root, f.name)) }
 
 // tree lists the files that a tag would have: those that git knows or would add, or all but what is
-// built where there is no git.
+// built if there is no git.
 func tree(t *testing.T, root string) []zip.File {
 	t.Helper()
 	var files []zip.File

@@ -163,7 +163,7 @@ func (c *churn) live(place int, peer *net.UDPConn) error {
 	c.mu.Unlock()
 	for _, f := range formers {
 		if f.Relayed == l.Relayed {
-			_ = f.Send(number, []byte(former)) // where it was refused before, it isn't sent
+			_ = f.Send(number, []byte(former)) // if it was refused before, it isn't sent
 		}
 	}
 	for range 3 {

@@ -30,7 +30,7 @@ const (
 	port   = 3478
 	number = 0x4001
 	wait   = 10 * time.Second
-	brief  = 3 * time.Second // how long a channel lives where its end is awaited
+	brief  = 3 * time.Second // how long a channel lives if its end is awaited
 	usual  = 10 * time.Minute
 	hold   = 2 * time.Second // how long sessions of a helper that was killed live
 )

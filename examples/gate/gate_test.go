@@ -109,7 +109,7 @@ func TestAttacks(t *testing.T) {
 	for attack, reasons := range map[lab.Attack][]string{
 		lab.Handshakes: {"over_source", "over_network", "over_newcomers"},
 		lab.Initials:   {"over_network", "over_newcomers"},
-		lab.Garbage:    {"too_short", "stray"}, lab.Strays: {"stray"},
+		lab.Garbage:    {"too_short", "stray"}, lab.UnknownIDs: {"stray"},
 		lab.Flood: {"too_short", "stray", "over_network", "over_newcomers"},
 	} {
 		t.Run(string(attack), func(t *testing.T) {
@@ -375,7 +375,7 @@ func TestCaddy(t *testing.T) {
 	}
 	defer g.Close()
 	clients(t, load(l), time.Second)
-	stop, err := l.Attack(lab.Rates{lab.Strays: 500, lab.Garbage: 500, lab.Initials: 500, lab.Handshakes: 500})
+	stop, err := l.Attack(lab.Rates{lab.UnknownIDs: 500, lab.Garbage: 500, lab.Initials: 500, lab.Handshakes: 500})
 	if err != nil {
 		t.Fatal(err)
 	}

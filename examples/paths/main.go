@@ -1,4 +1,4 @@
-// The paths command is a router with a fast and a slow path to each network. It takes the other path where the
+// The paths command is a router with a fast and a slow path to each network. It takes the other path if the
 // neighbouring router doesn't answer over one, and moves flows while they run:
 //
 //	paths -interface eth0,fast,slow -route 203.0.113.0/24=192.0.2.1,192.0.2.65

@@ -23,7 +23,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
-// asEndpoint is the first argument of the test's binary where it is an endpoint of quic-go:
+// asEndpoint is the first argument of the test's binary if it is an endpoint of quic-go:
 //
 //	quicgo SIDE ADDR:PORT CERTIFICATES ID-LENGTH PORTIONS
 //
@@ -75,7 +75,7 @@ func runEndpoint(args []string) error {
 	return wantEcho(transport, at, args[2], strings.Split(args[4], ","))
 }
 
-// Packets that are sent to find out which size fits pass to the proxy where they don't.
+// Packets that are sent to find out which size fits pass to the proxy if they don't.
 var settings = &quic.Config{DisablePathMTUDiscovery: true}
 
 func serveEcho(transport *quic.Transport, folder string) error {

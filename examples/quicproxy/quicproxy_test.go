@@ -95,7 +95,7 @@ func TestChanges(t *testing.T) {
 const userTTL = 77
 
 // changes counts the connection IDs that the kernel has sent packets of, and the packets that it hasn't sent though
-// they came after one that it had: with the same connection ID, or with any where the sender was told that it is
+// they came after one that it had: with the same connection ID, or with any if the sender was told that it is
 // registered.
 func changes(in, out []testnet.Frame, id int, told bool) (ids, late int) {
 	short := func(f testnet.Frame, outgoing bool) []byte {

@@ -72,7 +72,7 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// The table compares user space with the kernel, also where variants are missing.
+// The table compares user space with the kernel, also if variants are missing.
 func TestSummarize(t *testing.T) {
 	b, err := trial.New(t.TempDir(), 2, false, io.Discard)
 	if err != nil {

@@ -236,7 +236,7 @@ type report struct {
 	} `json:"intervals"`
 	Error string `json:"error"`
 
-	left, control float64 // % of the processor time of the sender, the control and the loop together
+	left, control float64 // % of the CPU time of the sender, the control and the loop together
 }
 
 // result makes figures and curves of a report.

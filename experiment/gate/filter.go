@@ -20,8 +20,8 @@ import (
 // This file measures what it costs to filter packets, in the kernel and in user space alike: the time of the server's
 // process, and that which the kernel has for packets on its processor. What it costs to receive them is subtracted.
 
-// spell is how long is measured.
-const spell = time.Second
+// interval is how long is measured.
+const interval = time.Second
 
 // tracer runs programs at raw tracepoints. They share a map with one value for each processor.
 type tracer struct {
@@ -174,7 +174,7 @@ func filter(v lab.Variant) (_ map[string]float64, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	stop, err := s.Attack(lab.Rates{lab.Garbage: filtered / 2, lab.Strays: filtered / 2})
+	stop, err := s.Attack(lab.Rates{lab.Garbage: filtered / 2, lab.UnknownIDs: filtered / 2})
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func filter(v lab.Variant) (_ map[string]float64, err error) {
 	return figures, errors.Join(timed(s, figures), called(s, figures))
 }
 
-// during returns by how much each of some numbers rises in a spell.
+// during returns by how much each of some numbers rises in an interval.
 func during(from ...func() (uint64, error)) ([]float64, error) {
 	out, errs := make([]float64, len(from)), make([]error, 0, 2*len(from))
 	read := func(sign float64) {
@@ -198,7 +198,7 @@ func during(from ...func() (uint64, error)) ([]float64, error) {
 		}
 	}
 	read(-1)
-	time.Sleep(spell)
+	time.Sleep(interval)
 	read(1)
 	return out, errors.Join(errs...)
 }
@@ -213,7 +213,7 @@ func timed(s *server, figures map[string]float64) (err error) {
 	n, err := during(s.AttackedDev.Received, s.Dropped,
 		func() (uint64, error) { d, err := t.onPackets(); return uint64(d), err },
 		func() (uint64, error) { d, err := running(s.Pid()); return uint64(d), err })
-	figures["rate"], figures["refused"] = n[0]/spell.Seconds(), 100*n[1]/n[0]
+	figures["rate"], figures["refused"] = n[0]/interval.Seconds(), 100*n[1]/n[0]
 	figures["kernel"], figures["process"], figures["processor"] = n[2]/n[0], n[3]/n[0], (n[2]+n[3])/n[0]
 	return err
 }

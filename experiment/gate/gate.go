@@ -34,7 +34,7 @@ const (
 	openings = 3000            // packets a second of an attack that has the server make connections
 	cheap    = 150_000         // of one whose packets cost it little
 	times    = 10              // the clients' packets, of a mixture
-	filtered = 50_000          // packets a second, where only the cost of filtering is measured
+	filtered = 50_000          // packets a second, if only the cost of filtering is measured
 )
 
 const (
@@ -48,11 +48,11 @@ func attacks(clients float64) map[string]lab.Rates {
 	all[string(lab.Handshakes)] = lab.Rates{lab.Handshakes: openings}
 	all[string(lab.Initials)] = lab.Rates{lab.Initials: openings}
 	all[string(lab.Garbage)] = lab.Rates{lab.Garbage: cheap}
-	all[string(lab.Strays)] = lab.Rates{lab.Strays: cheap}
+	all[string(lab.UnknownIDs)] = lab.Rates{lab.UnknownIDs: cheap}
 	all[string(lab.Flood)] = lab.Rates{lab.Flood: times * clients}
 	all[together] = lab.Rates{
 		lab.Handshakes: openings, lab.Initials: openings,
-		lab.Garbage: times * clients / 2, lab.Strays: times * clients / 2,
+		lab.Garbage: times * clients / 2, lab.UnknownIDs: times * clients / 2,
 	}
 	return all
 }
@@ -205,7 +205,7 @@ func clientPackets(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	most := 0.0 // of several spells: the machine may be slow for a while
+	most := 0.0 // of several intervals: the machine may be slow for a while
 	for range 3 {
 		before, err1 := s.ServerDev.Received()
 		r, err2 := s.clients(ctx, measured/2)
@@ -292,7 +292,7 @@ func change(b *trial.Book, with, without, figure string) float64 {
 	return 100 * (ratio(b, with, without, figure) - 1)
 }
 
-// ratio compares a figure of two variants run by run, and returns the median: where the machine is slow for a while, it
+// ratio compares a figure of two variants run by run, and returns the median: if the machine is slow for a while, it
 // is slow for both.
 func ratio(b *trial.Book, with, without, figure string) float64 {
 	x, y := b.Values(with, figure), b.Values(without, figure)

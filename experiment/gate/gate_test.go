@@ -13,7 +13,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/experiment/trial"
 )
 
-// All tables and plots of results are written, also where variants are missing.
+// All tables and plots of results are written, also if variants are missing.
 func TestSummarize(t *testing.T) {
 	b, err := trial.New(t.TempDir(), 2, false, io.Discard)
 	if err != nil {

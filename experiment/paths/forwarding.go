@@ -95,7 +95,7 @@ func forward(name string, busy *measure.Busy) (_ float64, err error) {
 	}
 	defer unix.Close(fd)
 	sender := measure.NewSender(fd, netip.AddrPortFrom(l.PeerAddr.V4, 443), turnlab.Payload(1200))
-	for range attempts { // it fails where the machine does something else
+	for range attempts { // it fails if the machine does something else
 		var ns float64
 		if ns, err = measure.Cost(l.PeerDev, sender, busy); err == nil {
 			return ns, nil

@@ -114,7 +114,7 @@ func TestOutage(t *testing.T) {
 	}
 }
 
-// All tables and plots of results are written, also where variants are missing.
+// All tables and plots of results are written, also if variants are missing.
 func TestSummarize(t *testing.T) {
 	b, err := trial.New(t.TempDir(), 2, false, io.Discard)
 	if err != nil {

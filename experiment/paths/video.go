@@ -247,7 +247,7 @@ func fail(l *lab.Lab) (*failure, error) {
 
 func (f *failure) stop() { _, _ = f.capture.Stop() }
 
-// outage returns how long no video came in after the link had failed. Where the player didn't ask for any meanwhile,
+// outage returns how long no video came in after the link had failed. If the player didn't ask for any meanwhile,
 // that counts as well.
 func outage(frames []testnet.Frame, failed time.Time) (time.Duration, error) {
 	last := failed

@@ -44,7 +44,7 @@ type network struct {
 	publisher *publisher
 }
 
-// build builds the tree, starts all relays, and gives them their receivers. Where pin is set, relays are pinned.
+// build builds the tree, starts all relays, and gives them their receivers. If pin is set, relays are pinned.
 func build(ctx context.Context, s shape, pin bool) (_ *network, err error) {
 	t := &network{shape: s}
 	defer func() {

@@ -108,7 +108,7 @@ func (n *node) kill() {
 	_ = n.cmd.Wait()
 }
 
-// stop ends the relay; nothing of it is left.
+// stop ends the relay; nothing of it remains.
 func (n *node) stop() error {
 	n.client.Close()
 	return errors.Join(n.input.Close(), n.cmd.Wait())

@@ -165,7 +165,7 @@ func (t *network) reset() {
 	}
 }
 
-// total sums up, where each receiver should have got so many packets.
+// total sums up. Each receiver should have got so many packets.
 func (t *network) total(want int) (sum totals) {
 	for _, s := range t.sinks {
 		s.mu.Lock()

@@ -204,7 +204,7 @@ func (b *Book) Values(variant, figure string) (values []float64) {
 	return values
 }
 
-// Median returns the median of a figure of a variant; NaN where no run has it.
+// Median returns the median of a figure of a variant; NaN if no run has it.
 func (b *Book) Median(variant, figure string) float64 {
 	return Summarize(b.Values(variant, figure)).Median
 }

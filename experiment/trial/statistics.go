@@ -31,7 +31,7 @@ func Summarize(values []float64) Summary {
 
 // Greater returns the probability that values which are on average at least as much greater than others come about by
 // chance: the p of a right-tailed two-sample t-test of unpaired samples, whose variances need not be equal (Welch).
-// Where neither varies, it is 0 or 1. It is NaN where a sample has fewer than two values.
+// If neither varies, it is 0 or 1. It is NaN if a sample has fewer than two values.
 func Greater(values, others []float64) float64 {
 	a, b := Summarize(values), Summarize(others)
 	if a.N < 2 || b.N < 2 {

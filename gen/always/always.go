@@ -18,8 +18,8 @@ import (
 type Case struct {
 	Reason *ir.Reason // the name that it is counted by
 	Such   []string   // not_X: what may be there in its place
-	In     []string   // the headers of such packets, where rules take others
-	But    string     // what is taken all the same; "" where nothing is
+	In     []string   // the headers of such packets, if rules take others
+	But    string     // what is taken all the same; "" if nothing is
 }
 
 // How much a check of a reason stops: a greater one stops more.
@@ -43,20 +43,20 @@ const orDropped = "but where a rule drops it"
 // comes by before a rule sends or passes it, as far as it has the headers that the check is about. What depends on the
 // spec's own match and rules is not among them.
 func Punts(s *spec.Spec, p *ir.Program) []Case {
-	w := &puntWalk{reached: reach.Of(p), about: map[int]map[string]bool{}, ups: map[int]bool{},
+	w := &puntWalk{reached: reach.Of(p), about: map[int]map[string]bool{}, punts: map[int]bool{},
 		cuts:    map[*ir.Var]bool{},
 		reasons: p.Reasons}
 	w.block(p.Body, passed{checks: map[int]strength{}, headers: map[string]bool{"": true}})
-	var ups []Case
+	var cases []Case
 	for i, r := range p.Reasons {
 		if r.Kind != ir.Punted || r.Name == "no_match" || r.Name == "no_rule" {
 			continue
 		}
 		if in, but, ok := w.always(i); ok {
-			ups = append(ups, Case{Reason: r, Such: inPlaceOf(s, p, r), In: in, But: but})
+			cases = append(cases, Case{Reason: r, Such: inPlaceOf(s, p, r), In: in, But: but})
 		}
 	}
-	return ups
+	return cases
 }
 
 // puntWalk walks through a program, and collects what is checked in front of each end of a rule.
@@ -64,7 +64,7 @@ type puntWalk struct {
 	reached *reach.Reached
 	reasons []*ir.Reason
 	about   map[int]map[string]bool // by reason: the headers that its checks come after, outermost first
-	ups     map[int]bool            // reasons of what a stack leads to that has none of its alternatives
+	punts   map[int]bool            // reasons of what a stack leads to that has none of its alternatives
 	cuts    map[*ir.Var]bool        // variables that say where the kernel can cut a GSO packet
 	ends    []passed
 }
@@ -91,10 +91,10 @@ func (p *passed) enter(header string) {
 }
 
 // always reports whether all packets that the checks of a reason are about come by one. It says which headers these
-// have, where others are taken, and what is taken all the same.
+// have, if others are taken, and what is taken all the same.
 func (w *puntWalk) always(reason int) (in []string, but string, ok bool) {
 	if len(w.about[reason]) == 0 {
-		return nil, "", w.ups[reason]
+		return nil, "", w.punts[reason]
 	}
 	least, dropped := all, false
 	for _, h := range slices.Sorted(maps.Keys(w.about[reason])) {
@@ -135,7 +135,7 @@ func (w *puntWalk) has(headers string, so func(end passed) bool) bool {
 	return slices.ContainsFunc(w.ends, func(end passed) bool { return end.headers[headers] && so(end) })
 }
 
-// tell shortens headers to what tells their packets from others that rules take: to nothing, where there are no others
+// tell shortens headers to what tells their packets from others that rules take: to nothing, if there are no others
 // or the text about them tells; to one header, if only they have it.
 func (w *puntWalk) tell(in []string, text string) []string {
 	in = slices.DeleteFunc(in, func(h string) bool { // what is in front of it is there, too
@@ -209,7 +209,7 @@ func asks(cond ir.Expr, kind ir.MetaKind) bool {
 	return false
 }
 
-// partly reports whether a condition stops GSO packets only where something else is so, too.
+// partly reports whether a condition stops GSO packets only if something else is so, too.
 func partly(cond ir.Expr) bool {
 	if !asks(cond, ir.GSOSize) {
 		return false
@@ -237,7 +237,7 @@ func (w *puntWalk) block(blk []ir.Stmt, at passed) passed {
 		case *ir.ReadVarint:
 			w.check(at, s, s.Reason)
 		case *ir.Punt:
-			w.ups[s.Reason] = w.ups[s.Reason] || w.reached.Stmt(s)
+			w.punts[s.Reason] = w.punts[s.Reason] || w.reached.Stmt(s)
 			at.checks[s.Reason] = all
 		case *ir.Let:
 			if m, ok := s.Value.(*ir.Meta); ok && m.Kind == ir.SegmentFront {

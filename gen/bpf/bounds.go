@@ -29,7 +29,7 @@ func (f *function) need(end ir.Off, reason int, pos diag.Pos) {
 		f.known.bytes[end.Base] = 0
 	}
 	if cond := f.missing(end); cond != nil {
-		f.stopIf(pos, cond, nil, f.upFor(reason))
+		f.stopIf(pos, cond, nil, f.puntFor(reason))
 	}
 }
 
@@ -55,7 +55,7 @@ func (f *function) pointer(v *ir.Var, reason int, pos diag.Pos) bool {
 	limit := v.Max
 	if limit == 0 || limit > 0x7FFF {
 		limit = 0x7FFF
-		f.stopIf(pos, exceeds(f.variable(v), c.Num(0x7fff)), nil, f.upFor(reason))
+		f.stopIf(pos, exceeds(f.variable(v), c.Num(0x7fff)), nil, f.puntFor(reason))
 	}
 	f.pointerAt(v, limit, pos)
 	return true
@@ -76,7 +76,7 @@ func (f *function) pointerAt(v *ir.Var, limit uint64, pos diag.Pos) {
 	f.pointsTo(v, f.scope...)
 }
 
-// cover adds the checks that the verifier needs for the loads of what stands in a statement, where
+// cover adds the checks that the verifier needs for the loads of what stands in a statement, if
 // it can't follow the plan.
 func (f *function) cover(pos diag.Pos, nodes ...ir.Node) {
 	for _, n := range nodes {

@@ -22,7 +22,7 @@ const (
 	FileC      = "relay.bpf.c"
 	FileHeader = "fastrelay.h"
 
-	// what follows in FileHeader, where a plan needs it
+	// what follows in FileHeader, if a plan needs it
 	fileFanOut     = "fanout.h"
 	fileCongestion = "congestion.h"
 )
@@ -37,7 +37,7 @@ type Options struct {
 type Source struct {
 	C      string // relay.bpf.c
 	Header string // fastrelay.h
-	// Lines has the position in the spec for each line of C (the first is Lines[0]); a zero Pos where there is none. It
+	// Lines has the position in the spec for each line of C (the first is Lines[0]); a zero Pos if there is none. It
 	// is for clang.Options: with it the object's line information names lines of the spec.
 	Lines []diag.Pos
 }
@@ -49,7 +49,7 @@ func (s *Source) Files() map[string]string {
 
 var tmpl = template.Must(template.New("").ParseFS(templates.FS, "*.c.tmpl"))
 
-// Render turns a plan into C. It fails only where the plan contradicts itself, which is a fault of the compiler.
+// Render turns a plan into C. It fails only if the plan contradicts itself, which is a fault of the compiler.
 func Render(p *ir.Plan, opt Options) (*Source, error) {
 	r := newRenderer(p, opt)
 	data := r.file()
@@ -168,7 +168,7 @@ type congestionData struct {
 	Events []congestionEvent
 }
 
-type congestionEvent struct{ Event, Program string } // Program: "" where nothing is to be done
+type congestionEvent struct{ Event, Program string } // Program: "" if nothing is to be done
 
 type settingData struct{ Doc, Decl string }
 

@@ -206,7 +206,7 @@ func TestContradictions(t *testing.T) {
 	}
 }
 
-// Where the kernel fails after the first change, the packet is dropped and counted as a fault.
+// If the kernel fails after the first change, the packet is dropped and counted as a fault.
 func TestFault(t *testing.T) {
 	needs.Root(t)
 	u := compile(t, "../../golden/family/spec.cue")

@@ -87,7 +87,7 @@ func (f *function) check(stmts []ir.Stmt) int {
 	g.scope, g.known, g.reason = f.scope, f.known.clone(), f.reason
 	g.statements(stmts)
 	end, ok := f.found(stmts)
-	body := slices.Concat(g.headerPointers(packetCame, fixed), g.text())
+	body := slices.Concat(g.headerPointers(packetReceived, fixed), g.text())
 	free := f.prog.inOrder(c.Free(body))
 	if !ok || g.checking.drops || !slices.Contains(free, dataEnd) || slices.ContainsFunc(free, f.prog.isNotGiven) {
 		return 0
@@ -117,7 +117,7 @@ func (f *function) checkFunction(g *function, run *ir.FieldRun, free []*c.Local,
 	if end != nil {
 		made.Params = append(made.Params, c.Param{Type: "__u64 *", Name: endAt})
 	}
-	made.Body = slices.Concat(g.headerPointers(packetCame, fixed), g.text())
+	made.Body = slices.Concat(g.headerPointers(packetReceived, fixed), g.text())
 	key := c.KeyOfBody(append(parameters(made.Params), made.Body...))
 	if f.checks[key] == "" {
 		made.Name = f.prog.unique("check_" + ident(run.Header))
@@ -196,7 +196,7 @@ func (f *function) constantOf(v uint64, form c.Form) c.Expr {
 		case x.run.At.Const:
 			return at
 		case x.run.At.Const + x.size:
-			header := c.Unary{Op: "*", X: f.to(x.run, packetCame)}
+			header := c.Unary{Op: "*", X: f.to(x.run, packetReceived)}
 			return c.Binary{Op: "+", X: at, Y: c.Do("sizeof", header)}
 		}
 	}

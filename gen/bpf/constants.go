@@ -5,7 +5,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// Constants that have a name in the kernel's headers are written by it where a field is compared with them that has
+// Constants that have a name in the kernel's headers are written by it if a field is compared with them that has
 // such values: in templates/fastrelay.h are all that these maps name.
 
 var (

@@ -202,7 +202,7 @@ func (x *context) rewrite(f *c.Func, entry bool) {
 	f.Params = slices.Insert(f.Params, min(1, len(f.Params)), c.Param{Type: "struct " + packetType + " *", Name: pkt})
 }
 
-// assigned is what declares a variable, where it is a member: a value is assigned.
+// assigned is what declares a variable, if it is a member: a value is assigned.
 func (x *context) assigned(s c.Stmt) (out []c.Stmt) {
 	d, ok := s.(*c.Declare)
 	if !ok {

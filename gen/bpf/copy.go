@@ -11,7 +11,7 @@ import (
 )
 
 // A copy is made in place. The packet holds what the last copy made of it, so each writes all that any of them writes:
-// where it has nothing of its own, what came.
+// if it has nothing of its own, what came.
 
 // copy renders the call of a function that makes a copy, and the function.
 func (f *function) copy(s *ir.Copy) {
@@ -58,7 +58,7 @@ func (f *function) made(w *writer, result, what string) c.Expr {
 	return c.Do(name, append(args, same)...)
 }
 
-// write renders the function. Where something has to be given back if the kernel refuses, another function rewrites the
+// write renders the function. If something has to be given back when the kernel refuses, another function rewrites the
 // packet, so that it is given back in one place.
 func (n *fan) write(w *writer) {
 	s := w.copy
@@ -86,7 +86,7 @@ func (n *fan) write(w *writer) {
 	w.end(noPos, c.Num(0))
 }
 
-// rewrite renders how the packet is rewritten. It returns the call that has it cloned and sent, and is true where the
+// rewrite renders how the packet is rewritten. It returns the call that has it cloned and sent, and is true if the
 // kernel refuses.
 func (n *fan) rewrite(w *writer) c.Expr {
 	s := w.copy
@@ -123,10 +123,10 @@ func (n *fan) rewrite(w *writer) c.Expr {
 	}{{"priority", w.rw.Priority}, {"mark", w.rw.Mark}} {
 		switch {
 		case m.x != nil:
-			w.asItCame(m.name)
+			w.asReceived(m.name)
 			w.assign(noPos, ofSKB(m.name), w.beside[m.name])
 		case n.sets(m.name):
-			w.assign(noPos, ofSKB(m.name), w.asItCame(m.name))
+			w.assign(noPos, ofSKB(m.name), w.asReceived(m.name))
 		}
 	}
 	w.newPointers()
@@ -319,7 +319,7 @@ func (n *fan) copySum(w *writer, s *sum) (kind c.Expr) {
 	if kind != nil {
 		kind = n.keep("__u32", name("kind"), kind)
 		if !known {
-			pre.stopIf(s.Pos, equals(kind, c.Ident("FR_SUM_FAULT")), pre.fx.undo, pre.up(n.NoRoom))
+			pre.stopIf(s.Pos, equals(kind, c.Ident("FR_SUM_FAULT")), pre.fx.undo, pre.punt(n.NoRoom))
 		}
 		full = c.Choice{If: equals(kind, sumPartial), Then: partial, Else: full}
 	}
@@ -329,8 +329,8 @@ func (n *fan) copySum(w *writer, s *sum) (kind c.Expr) {
 	if kind == nil {
 		w.define(noPos, "__be16", value, c.Do(s.function(), w.plus(rest, slices.Concat(own, ownPseudo))))
 		if s.Absent {
-			came := w.value(scalar{size: 2, code: c.Bytes("ld", 2, w.ptr(s.Old))}, "", s.Pos)
-			w.absent(c.Not(came), value)
+			received := w.value(scalar{size: 2, code: c.Bytes("ld", 2, w.ptr(s.Old))}, "", s.Pos)
+			w.absent(c.Not(received), value)
 		}
 		return nil
 	}
@@ -383,7 +383,7 @@ func (n *fan) split(terms []ir.Term) (same, own []ir.Term) {
 }
 
 // shared reports whether an expression has the same value for all receivers, and has it before the first one: a row
-// that may be missing is read only where a receiver's rule knows that it is there.
+// that may be missing is read only if a receiver's rule knows that it is there.
 func (n *fan) shared(e ir.Expr) bool {
 	for e := range ir.Exprs(e) {
 		switch e := e.(type) {

@@ -6,7 +6,7 @@
 //	P_ipv4      decides on one path: it reads the packet, looks up, guards; it ends in fr_punt, fr_drop,
 //	            or one of the next
 //	check_udp   says why a packet is not for the relay, for all paths and programs that check it so (checks.go)
-//	P_ipv4_udp  functions of the path, where it would become long (split.go)
+//	P_ipv4_udp  functions of the path, if it would become long (split.go)
 //	P_ipv4_send computes all that the packet that leaves needs, then changes the packet, then sends it (write.go)
 //	P_send_ipv4 does so for packets of several kinds that leave as one (sharedwrite.go): its callers have read the
 //	            packet that came; what several need of its checksums is computed once (received.go)
@@ -25,7 +25,7 @@
 // # What the verifier wants
 //
 // Oldest is Linux 5.10. Each packet access has a check that dominates it: the renderer keeps a record of what was
-// checked on the way (known, program.go), and adds a check where the plan's reasoning is beyond the verifier's. Offsets
+// checked on the way (known, program.go), and adds a check if the plan's reasoning is beyond the verifier's. Offsets
 // that vary are masked where they are used, because a kernel forgets the bounds of a spilled scalar, and the pointer
 // that was checked is pinned, because clang likes to compute it anew in another way. Keys on the stack are zeroed,
 // unless all of them is written, in aligned pieces.

@@ -10,7 +10,7 @@ import (
 )
 
 // The changes of state that go with what leaves bracket transmission: before reserves, spends and allocates, undo
-// gives back where it doesn't leave after all, after counts and reports.
+// gives back if it doesn't leave after all, after counts and reports.
 
 // effects is what one function does with a plan's Effects.
 type effects struct {
@@ -38,7 +38,7 @@ func (e *effects) before() {
 		}
 		e.quote(s.Pos)
 		e.reserve(i, s)
-		e.stopIf(s.Pos, c.Not(event(i)), e.undo, e.up(s.Full))
+		e.stopIf(s.Pos, c.Not(event(i)), e.undo, e.punt(s.Full))
 		e.undo = append(e.undo, c.Do("bpf_ringbuf_discard", event(i), c.Num(0)))
 	}
 	for i, s := range e.fx.Admits {
@@ -142,9 +142,9 @@ func (e *effects) admit(i int, s *ir.Admit) {
 				e.counter(s.Count)
 			}
 			e.giveBack(e.undo)
-			e.end(s.Pos, e.up(s.Refused))
+			e.end(s.Pos, e.punt(s.Refused))
 		})
-		e.stopIf(s.Pos, c.Unlikely(equals(admitted, c.Ident("FR_CONTENDED"))), e.undo, e.up(s.Contended))
+		e.stopIf(s.Pos, c.Unlikely(equals(admitted, c.Ident("FR_CONTENDED"))), e.undo, e.punt(s.Contended))
 	}
 	e.undo = append(e.undo, c.Do("fr_refund", credit, spent))
 }

@@ -215,9 +215,9 @@ func (f *function) meta(k ir.MetaKind) c.Expr {
 	case ir.GSOSize:
 		return ofSKB("gso_size")
 	case ir.SKBMark:
-		return f.asItCame("mark")
+		return f.asReceived("mark")
 	case ir.SKBPrio:
-		return f.asItCame("priority")
+		return f.asReceived("priority")
 	case ir.LinkProto:
 		return c.Do("bpf_htons", ofSKB("protocol"))
 	case ir.Partial:
@@ -338,7 +338,7 @@ type byteString struct {
 	fixed []byte         // the bytes; or
 	v4    c.Expr         // a pointer to an IPv4 address, which stands for its mapped form; or
 	cond  c.Expr         // a condition, and
-	sides [2]*byteString // what it is where the condition holds, and else
+	sides [2]*byteString // what it is if the condition holds, and else
 }
 
 var mapped = []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}

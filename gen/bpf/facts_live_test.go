@@ -29,7 +29,7 @@ import (
 // by bpf_cast_to_kern_ctx, and as before Linux 6.2.
 
 func eachWay(t *testing.T, f func(t *testing.T)) {
-	for name, ways := range map[string]skbfacts.Ways{"cast": skbfacts.All, "read": skbfacts.Read} {
+	for name, ways := range map[string]skbfacts.Methods{"cast": skbfacts.All, "read": skbfacts.Read} {
 		if testing.Short() && ways != skbfacts.All {
 			continue
 		}

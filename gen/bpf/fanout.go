@@ -16,7 +16,7 @@ import (
 //	         puts the packet right again
 //	P_turn1  decides for one receiver: the kernel calls it by bpf_loop
 //	P_copy1  makes one copy: it rewrites the packet in place, and has it cloned and sent (copy.go)
-//	P_write1 does that part of it, where P_copy1 has something to give back if it fails
+//	P_write1 does that part of it, if P_copy1 has something to give back when it fails
 //
 // Turns read the front that was saved, since the packet holds what the last copy needed. What they need besides is of
 // two kinds. Pointers stand in a structure on the stack of the first function, where the verifier knows what they are.
@@ -103,7 +103,7 @@ func (f *function) holds(end ir.Off) {
 	f.frontSize = max(f.frontSize, (n+7)&^7)
 }
 
-// ends is what is returned where a receiver's turn ends without a copy: fr_decline or fr_refuse.
+// ends is what is returned if a receiver's turn ends without a copy: fr_decline or fr_refuse.
 func (f *function) ends(how string, reason int) c.Expr {
 	return f.endsFor(how, f.prog.reasonName(reason))
 }
@@ -113,13 +113,13 @@ func (f *function) endsFor(how string, reason c.Expr) c.Expr {
 	return c.Do("fr_"+how, f.identity(f.turn.Row), ofSKB("len"), reason)
 }
 
-// asItCame is a number that stands beside the packet, as it was before the first copy.
-func (f *function) asItCame(name string) c.Expr {
-	came := c.Do("fr_"+name, skb)
+// asReceived is a number that stands beside the packet, as it was before the first copy.
+func (f *function) asReceived(name string) c.Expr {
+	received := c.Do("fr_"+name, skb)
 	if f.turn != nil && f.turn.sets(name) {
-		return f.turn.keep("__u32", "skb_"+name, came)
+		return f.turn.keep("__u32", "skb_"+name, received)
 	}
-	return came
+	return received
 }
 
 // sets reports whether a copy sets such a number.
@@ -167,7 +167,7 @@ func (f *function) fanOut(s *ir.FanOut) {
 		end := w.expr(s.End)
 		w.gap()
 		w.stopIf(s.Pos, c.Join("&&", c.Unlikely(exceeds(frameLen, end)),
-			c.Do("bpf_skb_change_tail", skb, end, c.Num(0))), w.fx.undo, w.up(n.NoRoom))
+			c.Do("bpf_skb_change_tail", skb, end, c.Num(0))), w.fx.undo, w.punt(n.NoRoom))
 	}
 	size := n.save()
 	w.fan = n
@@ -241,7 +241,7 @@ func (n *fan) save() c.Expr {
 	w.gap()
 	w.note("Copies are made by writing to the packet: what it was is read from here.")
 	w.define(noPos, "void *", front, c.Do("fr_save_front", skb, size))
-	w.stopIf(n.Pos, c.Not(front), w.fx.undo, w.up(n.NoRoom))
+	w.stopIf(n.Pos, c.Not(front), w.fx.undo, w.punt(n.NoRoom))
 	n.keepPointer("void *", "front", front)
 	n.head = w.place()
 	if n.front.Base != nil {
@@ -370,7 +370,7 @@ func (n *fan) keepBytes(v *ir.Var, name string) {
 	n.pre.sameSize = max(n.pre.sameSize, len(n.numbers)+n.wide)
 }
 
-// begin finds the numbers after the saved front, where they are used.
+// begin finds the numbers after the saved front, if they are used.
 func (n *fan) begin(used bool) []c.Stmt {
 	if !used {
 		return nil

@@ -161,7 +161,7 @@ func TestContention(t *testing.T) {
 	}
 	reasons := r.counts(t, "view")
 	spent, refused := r.spent(t, creditOf(0))
-	// What the device refuses has its credit back, too late perhaps for the packets that come then: where other work
+	// What the device refuses has its credit back, too late perhaps for the packets that come then: if other work
 	// keeps the processor from emptying its queue, there are fewer copies.
 	copies, full := reasons["copy"], reasons["refused_by_device"] > 0
 	if copies > allowed || copies < allowed && !full || spent != copies*uint64(len(datagram)) {

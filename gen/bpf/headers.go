@@ -83,9 +83,9 @@ func (h *header) text() (lines []string) {
 
 // Packets that a function has pointers into.
 const (
-	packetCame   = iota // in place
-	packetSaved         // the front that was saved
-	packetLeaves        // in place, when it is written
+	packetReceived = iota // in place
+	packetSaved           // the front that was saved
+	packetLeaves          // in place, when it is written
 )
 
 // pointer is a pointer to a field run of a packet.
@@ -118,7 +118,7 @@ func (f *function) packet() int {
 	if f.fan != nil {
 		return packetSaved
 	}
-	return packetCame
+	return packetReceived
 }
 
 // to is the pointer to a run, which the function declares.
@@ -160,7 +160,7 @@ func (f *function) byName(o ir.Off, packet int) c.Expr {
 	return c.Plus(x, at-m.off)
 }
 
-// after is the end of a run, where an offset is one, else nil.
+// after is the end of a run, if an offset is one, else nil.
 func (f *function) after(end ir.Off) c.Expr {
 	for _, p := range f.scope {
 		if h := f.header(p); len(h.members) > 0 && p.At.Plus(h.size) == end {
@@ -170,7 +170,7 @@ func (f *function) after(end ir.Off) c.Expr {
 	return nil
 }
 
-// late is a pointer to a run that is set where it begins at a variable offset.
+// late is a pointer to a run that is set if it begins at a variable offset.
 type late struct {
 	run   *ir.FieldRun
 	place *c.List
@@ -185,10 +185,10 @@ func (f *function) pointsTo(v *ir.Var, runs ...*ir.FieldRun) {
 	}
 }
 
-// text returns the statements of a function, with what sets its pointers: it is left out where nothing uses them.
+// text returns the statements of a function, with what sets its pointers: it is left out if nothing uses them.
 func (f *function) text() []c.Stmt {
 	for _, l := range f.late {
-		key := pointer{l.run, packetCame}
+		key := pointer{l.run, packetReceived}
 		if slices.Contains(f.headersUsed, key) {
 			at := l.run.At
 			from := c.Plus(f.base(at.Base), at.Const+f.lowered[at.Base])

@@ -165,7 +165,7 @@ func (f *function) route(s *ir.CheckHop, length c.Expr) {
 }
 
 // redirect renders the end of a packet that is sent; direct is the condition for a hop whose link-layer addresses are
-// known, or "" where the link-layer header is always the kernel's business.
+// known, or "" if the link-layer header is always the kernel's business.
 func (f *function) redirect(h *ir.HopRef, direct c.Ident) {
 	index := f.ofHop(h, "ifindex")
 	end := func(name string, args ...c.Expr) { f.end(noPos, c.Do(name, args...)) }

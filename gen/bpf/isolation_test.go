@@ -230,7 +230,7 @@ func disturbances() []disturbance {
 
 // isolated loads the relay, with delays where it reads rows, and lets packets through while rows change hands. It
 // returns how many packets were looked at, of how many rows were found, and how many were mixed: it ends at the
-// first one where stop says so.
+// first one if stop says so.
 func isolated(t *testing.T, d disturbance, packets int, stop bool, plant func(*bpf.Source)) (looked, found,
 	mixtures int) {
 	t.Helper()
@@ -343,7 +343,7 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
-// What TestIsolation looks at finds a mixture, where a program doesn't look whether rows have changed.
+// What TestIsolation looks at finds a mixture if a program doesn't look whether rows have changed.
 func TestIsolationFinds(t *testing.T) {
 	needs.All(t)
 	needs.Root(t)

@@ -299,7 +299,7 @@ func (j *jumbo) open(t *testing.T, relay *runtime.Relay, families [2]int, n uint
 	return packets
 }
 
-// send sends a packet and returns what arrived, or nil where it doesn't fit the next hop and passed to the stack as it
+// send sends a packet and returns what arrived, or nil if it doesn't fit the next hop and passed to the stack as it
 // came.
 func (j *jumbo) send(t *testing.T, p jumboPacket) *testnet.Frame {
 	t.Helper()

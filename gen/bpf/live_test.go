@@ -25,7 +25,7 @@ import (
 )
 
 // Packets of real sockets on real devices have partial checksums, which no BPF_PROG_TEST_RUN can show. Here they go
-// through the TURN relay with transmit checksum offload on and off on either side: where it is off, the kernel
+// through the TURN relay with transmit checksum offload on and off on either side: if it is off, the kernel
 // completes the checksum itself, at the place that it remembers. That place is what a relay that
 // moves headers gets wrong.
 

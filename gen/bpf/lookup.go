@@ -85,7 +85,7 @@ func (f *function) endpoint(p inMemory, addr, port ir.MemberValue, pos diag.Pos)
 }
 
 // fills reports whether values leave no byte of a large structure as it was, but those between its members: zeros in
-// front of the values would be stores that have no effect. Where the stack is used for several keys, they save the
+// front of the values would be stores that have no effect. If the stack is used for several keys, they save the
 // verifier from telling apart what was there before.
 func (f *function) fills(s *ir.Struct, values []ir.MemberValue) bool {
 	return f.prog.lookups == 1 && s.Size > 16 && !slices.ContainsFunc(values, func(mv ir.MemberValue) bool {
@@ -133,7 +133,7 @@ func (f *function) lookup(s *ir.Lookup) {
 	if f.prog.flow && copied(t) {
 		at := own("here_"+row.Want, "")
 		var init c.Expr
-		if s.Row.Optional { // where there is no row, clang may keep what was never written, which the verifier refuses
+		if s.Row.Optional { // if there is no row, clang may keep what was never written, which the verifier refuses
 			init = c.Init{}
 		}
 		f.define(noPos, "struct "+f.vals[t], at, init)
@@ -194,7 +194,7 @@ func (f *function) lookupRow(s *ir.Lookup, row *c.Local, rowAt c.Expr) {
 	f.when(s.Pos, equals(found, c.Ident("FR_MISSING")), func() { f.assign(s.Pos, row, c.Ident("NULL")) })
 }
 
-// missed is what is returned where a packet passes to the stack because there is no row.
+// missed is what is returned if a packet passes to the stack because there is no row.
 func (f *function) missed(found, missing, changing c.Expr) c.Expr {
 	if f.prog.flow {
 		return f.stop(c.Do("fr_unfound", found, missing, changing))
@@ -202,7 +202,7 @@ func (f *function) missed(found, missing, changing c.Expr) c.Expr {
 	return c.Do("fr_missed", skb, found, missing, changing)
 }
 
-// learn inserts a row; where it can't, undo is given back.
+// learn inserts a row; if it can't, undo is given back.
 func (f *function) learn(s *ir.Learn, undo []c.Expr) {
 	f.quote(s.Pos)
 	f.scoped(func() {
@@ -217,6 +217,6 @@ func (f *function) learn(s *ir.Learn, undo []c.Expr) {
 		}
 		table := c.Ident(abi.TablePrefix + ident(s.Table.Name))
 		f.stopIf(s.Pos, c.Do("bpf_map_update_elem", c.Address(table), c.Address(keyName), c.Address(val),
-			c.Ident("BPF_ANY")), undo, f.up(s.Full))
+			c.Ident("BPF_ANY")), undo, f.punt(s.Full))
 	})
 }

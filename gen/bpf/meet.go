@@ -14,9 +14,9 @@ import (
 // Since functions are inlined, and what tells them apart is constant then, clang makes the same of them as before.
 
 const (
-	// Two functions are worth joining where so many statements are saved,
+	// Two functions are worth joining if so many statements are saved,
 	worthStatements = 5
-	// and where these are such a part of the smaller one: else most of the function is about what they differ in.
+	// and if these are such a part of the smaller one: else most of the function is about what they differ in.
 	worthPercent = 45
 	// mostFlags is how many things a function distinguishes.
 	mostFlags = 3
@@ -153,7 +153,7 @@ func (m *meeting) candidates() (all []*pair) {
 	return all
 }
 
-// isWorth reports whether two functions are worth joining where so many statements are saved.
+// isWorth reports whether two functions are worth joining if so many statements are saved.
 func (m *meeting) isWorth(saves int, a, b *c.Func) bool {
 	return saves >= worthStatements && 100*saves >= worthPercent*min(m.about[a].statements, m.about[b].statements)
 }
@@ -328,7 +328,7 @@ func (m *meeting) prepare(f *c.Func) *c.Prepared {
 	return m.prepared[f]
 }
 
-// flag is what tells two functions apart: the program, where these differ, or a parameter.
+// flag is what tells two functions apart: the program, if these differ, or a parameter.
 func (m *meeting) flag(a, b *c.Func, versions bool) c.Expr {
 	both := slices.ContainsFunc(m.users[a], func(p *program) bool { return slices.Contains(m.users[b], p) })
 	switch {
@@ -355,7 +355,7 @@ const flagType = "const int"
 // isFlag reports whether a variable is 1 or 0, as its caller says, or its program.
 func isFlag(x *c.Local) bool { return x.Type == flagType }
 
-// isBound reports whether a parameter decides how long the packet has to be at least. Where one program calls such a
+// isBound reports whether a parameter decides how long the packet has to be at least. If one program calls such a
 // function with both values, clang puts some of the two copies together again, and looks at the end of the packet once
 // for both: that is beyond the verifier. IPv4 and IPv6 are too different for it.
 func isBound(f *c.Func, flag c.Expr) (found bool) {
@@ -480,7 +480,7 @@ func differ(x, y []string) (begin, was, is, end []string) {
 }
 
 // joinedName is what the function is called that is both: what the names of the two have in common, with "shared" in
-// the place of programs that have nothing in common, and "ip" where one has ipv4 and the other one ipv6.
+// the place of programs that have nothing in common, and "ip" if one has ipv4 and the other one ipv6.
 func (m *meeting) joinedName(a, b *c.Func) string {
 	begin, was, is, end := differ(strings.Split(a.Name, "_"), strings.Split(b.Name, "_"))
 	if p := m.program(a.Name); p != m.program(b.Name) {

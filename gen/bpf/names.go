@@ -54,7 +54,7 @@ var meant = sync.OnceValue(func() map[string]bool {
 	return taken
 })
 
-// safe is a name of a spec, with a prefix where it means something, or could be a function of the program's.
+// safe is a name of a spec, with a prefix if it means something, or could be a function of the program's.
 func (p *program) safe(want string) string {
 	want = ident(want)
 	if want == "" || meant()[want] || slices.Contains(locals, want) || ours.MatchString(want) || want[0] >= '0' &&

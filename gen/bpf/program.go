@@ -83,7 +83,7 @@ type known struct {
 	bytes map[*ir.Var]int // bytes that were checked after a base; after the start of the frame for nil
 	plain bool            // the packet is not a GSO packet
 
-	partial *ir.Var // where a checksum is left to a device, where the program has asked
+	partial *ir.Var // where a checksum is left to a device, if the program has asked
 }
 
 func (k known) clone() known {
@@ -220,7 +220,7 @@ func (f *function) base(v *ir.Var) *c.Local {
 	return f.prog.localOf(pointerTo{v}, func() *c.Local { return f.prog.local("at_"+plain(v.Name), "void *") })
 }
 
-// quote writes a comment with the line of the spec that the next statements come from, where it
+// quote writes a comment with the line of the spec that the next statements come from, if it
 // is another one than before.
 func (f *function) quote(pos diag.Pos) {
 	at := diag.Pos{File: pos.File, Line: pos.Line}
@@ -236,9 +236,9 @@ func (f *function) quote(pos diag.Pos) {
 	f.add(&c.Note{Pos: pos, Text: comment(q), Short: true})
 }
 
-// up is what is returned where a packet passes to the stack, or a receiver's turn ends. Under a reason of that kind the
+// punt is what is returned if a packet passes to the stack, or a receiver's turn ends. Under a reason of that kind the
 // packet is dropped.
-func (f *function) up(reason int) c.Expr {
+func (f *function) punt(reason int) c.Expr {
 	if f.turn != nil {
 		return f.ends("decline", reason)
 	}
@@ -248,18 +248,18 @@ func (f *function) up(reason int) c.Expr {
 		}
 		return c.Do("fr_drop", ofSKB("len"), f.prog.reasonName(reason))
 	}
-	return f.upFor(reason)
+	return f.puntFor(reason)
 }
 
-// upFor is what is returned where a packet passes to the stack for a reason. A function that checks says why.
-func (f *function) upFor(reason int) c.Expr {
+// puntFor is what is returned if a packet passes to the stack for a reason. A function that checks says why.
+func (f *function) puntFor(reason int) c.Expr {
 	if f.checking != nil {
 		return f.reasons[f.prog.number(reason)]
 	}
 	return f.stop(f.prog.reasonName(reason))
 }
 
-// stop is what is returned where a packet passes to the stack.
+// stop is what is returned if a packet passes to the stack.
 func (f *function) stop(why c.Expr) c.Expr {
 	if f.prog.flow {
 		return c.Do("fr_leave", f.length(), why)
@@ -289,7 +289,7 @@ var (
 
 // unless renders a check: under a condition the packet passes to the stack, or the receiver's turn ends.
 func (f *function) unless(pos diag.Pos, cond c.Expr, reason int) {
-	f.stopIf(pos, cond, nil, f.up(reason))
+	f.stopIf(pos, cond, nil, f.punt(reason))
 }
 
 // stopIf renders the end of a packet's way, or of a receiver's turn, under a condition; undo are calls
@@ -318,7 +318,7 @@ func (f *function) entry() *c.Func {
 			{Type: data.Type, Name: data}, {Type: dataEnd.Type, Name: dataEnd},
 		}}
 	}
-	text := slices.Concat(f.headerPointers(packetCame, fixed), f.results(), f.text())
+	text := slices.Concat(f.headerPointers(packetReceived, fixed), f.results(), f.text())
 	given := c.Free(text)
 	g := &function{}
 	g.block = &out.Body
@@ -417,7 +417,7 @@ func (f *function) declare(pos diag.Pos, v *ir.Var) {
 	f.add(s)
 }
 
-// set gives a variable a value, and declares it where this is the first time.
+// set gives a variable a value, and declares it if this is the first time.
 func (f *function) set(pos diag.Pos, v *ir.Var, x c.Expr) {
 	name := f.variable(v)
 	if f.declared[v] {

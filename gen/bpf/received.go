@@ -37,7 +37,7 @@ func (f *function) sumsBeforeBranch(s *ir.If) bool {
 	return true
 }
 
-// sharedWriteIn is the packet that leaves in the end, where nothing but checks comes before.
+// sharedWriteIn is the packet that leaves in the end, if nothing but checks comes before.
 func (f *function) sharedWriteIn(block []ir.Stmt) *ir.Forward {
 	for i, s := range block {
 		switch s := s.(type) {
@@ -61,7 +61,7 @@ func (f *function) sumReceived(s *ir.Forward) (*writer, *receivedSums) {
 		if mayBePartial(sum) {
 			mine := o.newSum(sum)
 			was, _ := o.changes(sum)
-			o.sumCame(mine, was)
+			o.receivedSum(mine, was)
 			out.csums[sum.Name] = mine.name("csum")
 		}
 	}

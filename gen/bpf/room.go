@@ -82,7 +82,7 @@ func (w *writer) resizes() bool {
 	return rw.Resize != ir.InPlace || rw.PopInner || rw.Family != 0 || rw.Trim
 }
 
-// lengths declares how many bytes of headers the packet has before and after the rewrite, where these are fixed.
+// lengths declares how many bytes of headers the packet has before and after the rewrite, if these are fixed.
 func (w *writer) lengths() {
 	rw := w.rw
 	if !w.resizes() || rw.OldFront.Base != nil || rw.NewFront.Base != nil {
@@ -189,7 +189,7 @@ func family(rw *ir.Rewrite) c.Expr {
 	return c.Choice{If: ofSKB("gso_size"), Then: c.Join("|", tunnel...), Else: change}
 }
 
-// cutOff renders what is done where bytes follow what is sent: the only time that the packet may move here.
+// cutOff renders what is done if bytes follow what is sent: the only time that the packet may move here.
 func (w *writer) cutOff() {
 	if w.fwd.End == nil {
 		return

@@ -17,7 +17,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
-// Where no row says how a packet leaves, the kernel's routes decide, and each of their answers is a reason of ours,
+// If no row says how a packet leaves, the kernel's routes decide, and each of their answers is a reason of ours,
 // which docs/operate.md explains.
 func TestRoutes(t *testing.T) {
 	needs.Root(t)

@@ -332,16 +332,16 @@ func (f *function) forwardShared(s *ir.Forward, h *commonWrite) {
 		w.gap()
 		w.hopFits(check, []ir.Stmt{s})
 	}
-	type gift struct {
+	type argument struct {
 		typ  string
 		name *c.Local
 		x    c.Expr
 	}
-	given := map[int]gift{}
-	came, leaves := o.stores(), w.stores()
+	given := map[int]argument{}
+	received, leaves := o.stores(), w.stores()
 	for i, shared := range h.cells {
 		from, to := shared.off.Const, shared.off.Const+shared.size
-		mine, theirs := between(came, from, to), between(leaves, from, to)
+		mine, theirs := between(received, from, to), between(leaves, from, to)
 		out := theirs[0]
 		out.size = shared.size
 		if shared.given {
@@ -357,7 +357,7 @@ func (f *function) forwardShared(s *ir.Forward, h *commonWrite) {
 			out.scalar = scalar{size: shared.size}
 			name := w.prog.local(want, "")
 			out.code = name
-			given[i] = gift{wireType(out.scalar), name, o.value(x, "", mine[0].pos)}
+			given[i] = argument{wireType(out.scalar), name, o.value(x, "", mine[0].pos)}
 			if len(mine) == 2 && mine[0].lit && shared.size == 4 {
 				o.within[keyOf(mine[1].scalar)] = []summand{
 					{scalar{size: 4}, false, given[i].x}, {scalar: literal(0xffff&^reverse(mine[0].v, 2), 2, false)}}
@@ -380,7 +380,7 @@ func (f *function) forwardShared(s *ir.Forward, h *commonWrite) {
 	w.goes()
 	w.newPointers()
 	w.declareConstants()
-	if slices.ContainsFunc(w.headersUsed, func(p pointer) bool { return p.packet == packetCame }) {
+	if slices.ContainsFunc(w.headersUsed, func(p pointer) bool { return p.packet == packetReceived }) {
 		w.fail("the function that writes for %s reads the packet that came", s.Pos)
 	}
 	f.absorb(o.function)
@@ -464,7 +464,7 @@ func (w *writer) shareSum(
 		if o.both != nil {
 			mine.names["csum"] = o.both.csums[s.Name]
 		} else {
-			o.sumCame(mine, was)
+			o.receivedSum(mine, was)
 		}
 		o.optional(mine)
 		give("struct fr_csum", leaves.name("csum"), mine.name("csum"))

@@ -10,7 +10,7 @@ import (
 // A path becomes several short functions, which clang puts together again (they are inlined):
 //
 //   - a branch that ends the packet's way, and has more than a few statements, is a function of its own;
-//   - where a function has become long, the rest goes on in the next one, if possible where a header begins.
+//   - if a function has become long, the rest goes on in the next one, if possible where a header begins.
 //
 // Both end in return, so that nothing comes back: what a function needs is what its parameters say.
 

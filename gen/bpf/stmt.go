@@ -9,7 +9,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// The statements that decide. Each is one line of C where it can be, so that one #line attributes it.
+// The statements that decide. Each is one line of C if it can be, so that one #line attributes it.
 
 // statements renders statements, and reports whether they end the packet's way.
 func (f *function) statements(stmts []ir.Stmt) bool {
@@ -79,7 +79,7 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 		f.checkHop(s, rest)
 	case *ir.Punt:
 		f.quote(s.Pos)
-		f.end(s.Pos, f.up(s.Reason))
+		f.end(s.Pos, f.punt(s.Reason))
 		return true
 	case *ir.Translate:
 		f.translate(s)
@@ -99,7 +99,7 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 		return true
 	case *ir.Skip:
 		f.quote(s.Pos)
-		f.end(s.Pos, f.up(s.Reason))
+		f.end(s.Pos, f.punt(s.Reason))
 		return true
 	default:
 		f.fail("no C for statement %T", s)
@@ -129,7 +129,7 @@ func (f *function) readUint(s *ir.ReadUint) {
 	n := wordSize(s.Max)
 	read := c.Do("fr_uint", f.word(f.offset(s.End.Plus(-n)), s.End.Base.Max), dataEnd, c.Dec(n),
 		f.variable(s.Size), c.Address(f.variable(s.Value)))
-	f.stopIf(s.Pos, c.Not(read), nil, f.upFor(f.reason))
+	f.stopIf(s.Pos, c.Not(read), nil, f.puntFor(f.reason))
 }
 
 // word is an offset in the packet, of at most limit, as a pointer.

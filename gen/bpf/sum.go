@@ -41,7 +41,7 @@ func (s *sum) name(what string) *c.Local {
 type summand struct {
 	scalar
 	odd  bool
-	name c.Expr // where it has one already: it is a sum, and code is nil
+	name c.Expr // if it has one already: it is a sum, and code is nil
 }
 
 // protocol names the protocol after IP.
@@ -102,7 +102,7 @@ func (w *writer) pseudoHeader(ts []ir.Term) (out []summand) {
 	return out
 }
 
-// turned counts a term's summands at an odd position where the packet says so.
+// turned counts a term's summands at an odd position if the packet says so.
 func (w *writer) turned(t ir.Term, parts []summand) []summand {
 	if t.OddIf == nil {
 		return parts
@@ -270,7 +270,7 @@ func (w *writer) checksum(s *sum) {
 		}
 	}
 	if s.Offloaded {
-		w.came(s, old, wasPseudo, was)
+		w.received(s, old, wasPseudo, was)
 		w.optional(s)
 		old, rest = c.In(s.name("csum"), "old"), c.In(s.name("csum"), "rest")
 		w.define(noPos, "__u64", s.name("new_pseudo"), w.total(nowPseudo))
@@ -341,8 +341,8 @@ func (w *writer) leave(s *sum, pseudo, now c.Expr) {
 	w.do(noPos, set, c.Address(s.name("csum")), pseudo, now)
 }
 
-// came renders what is known of a checksum that came and may be partial.
-func (w *writer) came(s *sum, old c.Expr, wasPseudo, was []summand) {
+// received renders what is known of a checksum that came and may be partial.
+func (w *writer) received(s *sum, old c.Expr, wasPseudo, was []summand) {
 	gone := w.total(was)
 	w.define(noPos, "__u64", s.name("old_pseudo"), w.total(wasPseudo))
 	w.partial()
@@ -351,7 +351,7 @@ func (w *writer) came(s *sum, old c.Expr, wasPseudo, was []summand) {
 	w.define(noPos, "struct fr_csum", csum, c.Do("fr_csum", w.asked, field, old, s.name("old_pseudo"), gone))
 	if w.rw.Resize == ir.InPlace && !w.known.plain {
 		segmented := c.Expr(c.Do("fr_is_segmented", skb, w.asked, field))
-		if s.Absent { // nobody makes up a checksum of a tunnel that has none
+		if s.Absent { // the kernel makes up no checksum of a tunnel that has none
 			segmented = c.Join("&&", c.In(csum, "old"), segmented)
 		}
 		w.assign(noPos, partial, c.Join("||", partial, segmented))
@@ -369,12 +369,12 @@ func (w *writer) came(s *sum, old c.Expr, wasPseudo, was []summand) {
 // facts is whether programs can read what the kernel knows of the packet.
 const facts = c.Ident("fr_facts")
 
-// sumCame renders what is known of a checksum that came; was is what doesn't leave.
-func (w *writer) sumCame(s *sum, was []summand) {
+// receivedSum renders what is known of a checksum that came; was is what doesn't leave.
+func (w *writer) receivedSum(s *sum, was []summand) {
 	if s.Tail {
 		was = append(was, w.tail(s))
 	}
-	w.came(s, c.Bytes("ld", 2, w.ptr(s.Old)), w.pseudoHeader(s.OldPseudo), was)
+	w.received(s, c.Bytes("ld", 2, w.ptr(s.Old)), w.pseudoHeader(s.OldPseudo), was)
 }
 
 // optional renders that a packet which came without a checksum leaves without one.
@@ -384,7 +384,7 @@ func (w *writer) optional(s *sum) {
 	}
 }
 
-// at is the offset of the field. Where it is fixed it has a name, and another one in the
+// at is the offset of the field. If it is fixed it has a name, and another one in the
 // packet that leaves if it moves.
 func (s *sum) at(o ir.Off) c.Expr {
 	if o.Base != nil {
@@ -437,8 +437,8 @@ func (w *writer) partial() {
 	w.define(noPos, "__u32", w.asked, c.Do("fr_partial", skb))
 }
 
-// stored is what goes into a checksum's field. Where the kernel says that it is partial, that is the new
-// pseudo-header's sum; where it doesn't say, the kernel finishes it.
+// stored is what goes into a checksum's field. If the kernel says that it is partial, that is the new
+// pseudo-header's sum; if it doesn't say, the kernel finishes it.
 func (s *sum) stored() c.Expr {
 	if s.Whole != nil {
 		return c.Num(0)

@@ -20,7 +20,7 @@ type cell struct {
 	off   ir.Off
 	width *ir.Var // only so many of its bytes are stored: the first ones, or (word) the last ones of a word
 	word  int
-	when  ir.Expr // nothing is stored where this doesn't hold; nil: it always is
+	when  ir.Expr // nothing is stored if this doesn't hold; nil: it always is
 	note  string
 	pos   diag.Pos
 }
@@ -87,12 +87,12 @@ type scalar struct {
 	size int
 	code c.Expr
 	lit  bool
-	v    uint64  // where lit
-	load *ir.Off // where it is a part of the packet that came, as it is
-	want string  // what it is called, where nothing better is known
+	v    uint64  // if lit
+	load *ir.Off // if it is a part of the packet that came, as it is
+	want string  // what it is called, if nothing better is known
 	le   bool    // little endian
 	row  bool    // it comes from rows and variables: it can be read again after the packet has changed
-	// where it is a constant that is the number of a protocol: how that is written in a sum
+	// if it is a constant that is the number of a protocol: how that is written in a sum
 	protocol c.Expr
 }
 

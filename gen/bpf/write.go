@@ -64,7 +64,7 @@ func (f *function) assemble(result, name string, params []c.Param) (out *c.Func,
 	if f.timed {
 		g.define(noPos, "__u64", c.Ident("clock"), c.Do("bpf_ktime_get_ns"))
 	}
-	headers := f.headerPointers(packetCame, func(p *ir.FieldRun) bool {
+	headers := f.headerPointers(packetReceived, func(p *ir.FieldRun) bool {
 		return fixed(p) || f.writes || f.given[p.At.Base]
 	})
 	if !f.savedDone {
@@ -136,7 +136,7 @@ func paramType(v *ir.Var) string {
 // writer is a write function.
 type writer struct {
 	*function
-	fwd    *ir.Forward // nil where it makes a copy
+	fwd    *ir.Forward // nil if it makes a copy
 	copy   *ir.Copy
 	rw     *ir.Rewrite
 	fx     *effects
@@ -146,7 +146,7 @@ type writer struct {
 	inner       bool                // it rewrites the packet for a function that makes a copy
 	newAt       *c.List             // where the pointers to headers that leave are declared
 	beside      map[string]*c.Local // what is written beside the packet: its priority and its mark
-	oldLen      *c.Local            // the bytes of headers that came, and that leave; nil where they vary
+	oldLen      *c.Local            // the bytes of headers that came, and that leave; nil if they vary
 	newLen      *c.Local
 	cells       []cell
 	sums        []*sum
@@ -155,7 +155,7 @@ type writer struct {
 	constants   []c.Var             // offsets and lengths that have names
 	constantsAt *c.List             // where they are declared
 	checked     int                 // bytes of the packet that leaves which are in bounds, since fr_resize
-	asked       *c.Local            // the variable that says where a checksum is left to a device, where it has asked
+	asked       *c.Local            // the variable that says where a checksum is left to a device, if it has asked
 	terms       map[*c.Local]c.Expr // values that only checksums need
 	common      *commonWrite        // other statements use it as well: it is given what depends on the packet that came
 	both        *receivedSums       // what was computed for another way as well
@@ -269,7 +269,7 @@ func (w *writer) metadata() {
 	}
 }
 
-// failIf renders what becomes of the packet where a helper fails: it passes to the stack while nothing has
+// failIf renders what happens to the packet if a helper fails: it passes to the stack while nothing has
 // changed. A copy isn't made.
 func (w *writer) failIf(cond c.Expr) {
 	var result c.Expr

@@ -23,7 +23,7 @@ type Expr interface {
 
 // Expressions. Pointers of packets and structures are [Ident] and [Field]; a string is never C.
 type (
-	// Ident is a name: of a variable, a constant, or a type where that is an argument.
+	// Ident is a name: of a variable, a constant, or a type if that is an argument.
 	Ident string
 	// Number is an integer constant.
 	Number struct {
@@ -75,7 +75,7 @@ const (
 // Num is an integer constant.
 func Num(v uint64) Number { return Number{V: v} }
 
-// Dec is an offset, a length or a count; a negative one is in parentheses where it has to be.
+// Dec is an offset, a length or a count; a negative one is in parentheses if it has to be.
 func Dec(n int) Expr {
 	if n < 0 {
 		return Unary{"-", Number{uint64(-n), Amount}}

@@ -9,7 +9,7 @@ import (
 // Printer prints a file. It knows the position in the spec of each line.
 type Printer struct {
 	Lines []string
-	Pos   []diag.Pos // of each line; zero where there is none
+	Pos   []diag.Pos // of each line; zero if there is none
 }
 
 // String is the file.
@@ -180,7 +180,7 @@ func (p *Printer) declare(indent string, s *Declare) {
 	p.line(s.Pos, indent+spaced(s.Type, strings.Join(names, ", "))+";")
 }
 
-// branch prints a branch, and those that follow as its other side. Braces are left out where each side is one simple
+// branch prints a branch, and those that follow as its other side. Braces are left out if each side is one simple
 // statement, as the kernel's style has it.
 func (p *Printer) branch(depth int, indent string, s *If) {
 	open, end := "", ""

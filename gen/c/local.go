@@ -11,10 +11,10 @@ type Name interface {
 	isName()
 }
 
-// Local is a variable of functions. Two are the same where they are one, whatever they are called; in each function
+// Local is a variable of functions. Two are the same if they are one, whatever they are called; in each function
 // [Func.NameLocals] gives it a name.
 type Local struct {
-	// Want is what it is called where that isn't taken.
+	// Want is what it is called if that isn't taken.
 	Want string
 	// Type is that of a parameter which is given it; "": none is.
 	Type string
@@ -69,7 +69,7 @@ func Free(body []Stmt) (out []*Local) {
 }
 
 // NameLocals gives the variables of a function names: in the order of the text, each gets what it wants to be called,
-// or, where that is taken, that with a number. Taken is what the function mentions besides: what has a name already,
+// or, if that is taken, that with a number. Taken is what the function mentions besides: what has a name already,
 // and what it calls. The names of what a block declares are free after it.
 func (f *Func) NameLocals() {
 	n := &naming{names: map[*Local]Ident{}, taken: map[Ident]bool{}}

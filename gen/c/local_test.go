@@ -11,7 +11,7 @@ func print(f *Func) string {
 	return p.String()
 }
 
-// Variables are called what they want to be where that isn't taken; a block's names are free after it.
+// Variables are called what they want to be if that isn't taken; a block's names are free after it.
 func TestNameLocals(t *testing.T) {
 	x, again, inner, after, called := NewLocal("x", ""), NewLocal("x", ""), NewLocal("y", ""), NewLocal("y", ""),
 		NewLocal("g", "")

@@ -25,7 +25,7 @@ type Meeting struct {
 	failed  bool
 }
 
-// Prepared is a function with what is known of it for comparison with others. It isn't valid any more where the
+// Prepared is a function with what is known of it for comparison with others. It isn't valid any more once the
 // function changes.
 type Prepared struct {
 	f        *Func
@@ -99,7 +99,7 @@ func (p *Prepared) Common(q *Prepared) (n int) {
 type MeetingRules struct {
 	// SameParam reports whether a parameter of the first function can be one of the second one.
 	SameParam func(x, y *Local) bool
-	// Spare reports whether a parameter can be left out of a call where nothing reads it.
+	// Spare reports whether a parameter can be left out of a call if nothing reads it.
 	Spare func(p Param) bool
 	// Integer reports whether a function returns an integer.
 	Integer func(name string) bool
@@ -204,7 +204,7 @@ func declared(outer map[Name]bool, body []Stmt) bool {
 	return true
 }
 
-// params are the parameters of both, and the flag where the body asks for it.
+// params are the parameters of both, and the flag if the body asks for it.
 func (m *Meeting) params() (out []Param) {
 	out = slices.Clone(m.a.f.Params)
 	for _, p := range m.b.f.Params {

@@ -100,7 +100,7 @@ func merge(branch *If) {
 	*branch = If{Pos: inner.Pos, Cond: Binary{"&&", branch.Cond, inner.Cond}, Note: inner.Note, Then: inner.Then}
 }
 
-// returns is a branch on a flag, and what is returned else, where both call the same function with the flag or its
+// returns is a branch on a flag, and what is returned else, if both call the same function with the flag or its
 // opposite.
 func (s simplifier) returns(branch *If, last Stmt) (Stmt, bool) {
 	if len(branch.Else) > 0 {

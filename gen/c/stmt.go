@@ -229,7 +229,7 @@ type Enum struct {
 	Constants []Constant
 }
 
-// Constant is a constant; Value: nil where it has none of its own.
+// Constant is a constant; Value: nil if it has none of its own.
 type Constant struct {
 	Name  Ident
 	Value Expr

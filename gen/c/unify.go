@@ -176,7 +176,7 @@ func (m *Meeting) unifyItem(a, b item) (joint, bool) {
 	return out, true
 }
 
-// zeroOne has a variable be zeros where only one of the two functions declares it so.
+// zeroOne has a variable be zeros if only one of the two functions declares it so.
 func (m *Meeting) zeroOne(a, b Stmt) (out []Stmt) {
 	d, ok := a.(*Declare)
 	if !ok {

@@ -44,7 +44,7 @@ func wrap(line string) []string {
 		}
 	}
 	if name, value, ok := strings.Cut(body, " = "); ok && width(indent+name+" =") <= maxColumns {
-		// a value has lines of its own where it takes fewer then
+		// a value has lines of its own if it takes fewer then
 		if lines := fill(base, indent+"\t", value); len(lines)+1 < len(out) {
 			return append([]string{indent + name + " ="}, lines...)
 		}

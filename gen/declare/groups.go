@@ -9,7 +9,7 @@ import (
 
 // This pass gives groups of receivers and events their types and layouts.
 
-// Where the spec doesn't say how many.
+// If the spec doesn't say how many.
 const (
 	defaultGroupMax     = 64
 	defaultReceivers    = 1024

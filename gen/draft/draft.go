@@ -66,11 +66,11 @@ type Header struct {
 	Meta  bool // it is in the packet's metadata
 	Off   ir.Off
 	End   ir.Off // after its last field
-	Size  int    // of the header in the frame in bytes; -1 where it varies
+	Size  int    // of the header in the frame in bytes; -1 if it varies
 	Limit ir.Expr
 	Far   int // how much of its offset the payloads in front of it may be
 	// inner is the offset at which what the header encloses ends (a trailer included), from
-	// its length where it has one.
+	// its length if it has one.
 	Inner    ir.Expr
 	Slack    *spec.Counts // the length by which inner may be in front of limit; nil: it isn't
 	Payload  ir.Expr      // where the payload ends: inner without the trailer
@@ -188,7 +188,7 @@ func (p *Program) FieldReason(h *spec.Header, f *spec.Field, doc string) int {
 	return p.Punted(name, h.Name.Value+"."+f.Name.Value+" "+doc, f.Name.Pos)
 }
 
-// Unfit is the reason where a rule gives a field a value that it can't take.
+// Unfit is the reason if a rule gives a field a value that it can't take.
 func (p *Program) Unfit(h *spec.Header, f *spec.Field, why string) int {
 	return p.Punted("unfit_"+h.Name.Value+"_"+f.Name.Value, h.Name.Value+"."+f.Name.Value+" "+why, f.Name.Pos)
 }
@@ -215,7 +215,7 @@ func (p *Program) Congestion() bool { return p.Src.Hook == ir.Congestion }
 // Ingress reports whether the program runs on packets that come in.
 func (p *Program) Ingress() bool { return p.Src.Hook == "tc/ingress" }
 
-// SumOK holds where the checksum of a header, which covers nothing else, is right.
+// SumOK holds if the checksum of a header, which covers nothing else, is right.
 func (in *Header) SumOK() *ir.SumOK {
 	if in.Size >= 0 {
 		return &ir.SumOK{Off: in.Off, Len: in.Size}

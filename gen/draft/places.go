@@ -35,7 +35,7 @@ func BytesType(f *spec.Field) ir.Type {
 	return ir.Type{Kind: ir.Bytes, Size: f.Bytes}
 }
 
-// SizeOf returns the size of a header in bytes, or -1 where it varies.
+// SizeOf returns the size of a header in bytes, or -1 if it varies.
 func SizeOf(h *spec.Header) int {
 	if h.Varies() {
 		return -1

@@ -75,7 +75,7 @@ func exprKey(e *spec.Expr) string {
 	return key
 }
 
-// elements returns the field with a list of elements that an expression names, where this path has it.
+// elements returns the field with a list of elements that an expression names, if this path has it.
 func (s *Scope) elements(e *spec.Expr) *draft.Field {
 	if e.Op != spec.OpName || len(e.Path) != 2 {
 		return nil
@@ -100,7 +100,7 @@ func (s *Scope) has(e *spec.Expr) (Value, bool) {
 	return Value{Type: ir.BoolType, X: &ir.VarRef{Var: l.found}, Pos: e.Pos}, true
 }
 
-// element is element(HEADER.LIST, ID, N): byte N of the element with the identifier, 0 where there is none.
+// element is element(HEADER.LIST, ID, N): byte N of the element with the identifier, 0 if there is none.
 func (s *Scope) element(e *spec.Expr) (Value, bool) {
 	n := e.Args[2].Int
 	if e.Args[2].Op != spec.OpInt || n > 7 {
@@ -115,7 +115,7 @@ func (s *Scope) element(e *spec.Expr) (Value, bool) {
 	return Value{Type: ir.UintType(8), X: x, Max: 255, Pos: e.Pos}, true
 }
 
-// searched is the list that a call asks; nil where this path has none.
+// searched is the list that a call asks; nil if this path has none.
 func (s *Scope) searched(e *spec.Expr) (*List, bool) {
 	if l := s.Lists[searchKey(e)]; l != nil {
 		return l, true

@@ -1,7 +1,7 @@
 // Package expr is the compiler's pass over expressions and constraints: it gives names their meaning, checks types, and
 // lowers what a spec says to expressions of the plan. A Scope goes in: the headers of a path, the rows found so far,
 // and what is known of them. Values come out. Every integer carries an upper bound, so that a store into a narrower
-// field can be proven. A row of an optional lookup may only be read where a condition in front has made sure of it.
+// field can be proven. A row of an optional lookup may only be read if a condition in front has made sure of it.
 package expr
 
 import (
@@ -28,7 +28,7 @@ type Scope struct {
 	Diags   *diag.List       // where mistakes are reported; nil: in the program's list
 	Named   map[string]Value // values that the rule has given names
 	Lists   map[string]*List // lists of elements that were searched, by what for
-	Level   *Value           // the packet's priority, where it is known
+	Level   *Value           // the packet's priority, if it is known
 	Fx      *Effects         // where an expression may have effects; nil: it may not
 	Each    *FanOut          // the fan-out whose receivers' turn it is; nil: none
 }
@@ -323,7 +323,7 @@ func (s *Scope) index(e *spec.Expr) (Value, bool) {
 	}, true
 }
 
-// onWire returns the size in a packet of an address that a name stands for, or 0 where it may stand for addresses of
+// onWire returns the size in a packet of an address that a name stands for, or 0 if it may stand for addresses of
 // both versions: the bytes of those are those of their 16-byte form on each path, so that an index has one meaning.
 func (s *Scope) onWire(e *spec.Expr, v Value) int {
 	if v.Field == nil || v.Type.Kind != ir.Addr || e.Op != spec.OpName {

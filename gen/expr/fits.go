@@ -15,7 +15,7 @@ import (
 
 // This pass proves that integers fit what they are stored in.
 
-// Fits checks that an integer fits so many bits. widen says how there would be room for a value of more; "" where there
+// Fits checks that an integer fits so many bits. widen says how there would be room for a value of more; "" if there
 // can't be, as in a header, whose protocol says how wide its fields are. What identifies something must not be cut, so
 // only a number that arithmetic made, and that is no part of a key, is said to be cut with low.
 func (s *Scope) Fits(v Value, width int, what, widen string, key bool) *diag.Diagnostic {

@@ -184,7 +184,7 @@ func innerOf(in *draft.Header) ir.Expr {
 	return in.Limit
 }
 
-// pick is pick(COND, X, Y): X where the condition holds, else Y. What is known of rows where it holds is known in X.
+// pick is pick(COND, X, Y): X if the condition holds, else Y. What is known of rows if it holds is known in X.
 // Bytes are of one size.
 func (s *Scope) pick(e *spec.Expr) (Value, bool) {
 	in := *s

@@ -15,7 +15,7 @@ import (
 
 const LapsedName = "lapsed"
 
-// lapsed is true where the lease has expired.
+// lapsed is true if the lease has expired.
 func (s *Scope) lapsed(pos diag.Pos) (Value, bool) {
 	if s.Program.Congestion() {
 		s.Fail(code.Lapsed, pos, "a program at %s can't decide what happens without a lease", ir.Congestion).

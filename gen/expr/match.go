@@ -77,7 +77,7 @@ func (s *Scope) Constraint(v Value, k *spec.Constraint) ir.Expr {
 	return s.bytesConstraint(v, k)
 }
 
-// within holds where x is in a range; nil where it always is.
+// within holds if x is in a range; nil if it always is.
 func within(x ir.Expr, r ir.Range, limit uint64) ir.Expr {
 	if r.Min == r.Max {
 		return fold.Bin(ir.Eq, x, fold.Num(r.Min))

@@ -19,7 +19,7 @@ import (
 
 // Find returns the header that a name stands for: what the stack calls it, its own name, or its group's. In a header's
 // declaration, which knows nothing of stacks, it is the nearest one in front that is called so, or whose group is.
-// known is false where no path of the program has it.
+// known is false if no path of the program has it.
 func (s *Scope) Find(name string) (in *draft.Header, known bool) {
 	if s.Self != nil {
 		for _, in := range slices.Backward(s.Path) {
@@ -196,7 +196,7 @@ func (s *Scope) fieldOf(in *draft.Header, e *spec.Expr, rest []spec.Name) (Value
 	return s.part(v, rest)
 }
 
-// elsewhere returns the header that has a field which in lacks, where it is in the same place of the stack; and
+// elsewhere returns the header that has a field which in lacks, if it is in the same place of the stack; and
 // what both of them call such a field, or "".
 func (s *Scope) elsewhere(in *draft.Header, field string) (other *spec.Header, both string) {
 	for _, e := range s.Program.Src.Stack {

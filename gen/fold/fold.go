@@ -42,7 +42,7 @@ func Constant(x ir.Expr) (uint64, bool) {
 func IsTrue(x ir.Expr) bool  { v, ok := Constant(x); return ok && v != 0 }
 func IsFalse(x ir.Expr) bool { v, ok := Constant(x); return ok && v == 0 }
 
-// And holds where both conditions do; nil stands for one that always holds.
+// And holds if both conditions do; nil stands for one that always holds.
 func And(x, y ir.Expr) ir.Expr {
 	switch {
 	case x == nil || IsTrue(x):
@@ -57,7 +57,7 @@ func And(x, y ir.Expr) ir.Expr {
 	return &ir.Bin{Op: ir.Land, X: x, Y: y}
 }
 
-// Or holds where one of two conditions does; nil stands for one that always holds.
+// Or holds if one of two conditions does; nil stands for one that always holds.
 func Or(x, y ir.Expr) ir.Expr {
 	switch {
 	case x == nil || y == nil || IsTrue(x) || IsTrue(y):
@@ -81,7 +81,7 @@ func Not(x ir.Expr) ir.Expr {
 	return &ir.Not{X: x}
 }
 
-// IsV4 holds where an address is an IPv4 one. For an address on the wire its header decides: mapped ones have passed to
+// IsV4 holds if an address is an IPv4 one. For an address on the wire its header decides: mapped ones have passed to
 // the stack.
 func IsV4(x ir.Expr) ir.Expr {
 	if l, ok := x.(*ir.LoadBytes); ok {

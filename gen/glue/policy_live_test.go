@@ -269,7 +269,7 @@ func TestRoutingRules(t *testing.T) {
 	})
 }
 
-// Where a rule for ports leads to a router whose link-layer address isn't known, the stack sends the packets: the
+// If a rule for ports leads to a router whose link-layer address isn't known, the stack sends the packets: the
 // kernel would resolve a neighbour without the rule.
 func TestRoutingRulesUnresolved(t *testing.T) {
 	eachPolicyRelay(t, func(l *policyLab, r *policyRelay) {

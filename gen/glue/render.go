@@ -122,7 +122,7 @@ type file struct {
 	Groups     []group
 	Events     []event
 	Congestion bool   // the relay is a congestion control
-	Receiver   string // the interface that all receivers have, where an event may name several kinds; "": none
+	Receiver   string // the interface that all receivers have, if an event may name several kinds; "": none
 }
 
 type setting struct {

@@ -12,7 +12,7 @@ import "github.com/fastrelay/fastrelay-gen/internal/diag"
 type Effects struct {
 	Emits  []*Emit
 	Admits []*Admit
-	Learns []*Learn // of what is admitted; where a table is full, credits are given back
+	Learns []*Learn // of what is admitted; if a table is full, credits are given back
 	Allocs []*Alloc
 	Lets   []*Let // may read what was allocated
 	Counts []*Count
@@ -56,33 +56,33 @@ func (e *Effects) After(state []Stmt) {
 	}
 }
 
-// Emit is a record of an event. Where the ring has no room, a required one stops the packet or the copy under Full (of
+// Emit is a record of an event. If the ring has no room, a required one stops the packet or the copy under Full (of
 // kind Punted, in a FanOut's Each of kind Declined); any other is counted as lost.
 type Emit struct {
 	Event  *Event
 	Row    *Row // the receiver that the record names; nil: none
 	Values []MemberValue
-	Full   int // -1 where the event is not required
+	Full   int // -1 if the event is not required
 	Pos    diag.Pos
 }
 
 // Admit spends Cost of a credit of a row, or stops the packet or the copy under Refused.
 //
-// A credit (Kind Credit) has a limit, which user space moves, and what is spent: the packet is admitted where spent +
+// A credit (Kind Credit) has a limit, which user space moves, and what is spent: the packet is admitted if spent +
 // Cost + Floor <= limit (none of which wraps), and spent grows by Cost, by compare and swap.
 //
 // One that refills (Kind Bucket) has a rate in units a second, a burst in units, and the time (in nanoseconds) up to
-// which it is spent. With t = Cost * 1e9 / rate and room = (burst - Floor) * 1e9 / rate (0 where burst < Floor), the
-// packet is admitted where max(spent, now) + t - now <= room, and spent becomes max(spent, now) + t. Nothing is
+// which it is spent. With t = Cost * 1e9 / rate and room = (burst - Floor) * 1e9 / rate (0 if burst < Floor), the
+// packet is admitted if max(spent, now) + t - now <= room, and spent becomes max(spent, now) + t. Nothing is
 // admitted at a rate of 0. Cost counts as at most 2^32-1, burst as at most 2^33-1.
 //
 // A refused packet is counted in the credit's refused, by Level. A row without a credit (index 0) refuses. With
-// Overdraft nothing is refused: where Cost isn't admitted, spent grows by as much as if it were (not at a rate of 0,
-// and not where that would wrap).
+// Overdraft nothing is refused: if Cost isn't admitted, spent grows by as much as if it were (not at a rate of 0,
+// and not if that would wrap).
 type Admit struct {
 	Row    *Row
 	Member *Member // Kind Credit or Bucket
-	// below Plan.Levels: which credit, where the member has several, and which counter of refused packets; nil: 0
+	// below Plan.Levels: which credit, if the member has several, and which counter of refused packets; nil: 0
 	Level     Expr
 	Cost      Expr
 	Floor     Expr   `text:"above"` // nil: 0
@@ -97,7 +97,7 @@ type Admit struct {
 const AdmitTries = 16
 
 // Alloc takes a number from the shared counter in a member of a row: Var is the counter's value, to which Step is added
-// in the same atomic operation. Where the index is 0, Var is 0.
+// in the same atomic operation. If the index is 0, Var is 0.
 type Alloc struct {
 	Var    *Var
 	Row    *Row
@@ -108,7 +108,7 @@ type Alloc struct {
 
 // Translate finds the value of Key in the namespace of a row's member, or makes it: whoever comes first inserts an
 // unfinished row, does Allocs, computes Value and completes the row. Another processor that finds an unfinished row
-// stops under Unfinished; where the table is full, under Full. Of its path's checks only those that read what it finds
+// stops under Unfinished; if the table is full, under Full. Of its path's checks only those that read what it finds
 // follow it.
 type Translate struct {
 	Var        *Var

@@ -67,13 +67,13 @@ const (
 	LinkType                   // skb->pkt_type: whom the frame is addressed to, one of the To… constants
 	LeaseValid                 // the relay's lease has not lapsed
 	// Partial says where a checksum is left to a device (CHECKSUM_PARTIAL): the offset of the first byte that it
-	// covers, times 65536, plus that of its field; 0 where none is, or the kernel doesn't say.
+	// covers, times 65536, plus that of its field; 0 if none is, or the kernel doesn't say.
 	Partial
-	// Encapsulated holds where the segments of a GSO packet begin with a tunnel's headers, which the kernel repeats in
-	// front of each (SKB_GSO_ENCAP_ALL). Where the kernel doesn't say, it doesn't hold.
+	// Encapsulated holds if the segments of a GSO packet begin with a tunnel's headers, which the kernel repeats in
+	// front of each (SKB_GSO_ENCAP_ALL). If the kernel doesn't say, it doesn't hold.
 	Encapsulated
 	// SegmentFront is, of a GSO packet that the kernel can cut up with a tunnel's headers in front (Encap): where the
-	// payload of its first segment begins. 0 of all others, and where the kernel doesn't say.
+	// payload of its first segment begins. 0 of all others, and if the kernel doesn't say.
 	SegmentFront
 )
 
@@ -106,7 +106,7 @@ type SettingRef struct{ Setting *Setting }
 func (e *SettingRef) Type() Type     { return e.Setting.Type }
 func (e *SettingRef) parts(*visitor) {}
 
-// RowHas holds where a lookup found a row.
+// RowHas holds if a lookup found a row.
 type RowHas struct{ Row *Row }
 
 func (e *RowHas) Type() Type     { return BoolType }
@@ -118,7 +118,7 @@ type RowMember struct {
 	Row       *Row
 	Member    *Member
 	Component Component
-	Level     Expr // nil where the member has a single value
+	Level     Expr // nil if the member has a single value
 }
 
 func (e *RowMember) Type() Type {
@@ -133,7 +133,7 @@ func (e *RowMember) Type() Type {
 
 func (e *RowMember) parts(v *visitor) { v.exprs(e.Level) }
 
-// CounterValue reads the shared counter whose index is in a member of a row (0 where there is none).
+// CounterValue reads the shared counter whose index is in a member of a row (0 if there is none).
 type CounterValue struct {
 	Row    *Row
 	Member *Member
@@ -194,7 +194,7 @@ type BytesEq struct{ X, Y Expr }
 func (e *BytesEq) Type() Type       { return BoolType }
 func (e *BytesEq) parts(v *visitor) { v.exprs(e.X, e.Y) }
 
-// InPrefix holds where an Addr lies in a prefix (given for mapped addresses: an IPv4 /8 is a /104).
+// InPrefix holds if an Addr lies in a prefix (given for mapped addresses: an IPv4 /8 is a /104).
 type InPrefix struct {
 	X      Expr
 	Prefix netip.Prefix // of the 16-byte form
@@ -203,20 +203,20 @@ type InPrefix struct {
 func (e *InPrefix) Type() Type       { return BoolType }
 func (e *InPrefix) parts(v *visitor) { v.exprs(e.X) }
 
-// IsV4 holds where an Addr is a mapped IPv4 address.
+// IsV4 holds if an Addr is a mapped IPv4 address.
 type IsV4 struct{ X Expr }
 
 func (e *IsV4) Type() Type       { return BoolType }
 func (e *IsV4) parts(v *visitor) { v.exprs(e.X) }
 
-// Unicast holds where an Addr may be a single host's, another one's than this: it is not unspecified (of IPv4 the whole
+// Unicast holds if an Addr may be a single host's, another one's than this: it is not unspecified (of IPv4 the whole
 // of 0.0.0.0/8), not loopback, and no Multicast. A mapped address is an IPv4 one.
 type Unicast struct{ X Expr }
 
 func (e *Unicast) Type() Type       { return BoolType }
 func (e *Unicast) parts(v *visitor) { v.exprs(e.X) }
 
-// Multicast holds where an Addr is a multicast group's, or 255.255.255.255.
+// Multicast holds if an Addr is a multicast group's, or 255.255.255.255.
 type Multicast struct{ X Expr }
 
 func (e *Multicast) Type() Type       { return BoolType }
@@ -231,7 +231,7 @@ type ByteAt struct {
 func (e *ByteAt) Type() Type       { return UintType(8) }
 func (e *ByteAt) parts(v *visitor) { v.exprs(e.X) }
 
-// SumOK holds where the internet checksum over Len bytes of the packet that came, from Off on, is right (the sum is
+// SumOK holds if the internet checksum over Len bytes of the packet that came, from Off on, is right (the sum is
 // FFFF). With Size it is over so many, at most Len.
 //
 // With Whole it is over a datagram: Pseudo counts as well, and what a device has yet to complete inside of it counts as
@@ -262,7 +262,7 @@ func (e *SumOK) parts(v *visitor) {
 	}
 }
 
-// Pick is Then where If holds, else Else: integers, conditions, or byte strings of one type. Only the one that is
+// Pick is Then when If holds, else Else: integers, conditions, or byte strings of one type. Only the one that is
 // chosen is evaluated.
 type Pick struct{ If, Then, Else Expr }
 

@@ -39,14 +39,14 @@ type Event struct {
 // FindElement searches a list of elements, each with an identifier and a length in front (such as RFC 8285), for the
 // first one with an identifier. The list is [At, At+Size); an element that doesn't fit into it ends the search, as do
 // MaxElements of them, padding included. Found is a Bool, Len the bytes of the element's content, Value the first 8 of
-// them as a big endian integer, followed by zeros where there are fewer; both are 0 where it isn't found. The packet
+// them as a big endian integer, followed by zeros if there are fewer; both are 0 if it isn't found. The packet
 // has the list's bytes.
 type FindElement struct {
 	Found, Len, Value *Var
 	At                Off
 	Size              Expr
 	SizeMax           int
-	Forms             []ElementForm // the first whose When holds counts; where none does, nothing is found
+	Forms             []ElementForm // the first whose When holds counts; if none does, nothing is found
 	ID                Expr
 	Pos               diag.Pos
 }

@@ -40,18 +40,18 @@ type Plan struct {
 	Sessions []*Session
 	Counters []*Counter // named counters of `count`, over all programs
 	Programs []*Program
-	Slots    int // rows of the session slot array: the sum of the sessions' sizes; 0 where there are none
+	Slots    int // rows of the session slot array: the sum of the sessions' sizes; 0 if there are none
 	Usages   int // usage counters in a slot: the largest number of rows that a session has
-	Shared   int // entries of the array of counters that kernel and user space share; 0 where there are none
+	Shared   int // entries of the array of counters that kernel and user space share; 0 if there are none
 
-	Levels int // of priority, 0 being the most urgent; 0 where the spec has no priority
+	Levels int // of priority, 0 being the most urgent; 0 if the spec has no priority
 	Groups []*Group
 	Events []*Event
-	// entries of the array of receivers' usage: 1 and the Rows of all groups; 0 where there are no groups
+	// entries of the array of receivers' usage: 1 and the Rows of all groups; 0 if there are no groups
 	Receivers    int
-	Credits      int // entries of the array of credits; entry 0 is never used; 0 where there are none
-	Translations int // rows of the table of translations; 0 where there are none
-	Ring         int // bytes of the ring buffer of events, a power of two; 0 where there are no events
+	Credits      int // entries of the array of credits; entry 0 is never used; 0 if there are none
+	Translations int // rows of the table of translations; 0 if there are none
+	Ring         int // bytes of the ring buffer of events, a power of two; 0 if there are no events
 }
 
 // Version is a kernel version.
@@ -104,7 +104,7 @@ type Table struct {
 	Value   Struct
 	Session *Session // whose rows these are; nil for a table of its own
 	Row     int      // index of the row in Session.Rows, and of its usage counter; of several rows, the first one's
-	Rows    int      // how many rows of a session are in it; where several are, a hidden member says which one it is
+	Rows    int      // how many rows of a session are in it; if several are, a hidden member says which one it is
 	Pos     diag.Pos
 }
 
@@ -130,7 +130,7 @@ type Session struct {
 type Field struct {
 	Name string
 	Type Type
-	Is   []Range // Uint: allowed values, where a header field that the row is matched with narrows them; nil: any
+	Is   []Range // Uint: allowed values, if a header field that the row is matched with narrows them; nil: any
 }
 
 // Range is an inclusive range of integers.
@@ -144,7 +144,7 @@ type SessionRow struct {
 	Value []int
 }
 
-// RowIndex is the hidden member of a row that says which of a session's rows it is, where several are in one table.
+// RowIndex is the hidden member of a row that says which of a session's rows it is, if several are in one table.
 const RowIndex = "row"
 
 // Counter is a named counter of a spec ({count: "hits"}).
@@ -161,7 +161,7 @@ type Program struct {
 	On      []string // Congestion: the events of a socket that it runs at, by their headers' names
 	L2      bool     // the stack begins with a link-layer header: refuse devices without one
 	Reasons []*Reason
-	Pull    int // bytes to make linear before parsing, where the packet has as many
+	Pull    int // bytes to make linear before parsing, if the packet has as many
 	Vars    []*Var
 	Rows    []*Row
 	Body    []Stmt
@@ -182,7 +182,7 @@ type ReasonKind int
 
 const (
 	Sent    ReasonKind = iota // rewritten and sent
-	Passed                    // the spec lets it go on (changed, where a rule says so)
+	Passed                    // the spec lets it go on (changed, if a rule says so)
 	Dropped                   // the spec drops it
 	Punted                    // to the stack, untouched: user space is the safety net
 	Fault                     // dropped because the kernel failed after the first change
@@ -204,7 +204,7 @@ type Reason struct {
 type Var struct {
 	Name string // unique in the program
 	Type Type   // Uint, Bool or Bytes-like
-	Max  uint64 // an upper bound of its value where one is known; 0: none
+	Max  uint64 // an upper bound of its value if one is known; 0: none
 }
 
 // Row is the result of a lookup: a pointer to a value in the kernel, or nothing.

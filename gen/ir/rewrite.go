@@ -6,7 +6,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// This file has what becomes of a packet: the rewrite, and the checksums that follow it.
+// This file has what happens to a packet: the rewrite, and the checksums that follow it.
 
 // Resize says how room is made or closed between the front and the payload.
 type Resize int
@@ -19,7 +19,7 @@ const (
 	MoveHeaders
 	// MovePayload: the front stays, the payload moves, the tail is cut or grown.
 	MovePayload
-	// MoveEither: MovePayload where a checksum of a header in front of Rewrite.Unmoved is partial, else MoveHeaders.
+	// MoveEither: MovePayload if a checksum of a header in front of Rewrite.Unmoved is partial, else MoveHeaders.
 	// See docs/internals.md: the kernel's csum_start doesn't follow a moved header.
 	MoveEither
 )
@@ -30,12 +30,12 @@ const (
 //	leaves: [ new front ........ NewFront ) [ payload )
 //
 // All values are computed from the packet that came, before the first write. Cells cover the whole new front from byte
-// 0, except checksums, where Resize is MoveHeaders or MoveEither. With InPlace and MovePayload the bytes of the front
+// 0, except checksums, if Resize is MoveHeaders or MoveEither. With InPlace and MovePayload the bytes of the front
 // stay where they are, and Cells name only what changes or is new. Where Family changes the network header (Resize is
 // then MoveHeaders or MoveEither), bpf_skb_change_proto has made or closed 20 bytes already, and PopInner 4; what room
 // remains to be made may be none. Without Trim, the tail stays (InPlace only).
 //
-// Where the packet is sent (Forward.Hop) and the program begins with a link-layer header, the bytes 0 to 11 are the
+// If the packet is sent (Forward.Hop) and the program begins with a link-layer header, the bytes 0 to 11 are the
 // hop's link-layer addresses, destination first, and no cell covers them; HopNeighbour leaves them to the kernel.
 type Rewrite struct {
 	Resize Resize
@@ -50,7 +50,7 @@ type Rewrite struct {
 	Unmoved  Off // unless InPlace: after the last header that came in front of all that is taken out or put in
 	Payload  Expr
 	Trim     bool // cut the tail off
-	// so many headers are taken out that have a checksum: where a device has verified some, from the outermost one on
+	// so many headers are taken out that have a checksum: if a device has verified some, from the outermost one on
 	// (CHECKSUM_UNNECESSARY), it has verified so many fewer of those that are left
 	Summed   int
 	Runs     []*FieldRun // where each part is in the new front
@@ -119,7 +119,7 @@ type Store struct {
 	// Plain: as an unsigned integer of so many bytes, at most Size (1, 2, 4 or 8); the front has Size bytes before Off
 	Width *Var
 	Plain bool
-	If    Expr // nothing is written where this doesn't hold; nil: it always is
+	If    Expr // nothing is written if this doesn't hold; nil: it always is
 	Value Expr
 	Note  string // the fields in it, for a comment: "version ihl dscp ecn"
 	Pos   diag.Pos
@@ -138,13 +138,13 @@ type Blank struct {
 
 // Sum is an internet checksum (RFC 1071) that has to follow a rewrite.
 //
-// The payload's sum follows from the old checksum: payload = ~old - Old - OldPseudo - tail, its bytes swapped where
+// The payload's sum follows from the old checksum: payload = ~old - Old - OldPseudo - tail, its bytes swapped if
 // Swap holds (its first byte moved from an even to an odd position of the covered bytes, or back). Then new = ~(payload
 // + New + NewPseudo), all in ones' complement arithmetic. The canonical forms are: a result of FFFF is written as 0,
 // except that an Optional checksum writes 0 as FFFF.
 //
 // A checksum that is partial (the fact Partial names its field, or, of a GSO packet, one that begins after it) holds
-// only the pseudo-header's sum, not complemented: new = old + NewPseudo - OldPseudo. Where the kernel doesn't say which
+// only the pseudo-header's sum, not complemented: new = old + NewPseudo - OldPseudo. If the kernel doesn't say which
 // one is, one may be that holds this sum.
 type Sum struct {
 	Name  string // "udp.checksum"
@@ -152,12 +152,12 @@ type Sum struct {
 	New   Off    // the field in the packet that leaves
 	Fresh bool   // the header is new: new = ~(New + NewPseudo)
 	// Fresh: it covers all of the packet that leaves from here on, at most MaxWhole bytes; what a device has yet to
-	// complete counts as completed. Where the kernel doesn't say what that is, the packet passes to the stack
+	// complete counts as completed. If the kernel doesn't say what that is, the packet passes to the stack
 	// (Forward.NoRoom). NewTerms are empty
 	Whole    *Off
 	Absent   bool // an old value of 0 means "no checksum" and stays
 	Optional bool
-	// may be partial. Where the kernel doesn't say, and one at an odd offset seems to be, the packet passes to
+	// may be partial. If the kernel doesn't say, and one at an odd offset seems to be, the packet passes to
 	// the stack (Forward.NoRoom)
 	Offloaded bool
 	OldTerms  []Term
@@ -166,7 +166,7 @@ type Sum struct {
 	NewPseudo []Term
 	Tail      bool // the covered bytes went on after the payload up to TailEnd; those are cut off
 	TailEnd   Off
-	// Tail: holds where the payload's end is at an odd position of the covered bytes that came; nil: it is even
+	// Tail: holds if the payload's end is at an odd position of the covered bytes that came; nil: it is even
 	TailOdd Expr
 	TailMax int  // at most so many bytes of tail
 	Swap    Expr // nil: never
@@ -189,7 +189,7 @@ func (s *Sum) Terms() iter.Seq[Term] {
 // Term is a summand of a checksum: a value of Size bytes at an even or odd position of the covered bytes, or (Region)
 // the bytes of the packet that came from At, Len of them, at most Max, or (New) another checksum of the rewrite, one
 // that is in front of this one in Rewrite.Sums, as it leaves: the field of a header whose checksum this one covers,
-// too. Where the position depends on the packet, OddIf holds where it is odd.
+// too. If the position depends on the packet, OddIf holds if it is odd.
 type Term struct {
 	Value  Expr
 	Size   int

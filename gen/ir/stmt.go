@@ -90,7 +90,7 @@ func (s *ReadVarint) parts(v *visitor) {
 	v.sets(s.Value, s.Size)
 }
 
-// ReadUint reads an unsigned integer, big endian, of Size bytes (0 to Max, at most 8): 0 where there are none. The
+// ReadUint reads an unsigned integer, big endian, of Size bytes (0 to Max, at most 8): 0 if there are none. The
 // frame has them, and as many as Max rounded up to a power of two before their end.
 type ReadUint struct {
 	Value *Var
@@ -117,8 +117,8 @@ func (s *ReadUint) parts(v *visitor) {
 type Lookup struct {
 	Row      *Row
 	Key      []MemberValue // all of Table.Key's members
-	Miss     int           // reason; -1 where Row.Optional
-	Changing int           // reason where user space changed rows at each attempt to read one: never in the model
+	Miss     int           // reason; -1 if Row.Optional
+	Changing int           // reason if user space changed rows at each attempt to read one: never in the model
 	Pos      diag.Pos
 }
 
@@ -143,7 +143,7 @@ const (
 )
 
 // Count adds By to a counter: the named one, or the shared counter whose index is in Member of Row (nothing happens
-// where the index is 0).
+// if the index is 0).
 type Count struct {
 	Counter *Counter
 	Row     *Row
@@ -160,7 +160,7 @@ type Learn struct {
 	Table *Table
 	Key   []MemberValue
 	Value []MemberValue
-	Full  int // reason where the kernel refuses (the table is full)
+	Full  int // reason if the kernel refuses (the table is full)
 	Pos   diag.Pos
 }
 
@@ -212,7 +212,7 @@ type HopRef struct {
 	Member   *Member
 	From, To Expr // Addr; Row nil
 	Family   int  // of the outgoing packet: 4 or 6
-	// of the outgoing packet, for the lookup; 0 and nil where no header with ports is known to follow
+	// of the outgoing packet, for the lookup; 0 and nil if no header with ports is known to follow
 	Proto            int
 	FromPort, ToPort Expr
 }
@@ -245,8 +245,8 @@ type Forward struct {
 	End    Expr
 	Usage  []*Row // rows of sessions whose usage counters count the packet
 	Reason int    // Sent or Passed
-	Fault  int    // reason where the kernel fails after the first change; -1 where nothing can fail
-	NoRoom int    // reason (Punted) where the kernel fails before the first change; -1 likewise
+	Fault  int    // reason if the kernel fails after the first change; -1 if nothing can fail
+	NoRoom int    // reason (Punted) if the kernel fails before the first change; -1 likewise
 	Pos    diag.Pos
 }
 

@@ -36,7 +36,7 @@ const (
 	Kinds                   // how many there are
 )
 
-// Type is the type of a value. Size is in bytes, as stored in tables: of all values where there is one for each level
+// Type is the type of a value. Size is in bytes, as stored in tables: of all values if there is one for each level
 // of priority, except that credits and buckets have one index for all.
 type Type struct {
 	Kind   Kind
@@ -61,7 +61,7 @@ const anywhere = InKey | InValue | InSession | InEvent
 
 // kind is what there is to know about a kind of type.
 type kind struct {
-	word   string // in specs; after "u" and "bytes" follows a number; "" where a spec can't say it
+	word   string // in specs; after "u" and "bytes" follows a number; "" if a spec can't say it
 	levels bool   // there may be one for each level of priority
 	what   string // in messages
 	such   string // a value, in messages
@@ -70,8 +70,8 @@ type kind struct {
 	in     Place
 	bytes  bool     // values are byte strings, not integers
 	abi    abi.Kind // what the runtime calls it; from this it follows whether it is an index
-	c      string   // in C; "" where it is an integer or an array of its size
-	golang string   // in the generated package; "" where its size is part of the name
+	c      string   // in C; "" if it is an integer or an array of its size
+	golang string   // in the generated package; "" if its size is part of the name
 	parse  func(text string, size int) ([]byte, error)
 	show   func(b []byte) string
 }
@@ -164,7 +164,7 @@ func KindType(k Kind) Type {
 	return t
 }
 
-// PerLevel is the type of a value of type t for each of so many levels of priority. ok is false where there can't be.
+// PerLevel is the type of a value of type t for each of so many levels of priority. ok is false if there can't be.
 func (t Type) PerLevel(levels int) (all Type, ok bool) {
 	if !kinds[t.Kind].levels || t.Levels > 0 {
 		return Type{}, false
@@ -212,7 +212,7 @@ func Words() (words []string) {
 	return words
 }
 
-// LevelsWord follows the word for a type where there is a value for each level of priority.
+// LevelsWord follows the word for a type if there is a value for each level of priority.
 const LevelsWord = "[priority]"
 
 // WordType is the type that a word stands for, without LevelsWord.
@@ -265,7 +265,7 @@ func (t Type) What() string {
 	return fmt.Sprintf("%d bytes", t.Size)
 }
 
-// Example is a value as a spec has it, "" where there is none that all could read.
+// Example is a value as a spec has it, "" if there is none that all could read.
 func (t Type) Example() string { return kinds[t.Kind].such }
 
 // Align is the alignment in tables.
@@ -293,7 +293,7 @@ func (t Type) Plain() bool { return t.IsBytes() && kinds[t.Kind].c == "" }
 // ABI is what the runtime calls the kind.
 func (k Kind) ABI() abi.Kind { return kinds[k].abi }
 
-// C is the type's name in C, or "" where it is an integer or an array of its size.
+// C is the type's name in C, or "" if it is an integer or an array of its size.
 func (t Type) C() string { return kinds[t.Kind].c }
 
 // Go is the type's name in the generated package, the narrowest one for integers.

@@ -77,7 +77,7 @@ func Exprs(n Node) iter.Seq[Expr] {
 }
 
 // Offsets are those in the packet that a node (or an expression of it) names, each with the number of bytes that it
-// reads or writes there: 0 where the offset is a bound, such as the end of the headers.
+// reads or writes there: 0 if the offset is a bound, such as the end of the headers.
 func Offsets(n Node) iter.Seq2[Off, int] {
 	return func(yield func(Off, int) bool) {
 		v := visitor{onOffset: yield}

@@ -55,7 +55,7 @@ func luaError(es []element) string {
 var shownAs = map[string]string{"ipv4": "ip", "ipv4_any": "ip"}
 
 // within looks for the headers after those of the spec where they begin. What follows fragments, tshark may have put
-// together, and where another header of the spec may follow, the dissector may be called again.
+// together, and if another header of the spec may follow, the dissector may be called again.
 func (d *dissected) within(frame []byte, inside []*packet.Span, shown *pdml, fail func(string, ...any)) {
 	for i, sp := range inside {
 		if !sp.Header.Std || i > 0 && (d.given["ip"] || !announced(frame, inside[i-1], sp.Header) ||
@@ -78,7 +78,7 @@ func (d *dissected) within(frame []byte, inside []*packet.Span, shown *pdml, fai
 	}
 }
 
-// announced reports whether a header says that another one follows it, where that one has to be announced.
+// announced reports whether a header says that another one follows it, if that one has to be announced.
 func announced(frame []byte, front *packet.Span, h *spec.Header) bool {
 	return len(h.After) == 0 || slices.ContainsFunc(h.After, func(a *spec.After) bool {
 		return a.Parent.Value == front.Name() && !slices.ContainsFunc(a.Match, func(m *spec.FieldMatch) bool {

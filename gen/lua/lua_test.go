@@ -69,7 +69,7 @@ func TestUntrusted(t *testing.T) {
 	}
 }
 
-// A header that is only pushed is shown where what is in front says that it follows; a packet whose port no stack names
+// A header that is only pushed is shown if what is in front says that it follows; a packet whose port no stack names
 // is shown by "Decode As", and not without; and one from a port that is a destination in the spec isn't the relay's.
 // What is inside is shown by Wireshark, malformed or not.
 func TestWhichPackets(t *testing.T) {

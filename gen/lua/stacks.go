@@ -49,7 +49,7 @@ func either(all []numbers) numbers {
 const registered = 1024
 
 // stacks renders the stacks of programs, from the first header of the spec on. A header that is in none of them (since
-// it is pushed, for example) is shown alone, where the header in front says that it follows.
+// it is pushed, for example) is shown alone, if the header in front says that it follows.
 func (r *renderer) stacks() (out []string) {
 	add := func(p *spec.Program) {
 		if text := r.stack(p); text != "" && !slices.Contains(out, text) {
@@ -178,7 +178,7 @@ func (r *renderer) register(parent string, wanted numbers, most uint64) {
 func announced(e *entry, parents []string) numbers {
 	var all []numbers
 	for _, h := range e.headers {
-		var ways []numbers
+		var choices []numbers
 		for _, a := range h.After {
 			if !slices.Contains(parents, a.Parent.Value) {
 				continue
@@ -189,9 +189,9 @@ func announced(e *entry, parents []string) numbers {
 					n = n.both(numbers{k: ranges.Of(m.Is, 65535)})
 				}
 			}
-			ways = append(ways, n)
+			choices = append(choices, n)
 		}
-		all = append(all, either(ways))
+		all = append(all, either(choices))
 	}
 	return either(all)
 }

@@ -13,7 +13,7 @@ import (
 // maxSplit bounds how deep a condition that is one of two (x || y) is followed in both ways.
 const maxSplit = 5
 
-// assume returns a state in which a condition holds, or doesn't: nil where no packet can be so. It changes the state
+// assume returns a state in which a condition holds, or doesn't: nil if no packet can be so. It changes the state
 // that it is given. split is how many alternatives it is in already.
 func (a *analysis) assume(st *state, e ir.Expr, holds bool, split int) *state {
 	a.why = cause{}

@@ -10,7 +10,7 @@ import (
 // This file says which expressions have the same value.
 
 // key identifies the value of an expression, which is the same at all places of a program, but for members of rows that
-// are learned; 0 is none, where it may change or isn't known here.
+// are learned; 0 is none, if it may change or isn't known here.
 type key int
 
 func (a *analysis) key(e ir.Expr) key {
@@ -27,7 +27,7 @@ func (a *analysis) key(e ir.Expr) key {
 	return k
 }
 
-// text is what an expression consists of; "" where that isn't known. Fields of the same bytes are the same, whatever
+// text is what an expression consists of; "" if that isn't known. Fields of the same bytes are the same, whatever
 // their names are.
 func (a *analysis) text(e ir.Expr) string {
 	switch e := e.(type) {
@@ -78,7 +78,7 @@ func (a *analysis) text(e ir.Expr) string {
 	return ""
 }
 
-// whole is the text of an expression with parts, "" where one of them is not known.
+// whole is the text of an expression with parts, "" if one of them is not known.
 func (a *analysis) whole(what string, parts ...ir.Expr) string {
 	for _, e := range parts {
 		k := a.key(e)

@@ -91,7 +91,7 @@ type binding struct {
 type fact struct {
 	is   ranges.Set
 	said []*said
-	// of a row's member, which changes where the row is learned again
+	// of a row's member, which changes when the row is learned again
 	row bool
 }
 
@@ -102,14 +102,14 @@ type condition struct {
 	at    diag.Pos
 }
 
-// maxKnown bounds how many conditions a place remembers, since each is looked at again where another one is decided.
+// maxKnown bounds how many conditions a place remembers, since each is looked at again when another one is decided.
 const maxKnown = 96
 
 func (st *state) clone() *state {
 	return &state{facts: maps.Clone(st.facts), lets: slices.Clone(st.lets), known: slices.Clone(st.known)}
 }
 
-// block executes statements, and returns what is known after them: nil where no packet gets there.
+// block executes statements, and returns what is known after them: nil if no packet gets there.
 func (a *analysis) block(st *state, stmts []ir.Stmt) *state {
 	for i, s := range stmts {
 		if st == nil {

@@ -32,7 +32,7 @@ func (a *analysis) own(cond ir.Expr, holds bool) bool {
 	return excluded
 }
 
-// said is what a place in the spec has to do with a fact: that an expression is in a set. It has no line where that
+// said is what a place in the spec has to do with a fact: that an expression is in a set. It has no line if that
 // follows from types, or from several places.
 type said struct {
 	in ranges.Set

@@ -11,12 +11,12 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// Where nothing in a packet says which of several headers it has (a QUIC connection ID, whose length only the endpoint
-// that chose it knows), rows can say it: {id: ["id20", "id8"], by: "lookup"}. The alternatives are tried in order, and
-// the first is taken with which the packet comes as far as the program's rules: it has the header, match and when are
-// true, and the lookups find their rows. In the plan, what would pass the packet to the stack while an alternative is
-// tried is a condition, and the next alternative follows it. The last one passes packets to the stack, as a header
-// without a choice.
+// If nothing in a packet says which of several headers it has (a QUIC connection ID, whose length only the endpoint
+// that chose it knows), a table lookup selects it: {id: ["id20", "id8"], by: "lookup"}. The alternatives are tried in
+// order, and the first is taken with which the packet comes as far as the program's rules: it has the header, match and
+// when are true, and the lookups find their rows. In the plan, what would pass the packet to the stack while an
+// alternative is tried is a condition, and the next alternative follows it. The last one passes packets to the stack,
+// as a header without a choice.
 
 // choose compiles the alternatives of the last entry of a stack, which rows choose from.
 func choose(p *draft.Program, i int, e *spec.StackEntry, path []*draft.Header, parent *draft.Header, off ir.Off,

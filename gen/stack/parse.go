@@ -35,7 +35,7 @@ func fixed(at spec.Place, seg ir.Off, in *draft.Header) *draft.Field {
 	return pl
 }
 
-// inMetadata returns parent as it looks where header h is in the packet's metadata: the name of the field that
+// inMetadata returns parent as it looks if header h is in the packet's metadata: the name of the field that
 // announces h is the tag's protocol there, while its place in the frame holds what announces the header after h.
 func inMetadata(parent *draft.Header, h *spec.Header) *draft.Header {
 	q := *parent
@@ -48,7 +48,7 @@ func inMetadata(parent *draft.Header, h *spec.Header) *draft.Header {
 	return &q
 }
 
-// parse lays a header out at off and emits its checks. path is changed where the header is in the metadata.
+// parse lays a header out at off and emits its checks. path is changed if the header is in the metadata.
 func parse(p *draft.Program, e *spec.StackEntry, a arm, path []*draft.Header, off ir.Off, end ir.Expr,
 	blk *[]ir.Stmt) *draft.Header {
 	in := &draft.Header{

@@ -1,4 +1,4 @@
-// Package stack turns a program's stack into the tree of its paths. Where the stack leaves a choice (IPv4 or IPv6, a
+// Package stack turns a program's stack into the tree of its paths. If the stack leaves a choice (IPv4 or IPv6, a
 // tag or none) the tree branches, and everything after the branch is compiled once for each branch, so that offsets and
 // sizes are as fixed as they can be. A leaf of the tree is a path: one sequence of headers, on which package rules
 // compiles what the program does. A program of the spec and the names that the spec declares go in, a draft comes out.
@@ -27,7 +27,7 @@ const (
 	maxOrder = 7 // entries of a stack whose right order is looked for
 )
 
-// Compile compiles a program. It returns nil where something is wrong with it.
+// Compile compiles a program. It returns nil if something is wrong with it.
 func Compile(src *spec.Program, names *declare.Names, protos map[*ir.Member]int,
 	diags *diag.List) *draft.Program {
 	p := draft.New(src, names, protos, diags)
@@ -278,7 +278,7 @@ func shortest(p *draft.Program, e *spec.StackEntry) int {
 	return n
 }
 
-// cantFollow reports a header that nothing announces in the one in front of it. Where another order of the stack would
+// cantFollow reports a header that nothing announces in the one in front of it. If another order of the stack would
 // do, that is what was meant.
 func cantFollow(p *draft.Program, e *spec.StackEntry, h, parent *spec.Header) {
 	d := p.Diags.Add(code.Stack, e.Pos, "header %q can't follow %q: nothing says how it is recognised there",

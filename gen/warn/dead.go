@@ -56,7 +56,7 @@ func (d *dead) all() {
 		"shows what they ask for", d.trace.Out.Name)
 }
 
-// header warns of one that no packet has. Where an alternative is tried, checks that lead on to the next one aren't in
+// header warns of one that no packet has. If an alternative is tried, checks that lead on to the next one aren't in
 // the plan as they were.
 func (d *dead) header(at trace.Place) {
 	var first ir.Stmt // that is in the plan
@@ -119,11 +119,11 @@ func (d *dead) ends(stmts []ir.Stmt) bool {
 }
 
 func (d *dead) rule(r *spec.Rule) {
-	came, front := d.trace.Rules[r], d.trace.After[r]
+	blocks, front := d.trace.Rules[r], d.trace.After[r]
 	switch {
-	case len(came) > 0 && !d.own(came):
+	case len(blocks) > 0 && !d.own(blocks):
 		w := d.diags.Warn(code.Never, r.Pos, "this rule never applies: nothing that it asks for is left for it")
-		d.because(w, came)
+		d.because(w, blocks)
 		w.WithHint("its conditions contradict what the stack, the program or a rule in front of it has decided: put " +
 			"it in front, ask for something else, or leave it out")
 	case len(front) > 0:
@@ -142,13 +142,13 @@ func (d *dead) rule(r *spec.Rule) {
 }
 
 // own reports whether a rule's own condition keeps all packets from its actions, with nothing in front of it.
-func (d *dead) own(came [][]ir.Stmt) bool {
-	return !slices.ContainsFunc(came, func(stmts []ir.Stmt) bool { return !d.reached.Own(stmts[0]) })
+func (d *dead) own(blocks [][]ir.Stmt) bool {
+	return !slices.ContainsFunc(blocks, func(stmts []ir.Stmt) bool { return !d.reached.Own(stmts[0]) })
 }
 
 // because adds what keeps packets from statements.
-func (d *dead) because(w *diag.Diagnostic, came [][]ir.Stmt) {
-	for _, stmts := range came {
+func (d *dead) because(w *diag.Diagnostic, blocks [][]ir.Stmt) {
+	for _, stmts := range blocks {
 		for s := range ir.Stmts(stmts) {
 			if !d.reached.Stmt(s) {
 				d.excluded(w, s)

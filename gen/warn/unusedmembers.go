@@ -12,7 +12,7 @@ import (
 
 // memberUse is which members of tables and groups programs name.
 type memberUse struct {
-	rows   map[string]map[string]bool // by table: there is none where no program looks anything up in it
+	rows   map[string]map[string]bool // by table: there is none if no program looks anything up in it
 	groups map[string]map[string]bool // by group, likewise
 }
 

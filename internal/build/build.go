@@ -39,7 +39,7 @@ type Options struct {
 	// of the generated Go; empty: the folder's name if Dir is given and a package may have it, else
 	// the spec's name and "relay"
 	Package string
-	Reuse   bool // where the folder has what a build would write, take its object, and run neither clang nor the model
+	Reuse   bool // if the folder has what a build would write, take its object, and run neither clang nor the model
 }
 
 // Result is what a build makes, before anything is written.
@@ -52,7 +52,7 @@ type Result struct {
 	Files    map[string][]byte // by name, without the manifest
 	SpecHash string            // SHA-256 of the spec's text
 	Clang    string            // version
-	Lines    []diag.Pos        // of each line of the C, its place in the spec where it has one
+	Lines    []diag.Pos        // of each line of the C, its place in the spec if it has one
 	Warnings *diag.List        // about the spec
 	Current  bool              // the folder has these files already (see Options.Reuse)
 
@@ -144,7 +144,7 @@ func (r *Result) render() error {
 	return err
 }
 
-// reuse reports whether the folder has what this build would write, and takes the object from there. That is so where
+// reuse reports whether the folder has what this build would write, and takes the object from there. That is so if
 // the manifest says that the object was made of the same C by the same clang, and every file is what it lists. Without
 // a clang on this machine, the one that made the object will do.
 func (r *Result) reuse(ctx context.Context) bool {

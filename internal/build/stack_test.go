@@ -35,7 +35,7 @@ programs: p: {
 `
 }
 
-// A program that fans out is refused where its functions together need more stack than the oldest kernel has that is
+// A program that fans out is refused if its functions together need more stack than the oldest kernel has that is
 // to run it, and only there. The message says so at the rule that takes most, and names the fan-out and what to do.
 func TestStack(t *testing.T) {
 	build := func(text string) error {

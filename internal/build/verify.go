@@ -24,11 +24,11 @@ type Verified struct {
 	Stack     int `json:"stack"` // bytes, with what the program calls
 }
 
-// ErrNoRights is returned by [Verify] where this process may not ask the kernel.
+// ErrNoRights is returned by [Verify] if this process may not ask the kernel.
 var ErrNoRights = errors.New("the right to load programs is missing")
 
 // Verify loads the object of r into the running kernel, attaches nothing, and returns what the verifier says of each
-// program. Where it rejects one, the error is a [*Refusal].
+// program. If it rejects one, the error is a [*Refusal].
 func Verify(r *Result) (map[string]*Verified, error) {
 	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		return nil, ErrNoRights

@@ -24,7 +24,7 @@ type Packet struct {
 	Time   time.Time
 	Link   layers.LinkType
 	Data   []byte // as captured; valid until the next packet is read
-	Length int    // on the wire; more than the capture has where it was cut off
+	Length int    // on the wire; more than the capture has if it was cut off
 }
 
 // Cut reports whether the capture has only the first bytes of a packet.
@@ -187,7 +187,7 @@ func version(b []byte) uint16 {
 	return etherIPv4
 }
 
-// framed puts an Ethernet header in front of a packet, where it is wanted. kind is whom the frame was addressed to, in
+// framed puts an Ethernet header in front of a packet, if it is wanted. kind is whom the frame was addressed to, in
 // the kernel's numbers; what this host has sent (4) counts as being for the host that it comes to.
 func framed(data []byte, proto uint16, source [6]byte, kind uint8, withLink bool) (sim.Packet, error) {
 	if !withLink {

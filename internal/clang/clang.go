@@ -44,7 +44,7 @@ type Tool struct {
 	Major   int
 }
 
-// ErrNotFound is wrapped where no usable clang is installed.
+// ErrNotFound is wrapped if no usable clang is installed.
 var ErrNotFound = errors.New("no usable clang")
 
 // Install is what to do about it.
@@ -73,7 +73,7 @@ func (e *NotFoundError) Diagnostic() *diag.Diagnostic {
 var versionPattern = regexp.MustCompile(`clang version (\d+)\.(\d+)\.(\d+)`)
 
 // Find looks for clang-19, then for other versions from the newest to the oldest that will do, then for plain clang.
-// Where none will do, the error is a *NotFoundError.
+// If none will do, the error is a *NotFoundError.
 func Find(ctx context.Context) (*Tool, error) {
 	names := []string{fmt.Sprint("clang-", preferred)}
 	for n := newest; n >= oldest; n-- {

@@ -84,7 +84,7 @@ func (u *Unit) Clang(err *Error, parent string) *diag.Diagnostic {
 	return d
 }
 
-// Verifier explains the kernel's refusal of an object, where err has an *ebpf.VerifierError in it; else it returns nil.
+// Verifier explains the kernel's refusal of an object, if err has an *ebpf.VerifierError in it; else it returns nil.
 // All that a report needs is written to a new folder in parent.
 func (u *Unit) Verifier(err error, parent string) *diag.Diagnostic {
 	var refused *ebpf.VerifierError
@@ -135,7 +135,7 @@ var (
 			`\s*frame\d|caller:|callee:|returning from|to caller|max_states|-- )`)
 )
 
-// reason finds the sentence that says why the verifier stopped: a line that begins with "Reason:" where the kernel
+// reason finds the sentence that says why the verifier stopped: a line that begins with "Reason:" if the kernel
 // writes one, else the first line after the last instruction that is not a part of its walk.
 func reason(log []string) string {
 	why := ""
@@ -158,7 +158,7 @@ func reason(log []string) string {
 }
 
 // locate finds the line of the spec that the verifier stopped at: that of the last instruction which it looked at, or,
-// where that is in a helper, of the last one in front of it that has one. Its log names instructions by number; older
+// if that is in a helper, of the last one in front of it that has one. Its log names instructions by number; older
 // kernels print no file and line, so the object's own line information decides.
 func (u *Unit) locate(program string, log []string) diag.Pos {
 	lines := u.lineInfo(program)

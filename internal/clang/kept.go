@@ -23,7 +23,7 @@ func kept(tool *Tool, source, header string, opt Options) string {
 	return filepath.Join(dir, fmt.Sprintf("%x.o", key))
 }
 
-// keep writes an object for others to find, whole or not at all. Where that isn't possible, they compile it again.
+// keep writes an object for others to find, whole or not at all. If that isn't possible, they compile it again.
 func keep(file string, object []byte) {
 	if os.MkdirAll(filepath.Dir(file), 0o755) != nil {
 		return

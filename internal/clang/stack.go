@@ -50,8 +50,8 @@ func total(frames []Frame) (n int) {
 // StackError says that a program needs more stack than the kernel has.
 type StackError struct {
 	Program string
-	Frames  []Frame // the program and what it calls, each what the one before calls; none where clang can't say
-	Newer   int     // bytes as kernels from 6.9 on count, where they have so many; else 0
+	Frames  []Frame // the program and what it calls, each what the one before calls; none if clang can't say
+	Newer   int     // bytes as kernels from 6.9 on count, if they have so many; else 0
 	Object  []byte  // what the kernel would refuse
 	Pos     diag.Pos
 }
@@ -129,7 +129,7 @@ func (u *Unit) checkStack(kernel [2]int) error {
 }
 
 // ofSpec is the line of the spec that a line of the object's debug information is of, unless it is one of a standard
-// header: nobody can change these.
+// header: users can't change these.
 func (u *Unit) ofSpec(line *btf.Line) diag.Pos {
 	pos := u.find(line.FileName(), int(line.LineNumber()))
 	if spec.Source(pos.File) != nil {

@@ -154,7 +154,7 @@ func summarise(r *build.Result) (*summary, error) {
 	return s, nil
 }
 
-// verified asks the kernel's verifier, where this process may.
+// verified asks the kernel's verifier, if this process may.
 func verified(r *build.Result) (map[string]*build.Verified, error) {
 	figures, err := build.Verify(r)
 	if errors.Is(err, build.ErrNoRights) {
@@ -163,7 +163,7 @@ func verified(r *build.Result) (map[string]*build.Verified, error) {
 	return figures, err
 }
 
-// parts says what a relay consists of; groups and events only where there are any.
+// parts says what a relay consists of; groups and events only if there are any.
 func parts(p *ir.Plan) string {
 	out := []string{
 		plural(len(p.Programs), "program"), plural(len(p.Tables), "table"), plural(len(p.Sessions), "session"),

@@ -36,7 +36,7 @@ const filesNeeded = 24
 // left running: main exits. A command that has more to put in order says so (package interrupt).
 func Do(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{in: stdin, out: stdout, err: stderr}
-	// Go's runtime panics where it can't open what it waits for files with.
+	// Go's runtime panics if it can't open what it waits for files with.
 	if err := bpfload.Room(filesNeeded); err != nil {
 		return a.status(&diag.Diagnostic{Code: codeFailure, Message: err.Error()})
 	}

@@ -5,7 +5,7 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// tcxPrograms names the TCX programs on an interface; none where the kernel doesn't say.
+// tcxPrograms names the TCX programs on an interface; none if the kernel doesn't say.
 func tcxPrograms(index int) (names []string) {
 	for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
 		found, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: at})

@@ -434,7 +434,7 @@ func completeKind(what ...string) func(*live, []string, string) []string {
 	}
 }
 
-// completeOpen is completeKind where sessions that are open can be named by ID as well.
+// completeOpen is completeKind if sessions that are open can be named by ID as well.
 func completeOpen(what ...string) func(*live, []string, string) []string {
 	return func(l *live, args []string, begun string) []string {
 		out := completeKind(what...)(l, args, begun)

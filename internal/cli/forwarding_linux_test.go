@@ -30,7 +30,7 @@ func (r *detachedRelay) cli(args ...string) (string, error) {
 	return out.String(), err
 }
 
-// must fails the test where the command does, and where it doesn't print what it has to.
+// must fails the test if the command does, and if it doesn't print what it has to.
 func (r *detachedRelay) must(t *testing.T, says []string, args ...string) string {
 	t.Helper()
 	out, err := r.cli(args...)
@@ -61,7 +61,7 @@ func detach(t *testing.T, host *testnet.Host, says []string, spec string, args .
 	return r
 }
 
-// Where forwarding is off on the interface of a program that looks routes up, all say so, with the command that mends
+// If forwarding is off on the interface of a program that looks routes up, all say so, with the command that mends
 // it.
 func TestForwardingIsOff(t *testing.T) {
 	needs.Root(t)

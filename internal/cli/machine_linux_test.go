@@ -259,7 +259,7 @@ func (m *machine) again(random *rand.Rand) {
 		fails("it is another one", m.other, "--attach", first)
 	case what == 3:
 		m.remove()
-	case what < 6 && m.pinned: // it grows where that is asked for, and doesn't shrink
+	case what < 6 && m.pinned: // it grows if that is asked for, and doesn't shrink
 		m.resize(m.size + 16)
 		fails("grow it (run --grow", m.spec, "--attach", first)
 		m.run(random, "--grow")

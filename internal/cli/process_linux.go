@@ -10,7 +10,7 @@ import (
 // process is one that listens on a socket.
 type process struct{ fd int }
 
-// listener finds the process that listens on a unix socket; nil where this user may not know it.
+// listener finds the process that listens on a unix socket; nil if this user may not know it.
 func listener(socket string) *process {
 	c, err := net.Dial("unix", socket)
 	if err != nil {

@@ -131,7 +131,7 @@ func rowsOf(program string, rates []rate, label func(tally) string) (rows []row)
 // leastLabel is how wide the column of labels is at least, leastWidth what is laid out for on a narrower terminal.
 const leastLabel, leastWidth = 24, 40
 
-// layOut draws rows. A program's name has a line of its own above its rows if that is asked for, and where the numbers
+// layOut draws rows. A program's name has a line of its own above its rows if that is asked for, and if the numbers
 // leave no room for labels beside them.
 func layOut(rows []row, width int, above bool) string {
 	var name, perSecond, megabits, total int

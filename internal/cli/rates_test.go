@@ -181,7 +181,7 @@ func TestRedraw(t *testing.T) {
 	}
 }
 
-// screen is a terminal of some columns and lines, which understands what redraw writes. Where the last column of a line
+// screen is a terminal of some columns and lines, which understands what redraw writes. If the last column of a line
 // has a character, the next one begins a line, as on all terminals.
 type screen struct {
 	width, height int

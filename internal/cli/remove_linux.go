@@ -11,7 +11,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 )
 
-// remove takes away what a relay has left whose process is dead. It touches nothing where one lives.
+// remove takes away what a relay has left whose process is dead. It touches nothing if one lives.
 func (a *app) remove(name, pin, socket string) error {
 	if p := listener(api.PathOf(socket)); p != nil {
 		p.close()

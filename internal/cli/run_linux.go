@@ -93,7 +93,7 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	// Where the output is a pipe that closes (run … | head), writing fails, and the relay is closed like any other
+	// If the output is a pipe that closes (run … | head), writing fails, and the relay is closed like any other
 	// time.
 	signal.Ignore(unix.SIGPIPE)
 	options := runtime.Options{
@@ -166,7 +166,7 @@ func (r *relayRun) lookForInterfaces() error {
 	return nil
 }
 
-// leave leaves a relay that was taken over to the next run, where this one has failed: attachments and sessions are as
+// leave leaves a relay that was taken over to the next run, if this one has failed: attachments and sessions are as
 // they were, and it is pinned.
 func (r *relayRun) leave() error {
 	var errs []error

@@ -20,7 +20,7 @@ const (
 )
 
 // eventPrinter prints the events of a relay as they come, one a line. It is no client of the control socket, whose
-// stream is of copies, of which some are missed where they aren't taken in time: `run` is the relay's server, and reads
+// stream is of copies, of which some are missed if they aren't taken in time: `run` is the relay's server, and reads
 // the ring itself.
 type eventPrinter struct {
 	*relayRun

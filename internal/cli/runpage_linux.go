@@ -17,7 +17,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/metrics"
 )
 
-// site is the page about a relay (run --http). Its methods do nothing where there is none.
+// site is the page about a relay (run --http). Its methods do nothing if there is none.
 type site struct {
 	listener net.Listener // nil: there is no page
 	public   bool

@@ -393,7 +393,7 @@ func (t *traffic) send(ctx context.Context, r *relayRun) error {
 	return nil
 }
 
-// frame is a test's packet, addressed to the relay's device where it is for this host, with a tag in front that the
+// frame is a test's packet, addressed to the relay's device if it is for this host, with a tag in front that the
 // kernel will take into the metadata.
 func (t *traffic) frame(test *trafficTest) lab.Frame {
 	p := test.Packet.Packet

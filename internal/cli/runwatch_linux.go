@@ -289,7 +289,7 @@ func (r *relayRun) receivers() (out []receiver, err error) {
 	return out, nil
 }
 
-// destination returns the member that copies are sent to; "" where the row doesn't say.
+// destination returns the member that copies are sent to; "" if the row doesn't say.
 func destination(row []abi.Member) string {
 	for _, m := range row {
 		switch m.Kind {
@@ -317,7 +317,7 @@ func (v *receiverSnapshot) label() string {
 	return text
 }
 
-// refusedBy is what a credit refused: ", 31 refused by credit", and by priority where there are levels: "(0 0 31 0)".
+// refusedBy is what a credit refused: ", 31 refused by credit", and by priority if there are levels: "(0 0 31 0)".
 func refusedBy(credit string, levels []uint64) string {
 	all := uint64(0)
 	var each []string

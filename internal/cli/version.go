@@ -26,7 +26,7 @@ type versions struct {
 var release string
 
 // moduleVersion is what the go command knows: the version that `go install` was given; in a checkout a version made
-// of the commit, or "(devel)", with the commit where the go command recorded it.
+// of the commit, or "(devel)", with the commit if the go command recorded it.
 func moduleVersion(info *debug.BuildInfo) string {
 	version := info.Main.Version
 	if version == "" {

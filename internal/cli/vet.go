@@ -113,9 +113,9 @@ func (a *app) vet(ctx context.Context, file string, found *findings) error {
 		}
 		found.fine = append(found.fine, fmt.Sprintf("%s: no mistakes%s (%s, %s)", file, warnings, parts(p),
 			plural(len(s.Tests), "test")))
-		ups := collectAlways(file, s, p)
-		found.fine = append(found.fine, alwaysText(ups, len(p.Programs))...)
-		found.always = append(found.always, ups...)
+		punts := collectAlways(file, s, p)
+		found.fine = append(found.fine, alwaysText(punts, len(p.Programs))...)
+		found.always = append(found.always, punts...)
 	}
 	found.mistakes.Append(list)
 	return nil

@@ -26,10 +26,10 @@ type alwaysPunted struct {
 // collectAlways joins what is the same in several programs.
 func collectAlways(file string, s *spec.Spec, p *ir.Plan) (all []alwaysPunted) {
 	for _, prog := range p.Programs {
-		for _, up := range always.Punts(s, prog) {
+		for _, punt := range always.Punts(s, prog) {
 			x := alwaysPunted{
-				File: file, Programs: []string{prog.Name}, Reason: up.Reason.Name, Text: up.Reason.Doc, Such: up.Such,
-				In: up.In, But: up.But,
+				File: file, Programs: []string{prog.Name}, Reason: punt.Reason.Name, Text: punt.Reason.Doc,
+				Such: punt.Such, In: punt.In, But: punt.But,
 			}
 			i := slices.IndexFunc(all, func(y alwaysPunted) bool {
 				return y.Reason == x.Reason && y.Text == x.Text && y.But == x.But && slices.Equal(y.Such, x.Such) &&

@@ -192,7 +192,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Watch has the kernel measure programs, and no longer than it runs: also where it is killed.
+// Watch has the kernel measure programs, and no longer than it runs: also if it is killed.
 func TestWatchStats(t *testing.T) {
 	needs.Root(t)
 	built, list, err := build.Spec(t.Context(), "../../examples/gate/spec.cue", build.Options{})
@@ -239,7 +239,7 @@ func TestWatchStats(t *testing.T) {
 	}
 }
 
-// Where the relay ends, watch says so, and leaves.
+// When the relay ends, watch says so, and leaves.
 func TestWatchEnds(t *testing.T) {
 	needs.Root(t)
 	built, list, err := build.Spec(t.Context(), "../../examples/gate/spec.cue", build.Options{})

@@ -172,7 +172,7 @@ func Plural(n int, what string) string {
 // Append adds all of m's diagnostics to l.
 func (l *List) Append(m *List) { l.all = append(l.all, m.all...) }
 
-// Len returns the number of errors collected. Warnings don't count. No list at all, as where something else has
+// Len returns the number of errors collected. Warnings don't count. No list at all, as when something else has
 // failed, has none.
 func (l *List) Len() int {
 	if l == nil {
@@ -209,7 +209,7 @@ func (l *List) All() []*Diagnostic {
 	})
 }
 
-// Err returns l as an error, or nil where it has none.
+// Err returns l as an error, or nil if it has none.
 func (l *List) Err() error {
 	if l.Len() == 0 {
 		return nil

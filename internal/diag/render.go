@@ -17,7 +17,7 @@ const (
 
 // RenderOptions say how diagnostics are shown.
 type RenderOptions struct {
-	Source func(file string) []byte // the text of a file, or nil where it can't be had; then there is no excerpt
+	Source func(file string) []byte // the text of a file, or nil if it can't be had; then there is no excerpt
 	Color  bool                     // use the colours of a terminal
 }
 

@@ -386,7 +386,7 @@ func (d *decider) exits() {
 	}
 }
 
-// drop removes stages for what no rule takes where there is nothing of the kind: a missing row of the last rule is its
+// drop removes stages for what no rule takes if there is nothing of the kind: a missing row of the last rule is its
 // own reason.
 func (d *decider) drop() {
 	var kept []*Stage

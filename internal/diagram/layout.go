@@ -155,8 +155,8 @@ func (d *layout) row(r int, cells []int, height int, named []bool) {
 		}
 		// The sides are faint where a field goes on from the middle of the row above, or to that of the row below.
 		const faintStyle = gridStyle + ` stroke-opacity="0.35"`
-		came := first < r*rowBits && first%rowBits > 0
-		d.path(fmt.Sprintf("M%d %dv%d", x, y, height), pick(came, faintStyle, gridStyle))
+		fromAbove := first < r*rowBits && first%rowBits > 0
+		d.path(fmt.Sprintf("M%d %dv%d", x, y, height), pick(fromAbove, faintStyle, gridStyle))
 		if p.end == len(cells) {
 			goesOn := last >= (r+1)*rowBits && last%rowBits < rowBits-1
 			d.path(fmt.Sprintf("M%d %dv%d", x+w, y, height), pick(goesOn, faintStyle, gridStyle))

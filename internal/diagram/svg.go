@@ -88,7 +88,7 @@ func (p *Picture) arrow(x1, y1, x2, y2 int) {
 
 const indent = "  "
 
-// wrap breaks text into lines of at most so many characters, at spaces where there are any. Lines after the first are
+// wrap breaks text into lines of at most so many characters, at spaces if there are any. Lines after the first are
 // indented.
 func wrap(text string, width int) []string {
 	var lines []string

@@ -61,7 +61,7 @@ func text(ins asm.Instruction, next int) string {
 	return fmt.Sprintf("%v", ins)
 }
 
-// register is w1 where only 32 bits count, else r1.
+// register is w1 if only 32 bits count, else r1.
 func register(r asm.Register, half bool) string {
 	if half {
 		return fmt.Sprintf("w%d", r)

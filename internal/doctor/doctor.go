@@ -1,5 +1,5 @@
 // Package doctor finds out what a machine has and lacks for building and running relays, and says what to do about
-// it. It asks the kernel by trying, where trying changes nothing, and never attaches a program to a device.
+// it. It asks the kernel by trying, if trying changes nothing, and never attaches a program to a device.
 package doctor
 
 import (

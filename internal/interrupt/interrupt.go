@@ -23,7 +23,7 @@ func of(ctx context.Context) *Gate {
 	if g, ok := ctx.Value(key{}).(*Gate); ok {
 		return g
 	}
-	return &Gate{} // of nobody
+	return &Gate{} // that no command has
 }
 
 // Hold puts off the end of the process until release is called. It is for what is short or ends soon with ctx: to write
@@ -44,7 +44,7 @@ func Handle(ctx context.Context) {
 }
 
 // Close waits until nothing holds the gate, and lets nothing through any more: the process can end. It returns false,
-// and the gate stays open, where the command ends by itself.
+// and the gate stays open, if the command ends by itself.
 func (g *Gate) Close() bool {
 	g.mu.Lock()
 	if g.handled.Load() {

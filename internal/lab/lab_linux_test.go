@@ -182,7 +182,7 @@ func TestOtherFrames(t *testing.T) {
 	})
 }
 
-// Where f ends its goroutine, so does the caller; the thread's namespace is what it was.
+// If f ends its goroutine, so does the caller; the thread's namespace is what it was.
 func TestOnThread(t *testing.T) {
 	needs.Root(t)
 	ended := make(chan bool)

@@ -51,7 +51,7 @@ func New(c Config) (*Network, error) {
 }
 
 func (n *Network) open(c Config) (err error) {
-	forward := "0" // the kernel looks up routes for programs only where its stack forwards
+	forward := "0" // the kernel looks up routes for programs only if its stack forwards
 	if c.Routes {
 		forward = "1"
 	}

@@ -149,7 +149,7 @@ var protocols = map[byte]string{
 // headers are the outermost headers of a frame.
 type headers struct {
 	etherType uint16
-	from, to  netip.Addr // invalid where it isn't IP
+	from, to  netip.Addr // invalid if it isn't IP
 	next      byte       // the protocol in the IP packet
 	payload   []byte
 }
@@ -174,7 +174,7 @@ func outermost(frame []byte) (h headers, ok bool) {
 	return h, true
 }
 
-// Source returns the source in a frame's outermost IP header; the zero Addr where it has none.
+// Source returns the source in a frame's outermost IP header; the zero Addr if it has none.
 func Source(frame []byte) netip.Addr {
 	h, _ := outermost(frame)
 	return h.from

@@ -49,7 +49,7 @@ type conn struct {
 	out  io.Writer
 }
 
-// errFraming is returned where the stream isn't LSP, so that no message can be found in it any more.
+// errFraming is returned if the stream isn't LSP, so that no message can be found in it any more.
 var errFraming = errors.New("this is not the language server protocol: a message begins with Content-Length")
 
 // read reads a message. An *rpcError is about this message alone.

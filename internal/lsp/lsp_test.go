@@ -319,7 +319,7 @@ func TestFailure(t *testing.T) {
 	e.end()
 }
 
-// Garbage gets an error as its answer; where no message can be found any more, the server ends.
+// Garbage gets an error as its answer; if no message can be found any more, the server ends.
 func TestGarbage(t *testing.T) {
 	e := start(t, fine)
 	if _, failed := e.ask("textDocument/hover", object{}); failed == nil {

@@ -212,7 +212,7 @@ func (all *names) rowOf(r *name, table string) {
 	}
 }
 
-// fieldsOf are the members of a struct, also where it is one member written without braces.
+// fieldsOf are the members of a struct, also if it is one member written without braces.
 func fieldsOf(x ast.Node) (out []*ast.Field) {
 	s, ok := x.(*ast.StructLit)
 	if !ok {

@@ -34,7 +34,7 @@ type Server struct {
 	checks      sync.WaitGroup
 }
 
-// ErrNoShutdown is returned where the client ended without the request to shut down.
+// ErrNoShutdown is returned if the client ended without the request to shut down.
 var ErrNoShutdown = errors.New("the editor ended without a shutdown request")
 
 // Serve reads requests until the client says exit, or the stream ends.
@@ -266,7 +266,7 @@ func (s *Server) check(ctx context.Context, d *document, wait time.Duration) {
 }
 
 func (s *Server) publish(p *published) {
-	_ = s.conn.notify("textDocument/publishDiagnostics", p) // where the editor is gone, the next read says so
+	_ = s.conn.notify("textDocument/publishDiagnostics", p) // if the editor is gone, the next read says so
 }
 
 const source = "fastrelay-gen"

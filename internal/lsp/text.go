@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// Positions of the protocol count UTF-16 code units, or bytes where a client offers that; ours count bytes.
+// Positions of the protocol count UTF-16 code units, or bytes if a client offers that; ours count bytes.
 
 // document is an open document.
 type document struct {

@@ -26,7 +26,7 @@ type Frame struct {
 type Options struct {
 	Partial bool // the innermost checksum that may be left to a device is: it holds the sum of its pseudo-header only
 	// Parse: for each header 1 + the index of the one after whose content it begins; 0, or none: inside of the one in
-	// front of it. Where layers are given, a header after raw bytes begins after the content of the last header in
+	// front of it. If layers are given, a header after raw bytes begins after the content of the last header in
 	// front of them that has a length.
 	After []int
 	Exact bool // Check: nothing follows the outermost IP datagram
@@ -156,7 +156,7 @@ func (hs *Headers) refill(f *Frame, opt Options, keep func(span int, field *spec
 	return hs.fillSums(f, opt, keep)
 }
 
-// fillSums computes checksums from the inside out, except those to keep.
+// fillSums computes checksums, the innermost first, except those to keep.
 func (hs *Headers) fillSums(f *Frame, opt Options, keep func(span int, field *spec.Field) bool) error {
 	for i, sp := range slices.Backward(f.Spans) {
 		s := &scope{hs, f.Data, f.Spans[:i+1]}
@@ -188,7 +188,7 @@ func (hs *Headers) fillSums(f *Frame, opt Options, keep func(span int, field *sp
 }
 
 // partial returns the place of the innermost checksum that may be left to a device, and the index of its span; nil
-// where there is none.
+// if there is none.
 func (hs *Headers) partial(frame []byte, spans []*Span) (int, *Place) {
 	for i, sp := range slices.Backward(spans) {
 		for _, p := range sp.Places {
@@ -202,7 +202,7 @@ func (hs *Headers) partial(frame []byte, spans []*Span) (int, *Place) {
 }
 
 // Partial returns the offsets of the first byte that the innermost offloaded checksum of a frame covers, and of its
-// field; zeros where there is none.
+// field; zeros if there is none.
 func (hs *Headers) Partial(f *Frame) (start, field int) {
 	i, p := hs.partial(f.Data, f.Spans)
 	if p == nil {
@@ -289,7 +289,7 @@ func (b *builder) header(layer int) error {
 	return nil
 }
 
-// size returns the size of a field whose length others give. Where its bytes are given and the field that gives the
+// size returns the size of a field whose length others give. If its bytes are given and the field that gives the
 // length is not, that field is set to what fits.
 func (b *builder) size(s *scope, span int, f *spec.Field, value Value, given bool) (int, error) {
 	free := b.free(s, span, f.Size)

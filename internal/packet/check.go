@@ -72,7 +72,7 @@ func payloadEnd(spans []*Span) int {
 	return end
 }
 
-// leftOut reports whether a problem is that a packet has no checksum where a test wants none: 0, which a tunnel may do
+// leftOut reports whether a problem is that a packet has no checksum if a test wants none: 0, which a tunnel may do
 // without (RFC 6935).
 func leftOut(spans []*Span, layers []Layer, p Problem) bool {
 	i := 0
@@ -119,7 +119,7 @@ func compare(frame []byte, sp *Span, l Layer) []Problem {
 	return problems
 }
 
-// quote shows bytes as text where they are, else in hexadecimal digits, cut where they are long.
+// quote shows bytes as text if they are, else in hexadecimal digits, cut if they are long.
 func quote(b []byte) string {
 	const most = 48
 	printable := len(b) > 0 && !slices.ContainsFunc(b, func(x byte) bool { return x < 0x20 || x > 0x7e })

@@ -11,7 +11,7 @@ import (
 )
 
 // Describe returns layers of which Build makes a frame again, with as few fields as that takes; its headers are known.
-// It is nil where there are none, as where a trailer isn't zeros.
+// It is nil if there are none, as when a trailer isn't zeros.
 func (hs *Headers) Describe(frame []byte, spans []*Span) []Layer {
 	var layers []Layer
 	at := make([]int, len(spans)) // by span: its layer
@@ -108,7 +108,7 @@ func payloadCUE(b []byte) string {
 
 // Expected returns layers with which Check compares what a program made of a packet: those of which Build makes the
 // frame, and the fields that the program changed, but for lengths and checksums, which Check looks at anyway. It is nil
-// where Check would find fault with the frame itself.
+// if Check would find fault with the frame itself.
 func (hs *Headers) Expected(frame []byte, spans []*Span, changes []Change) []Layer {
 	layers := hs.Describe(frame, spans)
 	for _, l := range layers {

@@ -7,7 +7,7 @@
 // the value that announces it; a hop limit 64; link-layer addresses 02:00:00:00:00:01 (source) and 02:00:00:00:00:02
 // (destination); IP addresses 198.51.100.1 and 2001:db8::1 (source), 192.0.2.1 and 2001:db8::2 (destination); a field
 // with a constraint (is) the first value that it allows; bytes whose length another field gives get that many zeros,
-// or, where the bytes are given and that field is not, the field gets what makes them fit, if anything does. Everything
+// or, if the bytes are given and that field is not, the field gets what makes them fit, if anything does. Everything
 // else is 0. What is given explicitly is written as it is, right or wrong.
 //
 // # How values are written

@@ -60,7 +60,7 @@ func (hs *Headers) Group(name string) []*spec.Header {
 type Place struct {
 	Field *spec.Field
 	Bit   int // from the first bit of the frame
-	Bits  int // 0 where the field is absent or empty
+	Bits  int // 0 if the field is absent or empty
 	There bool
 }
 
@@ -157,7 +157,7 @@ type scope struct {
 	spans []*Span // the last one is the header itself
 }
 
-// find returns the nearest span that a name stands for, by header or by group, from the inside out.
+// find returns the nearest span that a name stands for, by header or by group, the innermost first.
 func (s *scope) find(name string) *Span {
 	for _, by := range []func(*Span) bool{
 		func(sp *Span) bool { return sp.Name() == name },

@@ -12,7 +12,7 @@ import (
 type Problem struct {
 	Field string // "udp.length", or a header
 	Text  string
-	Place string // where it is in the frame, "byte 38"; empty where nothing says so
+	Place string // where it is in the frame, "byte 38"; empty if nothing says so
 }
 
 func (p Problem) String() string { return p.Field + ": " + p.Text }
@@ -60,7 +60,7 @@ func (hs *Headers) Parse(frame []byte, headers []*spec.Header, opt Options) ([]*
 	return spans, problems
 }
 
-// layOut finds the fields of the last span; it returns a problem where the frame ends first.
+// layOut finds the fields of the last span; it returns a problem if the frame ends first.
 func (hs *Headers) layOut(frame []byte, spans []*Span) *Problem {
 	sp := spans[len(spans)-1]
 	s := &scope{hs, frame, spans}

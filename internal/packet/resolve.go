@@ -42,7 +42,7 @@ func (hs *Headers) Resolve(layers []*spec.Layer, diags *diag.List) []Layer {
 	return out
 }
 
-// resolver sets fields of the last layer, and of those in front of it where a name of the last layer stands for them.
+// resolver sets fields of the last layer, and of those in front of it if a name of the last layer stands for them.
 type resolver struct {
 	hs     *Headers
 	layers []Layer

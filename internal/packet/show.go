@@ -12,7 +12,7 @@ import (
 // Frames as a person sees them: which headers of a program's stack a frame has, where its fields are, and what a
 // program changed.
 
-// Where says where a field is in its frame: "byte 22", "bytes 26-29", or "byte 14, bits 4-7" where the field doesn't
+// Where says where a field is in its frame: "byte 22", "bytes 26-29", or "byte 14, bits 4-7" if the field doesn't
 // consist of whole bytes; bits count from the most significant one.
 func (p *Place) Where() string {
 	first, last := p.Bit/8, (p.Bit+max(p.Bits, 1)-1)/8
@@ -38,7 +38,7 @@ func (p *Place) Text(frame []byte) string {
 }
 
 // Stack finds the headers of a program's stack in a frame, as far as it has them: each has to be announced by the one
-// in front of it, and have values that it allows. Where the stack ends early, the standard headers that announce
+// in front of it, and have values that it allows. If the stack ends early, the standard headers that announce
 // themselves follow.
 func (hs *Headers) Stack(frame []byte, p *spec.Program) []*Span {
 	m := &matcher{hs: hs, frame: frame, stack: p.Stack}
@@ -297,9 +297,9 @@ func (c Change) String() string {
 
 // Changes compares a frame with what a program made of it, field by field: first the headers that are in both frames,
 // in order, then the payload.
-func Changes(came []byte, in []*Span, left []byte, out []*Span) (all []Change) {
-	if bytes.Equal(came, left) {
-		return nil // also where lengths disagree, so that other headers seem to fit better
+func Changes(received []byte, in []*Span, left []byte, out []*Span) (all []Change) {
+	if bytes.Equal(received, left) {
+		return nil // also if lengths disagree, so that other headers seem to fit better
 	}
 	header := func(what string, frame []byte, sp *Span) {
 		place, fields, _ := strings.Cut(sp.text(frame), ": ")
@@ -315,21 +315,21 @@ func Changes(came []byte, in []*Span, left []byte, out []*Span) (all []Change) {
 	for _, sp := range in {
 		n := slices.IndexFunc(out[j:], func(o *Span) bool { return o.Header == sp.Header })
 		if n < 0 {
-			header("removed", came, sp)
+			header("removed", received, sp)
 			continue
 		}
 		for _, o := range out[j : j+n] {
 			header("added", left, o)
 		}
 		j += n + 1
-		all = append(all, sp.changes(came, left, out[j-1])...)
+		all = append(all, sp.changes(received, left, out[j-1])...)
 	}
 	for _, o := range out[j:] {
 		header("added", left, o)
 	}
-	from, to := payload(came, in), payload(left, out)
+	from, to := payload(received, in), payload(left, out)
 	if !bytes.Equal(from, to) {
-		at := len(came) - len(from)
+		at := len(received) - len(from)
 		if len(in) > 0 {
 			at = in[len(in)-1].End
 		}
@@ -342,9 +342,9 @@ func Changes(came []byte, in []*Span, left []byte, out []*Span) (all []Change) {
 		}
 		all = append(all, Change{"changed", "payload", fmt.Sprintf("byte %d", at), quote(from), quote(to)})
 	}
-	if a, b := rest(came, in), rest(left, out); a != b {
+	if a, b := rest(received, in), rest(left, out); a != b {
 		all = append(all, Change{
-			"changed", "after the payload", fmt.Sprintf("byte %d", len(came)-a),
+			"changed", "after the payload", fmt.Sprintf("byte %d", len(received)-a),
 			fmt.Sprintf("%d bytes", a), fmt.Sprintf("%d bytes", b),
 		})
 	}
@@ -359,14 +359,14 @@ func rest(frame []byte, spans []*Span) int {
 	return len(frame) - spans[len(spans)-1].Payload()
 }
 
-func (s *Span) changes(came, left []byte, o *Span) (all []Change) {
+func (s *Span) changes(received, left []byte, o *Span) (all []Change) {
 	for i := range s.Places {
 		from := &s.Places[i]
 		to := o.Place(from.Field.Name.Value)
 		if to == nil {
 			continue
 		}
-		if a, b := from.Text(came), to.Text(left); a != b {
+		if a, b := from.Text(received), to.Text(left); a != b {
 			all = append(all, Change{"changed", s.Name() + "." + from.Field.Name.Value, from.Where(), a, b})
 		}
 	}

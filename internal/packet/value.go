@@ -161,7 +161,7 @@ func Allows(c *spec.Constraint, f *spec.Field, v Value) bool { return c == nil |
 // Literal gives a literal of a constraint the type of its field.
 func Literal(l spec.Literal, f *spec.Field) (Value, error) { return parseLiteral(l, f) }
 
-// Prefix returns what the bytes of a field begin with where a literal of a constraint says that: hexadecimal digits,
+// Prefix returns what the bytes of a field begin with if a literal of a constraint says that: hexadecimal digits,
 // of which so many bits count.
 func Prefix(l spec.Literal, f *spec.Field) (digits string, n int, ok bool) {
 	if p, err := literal.Prefix(l.Text); f.Type == "ip" && err == nil {

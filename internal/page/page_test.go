@@ -61,7 +61,7 @@ func ask(p *Page, method, host, path string) *http.Response {
 	return w.Result()
 }
 
-// Metrics are there where they are given.
+// Metrics are there if they are given.
 func TestMetrics(t *testing.T) {
 	p := newPage(t)
 	if got := ask(p, "GET", "localhost", "/metrics"); got.StatusCode != http.StatusNotFound {

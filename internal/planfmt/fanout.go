@@ -84,7 +84,7 @@ func (w *writer) learn(p *ir.Program, s *ir.Learn) {
 	w.line(s.Pos, "learn %s%s = %s else %s", s.Table.Name, members(s.Key), members(s.Value), stop(p, s.Full))
 }
 
-// tagged writes the members of a part of a plan that have a tag `text:"WORD"` and are given: the word, and where it
+// tagged writes the members of a part of a plan that have a tag `text:"WORD"` and are given: the word, and if it
 // isn't a switch the expression.
 func tagged(part any) (text string) {
 	v := reflect.ValueOf(part).Elem()

@@ -160,9 +160,9 @@ func (s Source) copyHop() sim.Hop {
 	return h
 }
 
-// money gives credits limits that are often almost reached, and times that are spent far in the past or the future:
-// what comes of a packet must not depend on a second more or less.
-func (s Source) money(r *sim.Relay) {
+// creditLimits gives credits limits that are often almost reached, and times that are spent far in the past or the
+// future: what comes of a packet must not depend on a second more or less.
+func (s Source) creditLimits(r *sim.Relay) {
 	for i := 1; i < len(r.Credits); i++ {
 		c := &r.Credits[i]
 		for level := range c.Refused {

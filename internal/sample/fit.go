@@ -11,7 +11,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// This file makes a state fit packets. Random rows and random packets seldom meet where a key has several parts, or a
+// This file makes a state fit packets. Random rows and random packets seldom meet if a key has several parts, or a
 // condition compares a row with something. So some frames run in the model before the round, and while they run, what
 // the plan asks the state for is put there: the row that a lookup would miss, and values in rows and counters with
 // which a condition holds, or doesn't; and rows that a condition asks for, or wants to be missing, come or go. Which
@@ -51,7 +51,7 @@ func (b *branches) took(yes bool) {
 }
 
 // weigh finds the branches of a block: every end of a rule weighs the same, and what passes to the stack for another
-// reason less. It returns what the block weighs, where what comes after it weighs rest.
+// reason less. It returns what the block weighs, if what comes after it weighs rest.
 func weigh(block []ir.Stmt, rest float64, into map[ir.Stmt]*branches) float64 {
 	for _, s := range slices.Backward(block) {
 		switch s := s.(type) {
@@ -88,7 +88,7 @@ func (s Source) fit(r *sim.Relay, slot int, all []*Generator) (out []Fitted) {
 		for f.changed = true; f.changed && runs < fitRuns; runs++ {
 			f.changed, f.arrived, f.chosen = false, false, false
 			f.lets, f.found = map[*ir.Var]ir.Expr{}, map[*ir.Row]search{}
-			// An error may be due to a change. Where it isn't, it is found and shown when the frame is sent.
+			// An error may be due to a change. If it isn't, it is found and shown when the frame is sent.
 			_, _ = r.Run(g.Program.Name.Value, sim.Packet{
 				Data: frame.Data, Link: sim.LinkType(frame.Data, packet.DefaultDestination),
 			})
@@ -110,7 +110,7 @@ type fitting struct {
 	wants   map[place]bool      // of the frame's runs: which branch to take
 	rows    map[rowKey]bool     // of the state: whether a row that conditions ask for is there
 	changed bool                // the state, by this run
-	arrived bool                // the run, at the end of a rule, or where no rule applies
+	arrived bool                // the run, at the end of a rule, or if no rule applies
 	chosen  bool                // the branch that the run is in, by the state
 }
 
@@ -206,7 +206,7 @@ func (f *fitting) lookup(s *ir.Lookup, m sim.Moment) {
 	f.put(t, key)
 }
 
-// put puts a row with random values into a table; where its keys are prefixes, for one that covers the key.
+// put puts a row with random values into a table; if its keys are prefixes, for one that covers the key.
 func (f *fitting) put(t *ir.Table, key []byte) {
 	f.changed = true
 	key = slices.Clone(key)
@@ -257,7 +257,7 @@ func (f *fitting) row(r *ir.Row, is, there bool) bool {
 	return true
 }
 
-// fieldsOf are the values of a session's fields that a key of one of its tables has, by their number; where several
+// fieldsOf are the values of a session's fields that a key of one of its tables has, by their number; if several
 // rows are in the table, of any of them.
 func (f *fitting) fieldsOf(t *ir.Table, key []byte) map[int][]byte {
 	rows := slices.DeleteFunc(slices.Clone(t.Session.Rows), func(r *ir.SessionRow) bool { return r.Table != t })
@@ -361,7 +361,7 @@ func (f *fitting) hold(m sim.Moment, e ir.Expr, want bool) bool {
 	return f.set(m, e, 1-v)
 }
 
-// The operators that hold where another one doesn't, and where its sides are exchanged.
+// The operators that hold if another one doesn't, and if its sides are exchanged.
 var (
 	negated = map[ir.BinOp]ir.BinOp{
 		ir.Eq: ir.Ne, ir.Ne: ir.Eq, ir.Lt: ir.Ge, ir.Ge: ir.Lt, ir.Le: ir.Gt, ir.Gt: ir.Le,
@@ -519,7 +519,7 @@ func chosen(m sim.Moment, e *ir.Pick) (ir.Expr, bool) {
 	return e.Else, ok
 }
 
-// left is what the left side of an operator has to be for a result, where its sides are x and y.
+// left is what the left side of an operator has to be for a result, if its sides are x and y.
 func left(op ir.BinOp, x, y, result uint64) (n uint64, ok bool) {
 	switch op {
 	case ir.Add, ir.Xor, ir.And, ir.Or, ir.Mul:

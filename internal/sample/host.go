@@ -89,14 +89,14 @@ func isHost(a netip.Addr) bool {
 // NoHost returns which address of a packet that was sent no host has, or "". Those that random rows have don't count:
 // the runtime refuses them. Nor does one that stays in its place: where the packet came in that was looked at, and what
 // goes out is this host's.
-func NoHost(s *spec.Spec, program string, m *sim.Relay, came, left []byte) string {
+func NoHost(s *spec.Spec, program string, m *sim.Relay, received, left []byte) string {
 	if !announcesIP(programOf(s, program)) {
 		return ""
 	}
 	decode := func(b []byte) []netip.Addr {
 		return ends(gopacket.NewPacket(b, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true}))
 	}
-	before := decode(came)
+	before := decode(received)
 	for i, a := range decode(left) {
 		if !isHost(a) && !inRow(m, a.AsSlice()) && (i >= len(before) || before[i] != a) {
 			return fmt.Sprintf("a packet was sent with the address %v, which no host has, and no row", a)

@@ -11,7 +11,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// What a program takes is held to what gopacket reads as IP, but only where the program reads IP at that place: after a
+// What a program takes is held to what gopacket reads as IP, but only if the program reads IP at that place: after a
 // header of the spec, which comes after any EtherType, gopacket may see an IPv4 header where there is none.
 func TestForeign(t *testing.T) {
 	host := packet.DefaultDestination

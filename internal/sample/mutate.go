@@ -91,7 +91,7 @@ func (g *Generator) slack(b []byte, f *packet.Frame) []byte {
 	return b
 }
 
-// trail puts bytes after what a header says it holds: after the frame's datagram, as where a frame is padded, or after
+// trail puts bytes after what a header says it holds: after the frame's datagram, as when a frame is padded, or after
 // one inside of another.
 func (g *Generator) trail(b []byte, f *packet.Frame) []byte {
 	more := g.bytes(1 + g.IntN(64))
@@ -114,7 +114,7 @@ func (g *Generator) trail(b []byte, f *packet.Frame) []byte {
 }
 
 // grow puts bytes after what the i-th header of a frame holds, into all headers in front of it; their lengths and
-// checksums fit again. It returns nil where they can't.
+// checksums fit again. It returns nil if they can't.
 func grow(hs *packet.Headers, f *packet.Frame, b []byte, i int, more []byte) []byte {
 	at := f.Spans[i].Inner
 	for _, sp := range f.Spans[i:] {
@@ -296,7 +296,7 @@ func (g *Generator) partialSum(b []byte, f *packet.Frame) {
 			if g.One(2) || at < sp.End || at+2 > len(b) {
 				return
 			}
-			// The checksum goes down by what a word goes up.
+			// The checksum decreases by what a word increases.
 			word := uint32(binary.BigEndian.Uint16(b[at:])) + full + (0xffff - uint32(pl.Get(b).Int))
 			for word > 0xffff {
 				word = word>>16 + word&0xffff
@@ -340,7 +340,7 @@ func (g *Generator) AtBound(f *packet.Frame, sent *sim.Result) []byte {
 	return Resize(g.Headers, f, grow)
 }
 
-// Resize returns a frame whose payload has so many bytes more, or less, with lengths and checksums that fit; nil where
+// Resize returns a frame whose payload has so many bytes more, or less, with lengths and checksums that fit; nil if
 // the payload has not as many.
 func Resize(hs *packet.Headers, f *packet.Frame, grow int) []byte {
 	last := f.Spans[len(f.Spans)-1]
@@ -368,7 +368,7 @@ func Resize(hs *packet.Headers, f *packet.Frame, grow int) []byte {
 }
 
 // zeroSum changes a packet so that a checksum of what the program makes of it becomes 0: sent is what it made so far.
-// The last two bytes that the checksum covers go up by the checksum that came out. It returns nil where
+// The last two bytes that the checksum covers increase by the checksum that came out. It returns nil if
 // there is no such checksum.
 func (g *Generator) zeroSum(f *packet.Frame, sent []byte) []byte {
 	eth := g.Headers.Header("eth")

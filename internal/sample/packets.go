@@ -114,7 +114,7 @@ func names(e *spec.Expr, field string) bool {
 		slices.ContainsFunc(e.Args, func(a *spec.Expr) bool { return names(a, field) })
 }
 
-// Arrives reports whether a packet came to the end of a rule; where the program has receivers, one of them got it.
+// Arrives reports whether a packet came to the end of a rule; if the program has receivers, one of them got it.
 func (g *Generator) Arrives(res sim.Result) bool {
 	sent := func(c sim.Copy) bool { return c.Sent }
 	return res.Verdict != sim.VerdictPunt && (!g.Does(spec.ActFanOut) || slices.ContainsFunc(res.Copies, sent))
@@ -447,7 +447,7 @@ func (g *Generator) bytesValue(f *spec.Field, near []bytesHint) []byte {
 	return g.bytes(f.Bytes)
 }
 
-// longVarint encodes a variable-length integer (RFC 9000 §16) in 2^size bytes, or more where it needs them.
+// longVarint encodes a variable-length integer (RFC 9000 §16) in 2^size bytes, or more if it needs them.
 func longVarint(v uint64, size int) []byte {
 	for v>>(8<<size-2) != 0 {
 		size++

@@ -19,7 +19,7 @@ const (
 	RoundPackets  = 256 // packets on one state
 	FramePackets  = 16  // packets made of one frame
 	FittedPackets = 8   // likewise, of one that the state was made for
-	FreshPackets  = 4   // likewise, where the program learns from each packet
+	FreshPackets  = 4   // likewise, if the program learns from each packet
 	SettingRounds = 8   // rounds with one choice of settings
 )
 
@@ -72,7 +72,7 @@ type Fault struct {
 }
 
 // Rehearse runs a plan in the model alone, on random packets and random state, the same ones each time. It stops after
-// so many packets, or when ctx ends. The fault is nil where none is found.
+// so many packets, or when ctx ends. The fault is nil if none is found.
 func Rehearse(ctx context.Context, s *spec.Spec, plan *ir.Plan, packets int) (*Fault, error) {
 	r := &rehearsal{spec: s, plan: plan, few: Few(plan), src: NewSource(1), headers: packet.NewHeaders(s)}
 	for round := 0; r.packets < packets && ctx.Err() == nil; round++ {
@@ -99,7 +99,7 @@ type rehearsal struct {
 	packets    int
 }
 
-// load begins with the nth choice of settings; the first ones are the defaults where all have one.
+// load begins with the nth choice of settings; the first ones are the defaults if all have one.
 func (r *rehearsal) load(n int) error {
 	if n > 0 && len(r.plan.Settings) == 0 {
 		return nil

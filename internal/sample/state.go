@@ -11,7 +11,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// State fills a relay with random sessions, rows, counters, groups and credits. Where generators are given, it returns
+// State fills a relay with random sessions, rows, counters, groups and credits. If generators are given, it returns
 // frames of theirs that find there what they look for. The relay's coverage then isn't that of packets.
 func (s Source) State(plan *ir.Plan, r *sim.Relay, generators ...*Generator) []Fitted {
 	s.credits = findCredits(plan)
@@ -30,7 +30,7 @@ func (s Source) State(plan *ir.Plan, r *sim.Relay, generators ...*Generator) []F
 	}
 	s.groups(plan, r, keys)
 	slot := s.rows(plan, r)
-	s.money(r)
+	s.creditLimits(r)
 	credits := slices.Clone(r.Credits)
 	fitted := s.fit(r, slot, generators)
 	r.ClearCounts()
@@ -42,7 +42,7 @@ func (s Source) State(plan *ir.Plan, r *sim.Relay, generators ...*Generator) []F
 	return fitted
 }
 
-// asksLease reports whether rules differ where the lease has lapsed; in other plans it only stops everything.
+// asksLease reports whether rules differ when the lease has lapsed; in other plans it only stops everything.
 func asksLease(plan *ir.Plan) bool {
 	for _, p := range plan.Programs {
 		for s := range ir.Stmts(p.Body) {
@@ -130,7 +130,7 @@ func (s Source) layout(st *ir.Struct) []byte {
 	return b
 }
 
-// session opens a session. Most are alive, some have ended or make way for another generation; but not where values of
+// session opens a session. Most are alive, some have ended or make way for another generation; but not if values of
 // fields are given, by their number: there something looks for it.
 func (s Source) session(session *ir.Session, r *sim.Relay, slot int, given map[int][]byte) {
 	gen := 1 + s.Uint32N(1000)

@@ -50,7 +50,7 @@ func (t *test) kernelCopies(sent []testrun.Copy, before []sim.Tally) []gotCopy {
 			}
 		}
 	}
-	for _, c := range sent { // no one's
+	for _, c := range sent { // of no receiver
 		out = append(out, gotCopy{sent: true, data: bytes.Clone(c.Data)})
 	}
 	return out

@@ -36,7 +36,7 @@ func TestFields(t *testing.T) {
 	t.Error("no test has failed")
 }
 
-// For the tests of all specs: what is shown as changed is empty where no byte is, and never where one is.
+// For the tests of all specs: what is shown as changed is empty if no byte is, and never if one is.
 func TestChanges(t *testing.T) {
 	files, err := filepath.Glob("../../golden/*/spec.cue")
 	if err != nil || len(files) < 20 {

@@ -29,7 +29,7 @@ func sharedName(t ir.Type) string {
 }
 
 // take takes new entries and gives them values: what a counter holds, a credit's limit, the burst of one that refills
-// (at a rate of 1 a second), the number of a translation's namespace. Where no values are given they are 0, or a
+// (at a rate of 1 a second), the number of a translation's namespace. If no values are given they are 0, or a
 // namespace of its own.
 func (p *preparer) take(t ir.Type, values []uint64, pos diag.Pos) ([]byte, bool) {
 	given := values != nil

@@ -1,9 +1,9 @@
-// Package spell finds the word that was meant where another one was written.
+// Package spell finds the word that was meant when another one was written.
 package spell
 
 import "slices"
 
-// Nearest returns the word of words that is most like word, or "" where none is like enough: a third of its letters may
+// Nearest returns the word of words that is most like word, or "" if none is like enough: a third of its letters may
 // be wrong, at least one. Of equals it returns the first.
 func Nearest(word string, words []string) string {
 	limit := max(1, len(word)/3)
@@ -20,7 +20,7 @@ func Nearest(word string, words []string) string {
 }
 
 // distance is the number of insertions, deletions, substitutions and swaps of neighbours that turn a into b (the
-// "optimal string alignment" form of Damerau-Levenshtein), or more than limit where it exceeds limit.
+// "optimal string alignment" form of Damerau-Levenshtein), or more than limit if it exceeds limit.
 func distance(a, b string, limit int) int {
 	if abs(len(a)-len(b)) > limit {
 		return limit + 1

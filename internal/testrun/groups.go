@@ -121,7 +121,7 @@ func (r *Relay) group(g *ir.Group, want *sim.Group) error {
 	return nil
 }
 
-// insert puts maps into a map, remove takes them out: in a batch where the kernel has that for maps of maps (5.19).
+// insert puts maps into a map, remove takes them out: in a batch if the kernel has that for maps of maps (5.19).
 func insert(m *ebpf.Map, keys [][]byte, fds []uint32) error {
 	if len(keys) == 0 {
 		return nil

@@ -147,7 +147,7 @@ func (n *Net) Back() error {
 	return nil
 }
 
-// Devices makes the device that everything leads over, where there is none yet.
+// Devices makes the device that everything leads over, if there is none yet.
 func (n *Net) Devices() error {
 	if n.out != 0 {
 		return nil

@@ -44,7 +44,7 @@ func (r *Relay) Sync(s *sim.Relay) error {
 	if err := r.tallies(s); err != nil {
 		return err
 	}
-	r.Events() // what came before is no one's
+	r.Events() // what came before belongs to no test
 	return nil
 }
 

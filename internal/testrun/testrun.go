@@ -52,7 +52,7 @@ type Relay struct {
 	net     *Net              // where copies are taken; nil: nowhere
 	copies  []Copy
 	sent    []byte // the copies' bytes
-	ring    *Ring  // of events; nil where there are none
+	ring    *Ring  // of events; nil if there are none
 	events  []Event
 	records []byte // the events' bytes
 }
@@ -176,7 +176,7 @@ func OnDevice(index int) []byte {
 
 // Result is what the kernel made of a packet.
 type Result struct {
-	Verdict  sim.Verdict // VerdictPunt also where the spec passes the packet: only the reason shows that
+	Verdict  sim.Verdict // VerdictPunt also if the spec passes the packet: only the reason shows that
 	Data     []byte      // valid until the next run
 	Mark     uint32
 	Priority uint32
@@ -194,7 +194,7 @@ type Event struct {
 // ErrRefused is returned for packets that the kernel's own entry refuses.
 var ErrRefused = errors.New("the kernel doesn't run a program on such a packet")
 
-// Shows reports why a run can't show what becomes of a packet, or "".
+// Shows reports why a run can't show what happens to a packet, or "".
 func Shows(p *sim.Packet) string {
 	switch {
 	case p.VLAN != nil:
@@ -211,11 +211,11 @@ func Shows(p *sim.Packet) string {
 
 // ShowsResult reports why a run can't show what the model makes of a packet, or "".
 //
-// The kernel's entry takes the first 14 bytes of every packet for an Ethernet header: where the packet begins with IP,
+// The kernel's entry takes the first 14 bytes of every packet for an Ethernet header: if the packet begins with IP,
 // what it takes for an EtherType are bytes of an address, and it refuses to move headers of what isn't IP to it. A
 // device without Ethernet says IP.
 //
-// It doesn't say either where the transport header is, as the stack does of what comes from a device. Where headers
+// It doesn't say either where the transport header is, as the stack does of what comes from a device. If headers
 // don't fit in front of the packet, and it moves to another buffer, the kernel takes that for somewhere in front of the
 // packet, and before Linux 6.13 (commit 9ecc4d858b92) it then cuts nothing off.
 func ShowsResult(p *ir.Program, in *sim.Packet, want *sim.Result) string {

@@ -79,7 +79,7 @@ func Find(members []Member, name string) *Member {
 const (
 	MemberSlot     = "slot"     // with MemberGen, ties a row to its session
 	MemberGen      = "gen"      // see Slot
-	MemberRow      = "row"      // which of its session's rows it is, where several are in one table
+	MemberRow      = "row"      // which of its session's rows it is, if several are in one table
 	MemberReceiver = "receiver" // the identity of a receiver
 )
 
@@ -171,7 +171,7 @@ func (p *Program) Reason(i int) Reason {
 	return p.Reasons[i]
 }
 
-// Reason describes a reason: what becomes of the packets that it counts.
+// Reason describes a reason: what happens to the packets that it counts.
 type Reason struct {
 	Name   string     `json:"name"`
 	Kind   ReasonKind `json:"kind"`

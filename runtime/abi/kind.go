@@ -8,7 +8,7 @@ import (
 // Kind is the kind of a value in a setting, a key or a value. The zero Kind is none.
 type Kind uint8
 
-// The Go type of a value of each kind is in parentheses; where there is a value for each level of priority, it is a
+// The Go type of a value of each kind is in parentheses; if there is a value for each level of priority, it is a
 // slice: []*runtime.Credit, []*runtime.Bucket, []any of all others. Integers are stored in host order, addresses as
 // 16 bytes in network order (IPv4 mapped into IPv6).
 const (
@@ -51,13 +51,13 @@ const (
 
 var tableNames = []string{"", "hash", "lru", "array", "lpm"}
 
-// ReasonKind is what becomes of the packets that a reason counts. The zero ReasonKind is none.
+// ReasonKind is what happens to the packets that a reason counts. The zero ReasonKind is none.
 type ReasonKind uint8
 
 // Kinds of reasons.
 const (
 	ReasonSent    ReasonKind = iota + 1 // rewritten and sent
-	ReasonPassed                        // the spec passes it to the stack, changed where a rule says so
+	ReasonPassed                        // the spec passes it to the stack, changed if a rule says so
 	ReasonDropped                       // the spec drops it
 	ReasonPunted                        // passed to the stack unmodified: user space has to handle it
 	ReasonFault                         // dropped because the kernel failed after the first change

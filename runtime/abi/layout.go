@@ -127,7 +127,7 @@ func UsageSize(rows int) int { return UsageRows + ReasonSize*rows }
 // Struct is a structure in C that user space reads or writes.
 type Struct struct {
 	Name    string
-	Size    int // with one element, where the last member is an array
+	Size    int // with one element, if the last member is an array
 	Members []StructMember
 	About   string
 }

@@ -60,7 +60,7 @@ func (t MapType) String() string {
 // C returns the name of the type in C.
 func (t MapType) C() string { return "BPF_MAP_TYPE_" + mapTypes[t][1] }
 
-// MapType returns the type of the map of a table; 0 where the kernel has none.
+// MapType returns the type of the map of a table; 0 if the kernel has none.
 func (k TableKind) MapType(perCPU bool) MapType {
 	switch {
 	case k == TableHash && perCPU:
@@ -86,7 +86,7 @@ type Map struct {
 	Name      string
 	Type      MapType
 	Mmap      bool // user space maps it into its memory (BPF_F_MMAPABLE)
-	Pinned    bool // it outlives the process, where the relay is pinned
+	Pinned    bool // it outlives the process, if the relay is pinned
 	KeySize   int
 	ValueSize int
 	Entries   int

@@ -139,7 +139,7 @@ func (s *Server) openGroup(r *http.Request) (any, error) {
 			return err
 		})
 		if err != nil {
-			_ = g.Close(ctx) // it has no receivers; where the kernel refuses, it can be closed again
+			_ = g.Close(ctx) // it has no receivers; if the kernel refuses, it can be closed again
 			return nil, err
 		}
 	}

@@ -97,7 +97,7 @@ func (s *Server) programAt(i int) (api.Program, error) {
 	out := api.Program{
 		Name: p.Name(), Hook: p.Desc().Hook.String(), Attachments: []api.Attachment{}, Reasons: []api.Reason{},
 	}
-	counts, err := p.Counts() // fails where the relay is closed
+	counts, err := p.Counts() // fails if the relay is closed
 	if err != nil {
 		return out, err
 	}

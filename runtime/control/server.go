@@ -184,7 +184,7 @@ func (s *Server) mux(all map[string]route) *http.ServeMux {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			err := api.CheckQuery(r.URL, route.query...)
 			if err == nil && !route.body {
-				err = noBody(r)
+				err = refuseBody(r)
 			}
 			if err != nil {
 				answer(w, nil, err)
@@ -235,8 +235,8 @@ func (e *methodError) Error() string {
 	return fmt.Sprintf("%s takes %s, not %s", e.request.URL.Path, strings.Join(e.allow, ", "), e.request.Method) + e.why
 }
 
-// noBody refuses a body where none is read.
-func noBody(r *http.Request) error {
+// refuseBody refuses a body if none is read.
+func refuseBody(r *http.Request) error {
 	if r.Body == nil { // of a request that didn't come from a connection
 		return nil
 	}
@@ -259,8 +259,8 @@ func (s *Server) handler() http.Handler {
 	})
 }
 
-// allowed refuses users other than root and the one of this process. The socket's mode does as well, unless somebody
-// has changed it.
+// allowed refuses users other than root and the one of this process. The socket's mode does as well, unless it was
+// changed.
 func allowed(ctx context.Context) error {
 	peer, _ := ctx.Value(peerKey{}).(*unix.Ucred)
 	if mine(peer) {

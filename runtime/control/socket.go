@@ -28,7 +28,7 @@ type Server struct {
 	// Metrics is an address, such as 127.0.0.1:9464, where anyone who may connect reads /metrics; "": there is none.
 	// The socket has /metrics as well.
 	Metrics string
-	// Stop, where it is set, is called when an operator asks for the end of the relay's process.
+	// Stop, if it is set, is called when an operator asks for the end of the relay's process.
 	Stop func()
 	// Patience is how long a client may send or take nothing; 0: ten seconds.
 	Patience time.Duration
@@ -51,7 +51,7 @@ type Server struct {
 // Socket returns a server at a path, or with a relay's name.
 func Socket(path string) *Server { return &Server{Path: path} }
 
-// ErrTaken is wrapped where another process has the socket.
+// ErrTaken is wrapped if another process has the socket.
 var ErrTaken = errors.New("another relay has this socket")
 
 // taken is how long Listen waits for a process that is about to end.
@@ -125,8 +125,8 @@ func (s *Server) removeDead() error {
 }
 
 // Remove takes away the socket, by its path or the name of its relay, and the lock beside it that a process which is
-// dead has left, and says in words what that was. The error wraps [fs.ErrNotExist] where there is neither, and
-// [ErrTaken] where the process lives.
+// dead has left, and says in words what that was. The error wraps [fs.ErrNotExist] if there is neither, and
+// [ErrTaken] if the process lives.
 func Remove(path string) (removed []string, err error) {
 	s := &Server{path: api.PathOf(path)}
 	for _, path := range []string{s.path, s.lockPath()} {
@@ -176,7 +176,7 @@ func (s *Server) takeLock() error {
 	}
 }
 
-// holder names the process that listens, where it can be asked.
+// holder names the process that listens, if it can be asked.
 func (s *Server) holder() string {
 	c, err := net.Dial("unix", s.path)
 	if err != nil {

@@ -197,7 +197,7 @@ func (s *Server) writeRow(r *http.Request, replace bool) (any, error) {
 	}
 	s.patching.Lock()
 	defer s.patching.Unlock()
-	var row, states []any // in the order of all visible members, nil where a value stays
+	var row, states []any // in the order of all visible members, nil if a value stays
 	plain := replace
 	i := 0
 	for _, m := range visible(t.Desc().Value) {

@@ -19,7 +19,7 @@
 //	fastrelay_next_hops{relay,state}                    next hops that rows need, by their state
 //	fastrelay_next_hops_missing{relay}                  those among them that packets can't leave by
 //	fastrelay_path_mtu_errors_total{relay,result}       ICMP errors about a path's MTU; result: taken, ignored
-//	fastrelay_path_mtu_receives{relay}                  1 where the relay receives these errors, 0 without CAP_NET_RAW
+//	fastrelay_path_mtu_receives{relay}                  1 if the relay receives these errors, 0 without CAP_NET_RAW
 //	fastrelay_path_mtus_kept{relay}                     MTUs of paths that the relay keeps, since the kernel doesn't
 //	fastrelay_groups{relay,group}                       open groups
 //	fastrelay_groups_limit{relay,group}                 how many may be open at once
@@ -58,7 +58,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
-// Handler serves the metrics of relays, as [Write] writes them, after those of the process. Where they
+// Handler serves the metrics of relays, as [Write] writes them, after those of the process. If they
 // can't be read, it answers with an error.
 func Handler(relays ...*runtime.Relay) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -150,7 +150,7 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// The Dockerfile makes the same image where there is Docker.
+// The Dockerfile makes the same image if there is Docker.
 func TestDockerfile(t *testing.T) {
 	text, err := os.ReadFile("../../deploy/Dockerfile")
 	if err != nil {

@@ -365,7 +365,7 @@ func TestContainer(t *testing.T) {
 	}
 }
 
-// Where the container may not have a capability that its server needs, it doesn't start.
+// If the container may not have a capability that its server needs, it doesn't start.
 func TestContainerWithoutCapability(t *testing.T) {
 	needs.All(t)
 	needs.Root(t)

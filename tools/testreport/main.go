@@ -1,6 +1,6 @@
 // Command testreport reads `go test -json` on standard input and prints a summary: one line a package, the output
 // of failed tests with the command that repeats them, the slowest packages and tests, and a last line with totals. It
-// fails where a test failed or was skipped, so that a machine that can't run a test doesn't pass. Tests that
+// fails if a test failed or was skipped, so that a machine that can't run a test doesn't pass. Tests that
 // `make test` leaves to `make test-all` are counted apart.
 package main
 
@@ -188,7 +188,7 @@ func (r *report) slowest(kind string, is func(slow) bool) {
 	}
 }
 
-// readSoftnet returns the kernel's counters of each processor's backlog, or nothing where there are none.
+// readSoftnet returns the kernel's counters of each processor's backlog, or nothing if there are none.
 func readSoftnet() string {
 	text, _ := os.ReadFile("/proc/net/softnet_stat")
 	return string(text)

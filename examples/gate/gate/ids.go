@@ -56,7 +56,7 @@ func (g *Gate) addID() error {
 	return nil
 }
 
-// fill fills the pool where half of it is used.
+// fill fills the pool when half of it is used.
 func (g *Gate) fill(ctx context.Context) {
 	for {
 		select {

@@ -14,7 +14,7 @@ import (
 // Limits are token buckets in memory that the kernel and this process both map: to move one is no system call. Rows are
 // made for sources that were admitted; so a flood from random addresses makes no more rows than are admitted.
 
-// Quotas limit new connections. Where a rate is 0, the default is taken.
+// Quotas limit new connections. If a rate is 0, the default is taken.
 type Quotas struct {
 	Source    runtime.Rate // of an address
 	Best      runtime.Rate // … that has finished many handshakes
@@ -23,7 +23,7 @@ type Quotas struct {
 	Elsewhere runtime.Rate // of all networks together that no connection was admitted from yet
 	Regulars  runtime.Rate // of all addresses together that have finished a handshake
 	Newcomers runtime.Rate // of all others together
-	Strays    runtime.Rate // packets of connections that nobody knows; a server answers some with a stateless reset
+	Strays    runtime.Rate // packets of unknown connections; a server answers some with a stateless reset
 	Moves     runtime.Rate // connection IDs that are seen at a known address for the first time (Config.Watch)
 }
 

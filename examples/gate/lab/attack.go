@@ -26,12 +26,12 @@ const (
 	Handshakes Attack = "handshakes from few sources" // real ClientHellos, beyond the quota
 	Initials   Attack = "Initials from random sources"
 	Garbage    Attack = "garbage"     // random bytes
-	Strays     Attack = "unknown IDs" // short headers
+	UnknownIDs Attack = "unknown IDs" // short headers
 	Flood      Attack = "ten times"   // the clients' packet rate, of all kinds
 )
 
 // Attacks are all of them.
-var Attacks = []Attack{Handshakes, Initials, Garbage, Strays, Flood}
+var Attacks = []Attack{Handshakes, Initials, Garbage, UnknownIDs, Flood}
 
 const (
 	etherIP  = 14
@@ -108,7 +108,7 @@ func (l *Lab) NewAttacker(kind Attack) (*Attacker, error) {
 // Close ends the attacker.
 func (a *Attacker) Close() error { return unix.Close(a.fd) }
 
-// anySource is a random address of somebody else.
+// anySource is a random address of another host.
 func (a *Attacker) anySource() netip.Addr {
 	r := a.random.Uint32()
 	return netip.AddrFrom4([4]byte{byte(11 + r%80), byte(r >> 8), byte(r >> 16), byte(1 + r>>24%250)})
@@ -132,7 +132,7 @@ func (a *Attacker) packet(kind Attack) (netip.Addr, []byte) {
 			return attackerAddr(a.next % fewSources), p
 		}
 		return a.anySource(), p
-	case Strays:
+	case UnknownIDs:
 		p := a.bytes(40 + 8*a.random.IntN(20))
 		p[0] = 0x40 | p[0]&0x3f
 		return a.anySource(), p
@@ -142,7 +142,7 @@ func (a *Attacker) packet(kind Attack) (netip.Addr, []byte) {
 	if a.random.IntN(16) == 0 {
 		return a.packet(Initials)
 	}
-	return a.packet([]Attack{Strays, Garbage}[a.random.IntN(2)])
+	return a.packet([]Attack{UnknownIDs, Garbage}[a.random.IntN(2)])
 }
 
 // frame puts a frame together.

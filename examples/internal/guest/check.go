@@ -146,9 +146,9 @@ func (r *relay) collection() (*ebpf.CollectionSpec, error) {
 	return collection, nil
 }
 
-// loadWith loads the object, whose programs may learn of packets by some methods only. Where these come to the same as
+// loadWith loads the object, whose programs may learn of packets by some methods only. If these come to the same as
 // before, of those that the kernel has, it loads nothing.
-func (r *relay) loadWith(allowed skbfacts.Ways, before map[skbfacts.Ways]bool) (*ebpf.Collection, error) {
+func (r *relay) loadWith(allowed skbfacts.Methods, before map[skbfacts.Methods]bool) (*ebpf.Collection, error) {
 	skbfacts.Allowed = allowed
 	defer func() { skbfacts.Allowed = skbfacts.All }()
 	collection, err := r.collection()
@@ -159,7 +159,7 @@ func (r *relay) loadWith(allowed skbfacts.Ways, before map[skbfacts.Ways]bool) (
 	if err != nil {
 		return nil, err
 	}
-	var found skbfacts.Ways // none in programs that don't ask
+	var found skbfacts.Methods // none in programs that don't ask
 	if v := collection.Variables[abi.FactsVariable]; v != nil {
 		if err := v.Get(&found); err != nil {
 			return nil, err
@@ -183,18 +183,18 @@ func (r *relay) verify(rep *reporter) (string, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return "", err
 	}
-	before := map[skbfacts.Ways]bool{}
+	before := map[skbfacts.Methods]bool{}
 	loaded, err := r.loadWith(skbfacts.All, before)
 	if err != nil {
 		return "", err
 	}
 	defer loaded.Close()
-	others := []skbfacts.Ways{skbfacts.None, skbfacts.Read} // as without BTF, as before 6.2
+	others := []skbfacts.Methods{skbfacts.None, skbfacts.Read} // as without BTF, as before 6.2
 	if goruntime.GOARCH != "amd64" {
 		others = nil // what the verifier says is the same, and takes long there
 	}
-	for _, ways := range others {
-		again, err := r.loadWith(ways, before)
+	for _, methods := range others {
+		again, err := r.loadWith(methods, before)
 		if err != nil {
 			return "", err
 		}
@@ -235,7 +235,7 @@ func (r *relay) verify(rep *reporter) (string, error) {
 }
 
 // compiled checks that the kernel has compiled a program to machine code, unless its JIT compiler is turned off.
-// Where the JIT compiler of an architecture doesn't support an instruction, the kernel silently interprets the
+// If the JIT compiler of an architecture doesn't support an instruction, the kernel silently interprets the
 // program, at many times the cost.
 func compiled(info *ebpf.ProgramInfo) error {
 	enabled, err := os.ReadFile("/proc/sys/net/core/bpf_jit_enable")

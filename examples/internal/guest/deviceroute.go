@@ -96,10 +96,10 @@ func (w *deviceRoute) talk(clientFamily, peerFamily int) error {
 	return nil
 }
 
-// passes sends to the client, where the relay can't relay that, and awaits that it has passed to the stack.
+// passes sends to the client when the relay can't relay that, and awaits that it has passed to the stack.
 func (w *deviceRoute) passes(f *flow, message []byte) error {
 	p := w.relay.Program("bare")
-	before, err := up(p)
+	before, err := punted(p)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (w *deviceRoute) passes(f *flow, message []byte) error {
 		return err
 	}
 	err = testnet.Until(patience, "the packet passes to the stack", func() bool {
-		now, err := up(p)
+		now, err := punted(p)
 		return err == nil && now > before
 	})
 	sent, failed := p.Count("sent")
@@ -117,8 +117,8 @@ func (w *deviceRoute) passes(f *flow, message []byte) error {
 	return errors.Join(err, failed)
 }
 
-// up counts the packets that a program has passed to the stack unmodified.
-func up(p *runtime.AnyProgram) (n uint64, err error) {
+// punted counts the packets that a program has passed to the stack unmodified.
+func punted(p *runtime.AnyProgram) (n uint64, err error) {
 	all, err := p.Counts()
 	for i, r := range p.Desc().Reasons {
 		if err == nil && r.Kind == abi.ReasonPunted {

@@ -331,7 +331,7 @@ func (lab *deviceLab) cable(k *deviceKind, n int) (here, there *testnet.Dev, err
 	return here, there, errors.Join(here.SetMTU(jumbo), there.SetMTU(jumbo))
 }
 
-// take moves a device of the machine to a host. The error is EOPNOTSUPP where the machine has none.
+// take moves a device of the machine to a host. The error is EOPNOTSUPP if the machine has none.
 func take(mac string, host *testnet.Host, name string) (*testnet.Dev, error) {
 	machine, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {

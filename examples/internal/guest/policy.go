@@ -13,7 +13,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
-// policies has routing rules and IPsec policies come and go while a flow is relayed. The error is ENOSYS where the
+// policies has routing rules and IPsec policies come and go while a flow is relayed. The error is ENOSYS if the
 // kernel lacks IPsec's cipher.
 func (w *deviceRoute) policies() error {
 	for _, check := range []func(*flow) error{w.ruled, w.protected} {
@@ -87,7 +87,7 @@ func (w *deviceRoute) leaves(f *flow, ours, theirs *testnet.Dev) error {
 	if err := testnet.Until(patience, "the next hop is on "+ours.Name, func() (there bool) {
 		for _, h := range w.relay.NextHops() {
 			if h.To != f.peerAddr.Addr() || h.FromPort != 0 && h.FromPort != f.peerSide.Port() {
-				continue // of other flows; where no rule asks for ports, all have one
+				continue // of other flows; if no rule asks for ports, all have one
 			}
 			if there = h.Hop.State == runtime.HopDirect && h.Hop.Ifindex == ours.Index; !there {
 				return false

@@ -105,9 +105,9 @@ func (w *deviceRoute) received(seen *watch) error {
 		}
 	}
 	for _, c := range []struct {
-		what string
-		size int
-		came func(p *arrived) bool
+		what    string
+		size    int
+		matches func(p *arrived) bool
 	}{
 		{"a partial checksum", 20, func(p *arrived) bool { return p.partial && p.size < 100 }},
 		{"a packet with no room for another IP header", 600, func(p *arrived) bool {
@@ -115,7 +115,7 @@ func (w *deviceRoute) received(seen *watch) error {
 		}},
 		{"a packet in several buffers", 8800, func(p *arrived) bool { return p.paged > 0 && p.size > 2*page }},
 	} {
-		if err := w.until(seen, c.what, func() error { return w.grow(c.size) }, c.came); err != nil {
+		if err := w.until(seen, c.what, func() error { return w.grow(c.size) }, c.matches); err != nil {
 			return fmt.Errorf("%d bytes: %w", c.size, err)
 		}
 	}

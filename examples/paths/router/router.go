@@ -1,5 +1,5 @@
 // Package router runs the relay of the paths example: a router with two next hops to each network. It watches the
-// neighbouring routers and takes the other path where one doesn't answer, and it moves single flows from one path to
+// neighbouring routers and takes the other path if one doesn't answer, and it moves single flows from one path to
 // the other while they run.
 package router
 

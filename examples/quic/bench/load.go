@@ -24,7 +24,7 @@ const (
 	most       = 512 // subscribers
 )
 
-// secrets is a certificate that nobody checks.
+// secrets is a certificate that no client checks.
 var secrets = sync.OnceValue(func() *tls.Config {
 	config, err := selfsigned.Config("fastrelay")
 	if err != nil {

@@ -31,7 +31,7 @@ type Result struct {
 	Calls float64 `json:"calls"`      // system calls a delivery
 	P50   float64 `json:"p50_us"`     // from when an object is at the relay's device until a copy leaves through it
 	P99   float64 `json:"p99_us"`
-	Unit  float64 `json:"forwarding_p50_us"` // the same, where the relay's host is a plain router
+	Unit  float64 `json:"forwarding_p50_us"` // the same, if the relay's host is a plain router
 	Share float64 `json:"kernel_percent"`    // of the bytes, those that the kernel has sent
 	// of the bytes, those that subscribers never got: the relay has reset their streams
 	Missing float64 `json:"missing_percent"`
@@ -44,11 +44,11 @@ type options struct {
 }
 
 const (
-	warmUp   = 1500 * time.Millisecond
-	spells   = 10
-	spell    = 150 * time.Millisecond
-	pause    = 100 * time.Millisecond // between spells: ordinary work of the processor isn't kept waiting
-	watching = time.Second
+	warmUp    = 1500 * time.Millisecond
+	intervals = 10
+	interval  = 150 * time.Millisecond
+	pause     = 100 * time.Millisecond // between intervals: ordinary work of the processor isn't kept waiting
+	watching  = time.Second
 )
 
 func measurePath(o options) (cells []Cell, err error) {
@@ -202,7 +202,7 @@ func (b *bench) measure(v Variant, n, objects int, profile string) (r Result, er
 func (b *bench) idle() (float64, error) {
 	var shares []float64
 	for range 3 {
-		share, err := b.busy.Spell(spell / 2)
+		share, err := b.busy.Interval(interval / 2)
 		if err != nil {
 			return 0, err
 		}
@@ -211,14 +211,14 @@ func (b *bench) idle() (float64, error) {
 	return slices.Min(shares), nil
 }
 
-// cost measures the processor time of a delivery: the median over several spells.
+// cost measures the CPU time of a delivery: the median over several intervals.
 func (b *bench) cost(a *audience, idle float64, r *Result) error {
 	var costs []float64
 	began, first := time.Now(), a.bytes.Load()
-	for range spells {
+	for range intervals {
 		time.Sleep(pause)
 		start, before := time.Now(), a.bytes.Load()
-		share, err := b.busy.Spell(spell)
+		share, err := b.busy.Interval(interval)
 		if err != nil {
 			return err
 		}
@@ -305,12 +305,12 @@ func capture(l *testnet.Line, meanwhile func() error) (measure.Delays, error) {
 		return nil, err
 	}
 	err = meanwhile()
-	came, problem := in.Stop()
+	received, problem := in.Stop()
 	left, other := out.Stop()
 	if err := errors.Join(err, problem, other); err != nil {
 		return nil, err
 	}
-	delays := delaysOf(came, left)
+	delays := delaysOf(received, left)
 	if len(delays) == 0 {
 		return nil, errors.New("no object was seen on its way through the relay")
 	}
@@ -319,9 +319,9 @@ func capture(l *testnet.Line, meanwhile func() error) (measure.Delays, error) {
 
 // delaysOf returns for each copy of each object the time from when the relay's host had the object to when it sent the
 // copy. An object that is in several packets counts with the first one that has its number.
-func delaysOf(came, left []testnet.Frame) (all measure.Delays) {
+func delaysOf(received, left []testnet.Frame) (all measure.Delays) {
 	at := map[uint64]time.Time{}
-	for _, f := range came {
+	for _, f := range received {
 		if !f.Outgoing {
 			for _, number := range objectsIn(f.Data) {
 				if _, again := at[number]; !again {

@@ -17,7 +17,7 @@ type turns struct {
 func (l *turns) ReceiveACKs(acks []quic.ACK) { l.acks += len(acks) }
 func (l *turns) Notify()                     { l.others++ }
 
-// ACKs and copies are handed over when they are old, at once where the kernel may have to wait, and where an ACK leaves
+// ACKs and copies are handed over when they are old, at once if the kernel may have to wait, and if an ACK leaves
 // a packet out.
 func TestHandOver(t *testing.T) {
 	now := time.Now()

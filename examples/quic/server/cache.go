@@ -14,7 +14,7 @@ type stream struct {
 	level  int    // of priority, from 0, the most urgent
 	chunks []chunk
 	have   spans
-	size   uint64 // of the data, where ended
+	size   uint64 // of the data, if ended
 	ended  bool   // the size is known
 	reset  bool
 }
@@ -85,7 +85,7 @@ func (st *stream) fromStart() bool {
 	return !st.reset && len(st.have) == 1 && len(st.chunks) > 0 && st.chunks[0].offset == 0
 }
 
-// slice returns the parts of a span, whose stream ID the caller fills in; ok is false where they aren't kept any more.
+// slice returns the parts of a span, whose stream ID the caller fills in; ok is false if they aren't kept any more.
 func (st *stream) slice(s span) (parts []quic.StreamData, ok bool) {
 	for i := range st.chunks {
 		c := &st.chunks[i]

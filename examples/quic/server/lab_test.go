@@ -352,7 +352,7 @@ type plan struct {
 	then             func(i int)      // is called after each stream
 
 	// Viewers that get nothing else. The publisher is never more than ahead objects before any of them, however little
-	// processor time the machine has for it all.
+	// CPU time the machine has for it all.
 	viewers []*viewer
 	ahead   int
 }

@@ -19,7 +19,7 @@ var whole = flag.Bool("whole", false, "test each shape of traffic with each numb
 type shape struct {
 	name   string
 	stream int     // objects in a stream; 0: each is a datagram
-	share  float64 // of all bytes in streams, the least that the kernel sends where no packet is lost
+	share  float64 // of all bytes in streams, the least that the kernel sends if no packet is lost
 }
 
 var (

@@ -113,7 +113,7 @@ func (r *receiver) setPath(largestAcked int64, size int) {
 
 func (r *receiver) setIDs(end quic.StreamID) { r.v.State.Leased.Store(uint64(max(0, end-r.margin))) }
 
-// takeID takes an ID below end for a stream. It takes none where the receiver is gone: then the next one reads 0, which
+// takeID takes an ID below end for a stream. It takes none if the receiver is gone: then the next one reads 0, which
 // is an ID of the client's.
 func (r *receiver) takeID(end quic.StreamID) (quic.StreamID, bool) {
 	for {

@@ -308,7 +308,7 @@ func (s *Server) drain() {
 	}
 	s.reading.Lock()
 	defer s.reading.Unlock()
-	// Nobody else reads events, so there is nothing to wait for. When the server closes, they count to the end.
+	// Only this process reads events, so there is nothing to wait for. When the server closes, they count to the end.
 	for e, err := range s.relay.Pending(context.Background()) {
 		if err != nil {
 			if !errors.Is(err, runtime.ErrClosed) {

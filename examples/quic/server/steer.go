@@ -9,7 +9,7 @@ import (
 
 // A steering gives an algorithm of examples/congestion a subscriber's window: it signals once a round trip what
 // happened to the connection's packets, and what is decided goes into the kernel's credit. Until the first loss, the
-// library's slow start decides where the algorithm doesn't.
+// library's slow start decides when the algorithm doesn't.
 //
 // The library keeps to its own window as well. While it has something to send, such as what was lost, the kernel keeps
 // to the smaller one of the two. Copies are not paced: they leave when the publisher's packets come.
@@ -26,7 +26,7 @@ type steering struct {
 	reduced      time.Time // the latest loss
 }
 
-// sums are bytes since the connection began. They shrink where a packet arrives that was taken for lost.
+// sums are bytes since the connection began. They shrink when a packet arrives that was taken for lost.
 type sums struct{ delivered, lost float64 }
 
 func newSteering(algorithm control.Algorithm, path quic.PathState, now time.Time) *steering {
@@ -88,5 +88,5 @@ func (s *steering) signal(now time.Time) {
 		signal.Rate = signal.Acked / now.Sub(s.began).Seconds()
 	}
 	s.began, s.before, s.most, s.lossy = now, s.last, s.path.BytesInFlight, false
-	_ = s.controller.Signal(signal) // which fails where Apply does
+	_ = s.controller.Signal(signal) // which fails if Apply does
 }

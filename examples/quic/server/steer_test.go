@@ -54,7 +54,7 @@ const (
 
 // TestControl has the algorithms of TCP flows decide what the kernel sends to a subscriber through a bottleneck: of a
 // publisher that doesn't fill it, and of one that sends more than it takes. How much of it is filled, and by whom, is
-// measured (BenchmarkRatios): where a machine stalls, packets are lost, and the algorithm rightly sends less.
+// measured (BenchmarkRatios): if a machine stalls, packets are lost, and the algorithm rightly sends less.
 func TestControl(t *testing.T) {
 	for name, algorithm := range algorithms() {
 		for _, ahead := range []int{fits, fills} {

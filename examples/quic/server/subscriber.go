@@ -62,7 +62,7 @@ type subscriber struct {
 	queued  int // bytes in queue
 
 	limits  quic.Limits
-	nextID  quic.StreamID // of the leased stream IDs; the kernel's counter where there is a kernel
+	nextID  quic.StreamID // of the leased stream IDs; the kernel's counter if there is a kernel
 	endID   quic.StreamID
 	spare   []quic.StreamID // that were taken, and no stream has
 	starved bool            // a stream waits for an ID
@@ -336,8 +336,8 @@ func (u *subscriber) drop(o *outgoing, code quic.StreamErrorCode) {
 // countUnsent counts what has come of a stream that was dropped, and wasn't sent.
 func (u *subscriber) countUnsent(o *outgoing) {
 	n := uint64(0)
-	for _, came := range o.st.have {
-		for _, part := range o.done.missing(came.from, o.st.dataEnd(came)) {
+	for _, received := range o.st.have {
+		for _, part := range o.done.missing(received.from, o.st.dataEnd(received)) {
 			n += part.to - part.from
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A udp is a UDP socket that Go's poller hears of only while somebody waits for datagrams. The poller wakes the process
-// for each datagram that comes to a socket that it has, whether somebody waits or not. So it has an epoll instance
+// A udp is a UDP socket that Go's poller hears of only while a reader waits for datagrams. The poller wakes the process
+// for each datagram that comes to a socket that it has, whether a reader waits or not. So it has an epoll instance
 // instead, and the socket is in that, or not.
 type udp struct {
 	*net.UDPConn // is closed: what isn't defined here, isn't there

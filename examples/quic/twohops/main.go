@@ -83,9 +83,9 @@ func (d demo) run(ctx context.Context, out io.Writer) error {
 		}
 		defer ends[i].link.Close()
 	}
-	way := d.way()
+	direction := d.direction()
 	fmt.Fprintf(out, "%d objects; each link delays packets by %v, loses %.1f%% of them and reorders 1%%, each way\n",
-		d.objects, way.Delay, 100*d.loss)
+		d.objects, direction.Delay, 100*d.loss)
 
 	r, err := newRelay(relayHost, d.protected)
 	if err != nil {
@@ -149,8 +149,8 @@ type end struct {
 	link  *testlink.Link
 }
 
-// way is what the links do with packets in each direction.
-func (d demo) way() testlink.Direction {
+// direction is what the links do with packets in each direction.
+func (d demo) direction() testlink.Direction {
 	return testlink.Direction{
 		Delay: 5 * time.Millisecond, Loss: d.loss / 2, Bursts: testlink.Bursts{Loss: d.loss / 2, Length: 3},
 		Reordering: testlink.Reordering{Share: 0.01, By: 2},
@@ -167,14 +167,14 @@ func (d demo) join(network *testnet.Net, relay *testnet.Host, i int) (_ *end, er
 		return nil, err
 	}
 	e.link, err = testlink.Join(network, e.host, "eth0", relay, fmt.Sprint("eth", i),
-		testlink.Config{Seed: d.seed + uint64(i), FromA: d.way(), FromB: d.way()})
+		testlink.Config{Seed: d.seed + uint64(i), FromA: d.direction(), FromB: d.direction()})
 	if err != nil {
 		return nil, err
 	}
 	err = errors.Join(
 		e.link.A.AddAddr(fmt.Sprintf("10.0.%d.2/24", i)), e.link.B.AddAddr(fmt.Sprintf("10.0.%d.1/24", i)))
 	if err == nil && d.large && i > 0 {
-		const mtu = 1350 // the library begins with packets of 1,280 bytes, and finds larger ones where it can
+		const mtu = 1350 // the library begins with packets of 1,280 bytes, and finds larger ones if it can
 		err = errors.Join(e.link.A.SetMTU(mtu), e.link.B.SetMTU(mtu))
 	}
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // Type is the type of a capsule.
 type Type uint64
 
-// The types that a tunnel uses. PathResponse is this example's own: where the tunnel runs over TCP, the proxy can't
+// The types that a tunnel uses. PathResponse is this example's own: if the tunnel runs over TCP, the proxy can't
 // take the client's address for forwarded packets from it. The client returns a challenge in it, and the proxy returns
 // it when the address is validated.
 const (
@@ -144,8 +144,8 @@ func ID(content []byte) ([]byte, error) {
 	return content, nil
 }
 
-// Fields splits the content of a capsule into n fields that follow their lengths: a connection ID, a virtual one where
-// the type has it, and a stateless reset token where it has that.
+// Fields splits the content of a capsule into n fields that follow their lengths: a connection ID, a virtual one if
+// the type has it, and a stateless reset token if it has that.
 func Fields(content []byte, n int) ([][]byte, error) {
 	s := slice(content)
 	var list [][]byte

@@ -56,7 +56,7 @@ func (s *ids) learn(packet []byte) []byte {
 	return rest[1 : 1+size]
 }
 
-// of returns the connection ID of a packet with a short header; nil where its length isn't known.
+// of returns the connection ID of a packet with a short header; nil if its length isn't known.
 func (s *ids) of(packet []byte) []byte {
 	if !s.known || len(packet) < 1+s.length || packet[0]&0x80 != 0 {
 		return nil

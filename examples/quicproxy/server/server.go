@@ -39,7 +39,7 @@ type Config struct {
 type Proxy struct {
 	config Config
 	log    *slog.Logger
-	relay  *quicproxyrelay.Relay // nil where there is none
+	relay  *quicproxyrelay.Relay // nil if there is none
 	http   *http.Server
 	udp    *net.UDPConn
 	local  netip.AddrPort

@@ -37,7 +37,7 @@ type registration struct {
 // tunnel is one client's way to one target.
 //
 // A registration begins to be forwarded when both sides know the virtual ID and the path is known: the client's address
-// for forwarded packets. The path is learned from them. Where one comes from another address, the proxy sends a
+// for forwarded packets. The path is learned from them. If one comes from another address, the proxy sends a
 // challenge there (a zero byte and 8 random ones) that the client returns through the tunnel: so it receives what is
 // sent to this address, and wants it (as RFC 9000 §8.2 validates paths). The proxy returns the response. A client that
 // has moved and has nothing to send sends a probe: a short header that ends with the virtual ID.

@@ -32,7 +32,7 @@ type options struct {
 	stats  time.Duration
 }
 
-// parseFlags reads the command line. It returns flag.ErrHelp where help was asked for and printed.
+// parseFlags reads the command line. It returns flag.ErrHelp if help was asked for and printed.
 func parseFlags(args []string, stderr io.Writer) (*options, error) {
 	o := &options{}
 	flags := flag.NewFlagSet("sfu", flag.ContinueOnError)

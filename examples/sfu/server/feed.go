@@ -46,7 +46,7 @@ type feed struct {
 	row row
 
 	kernel receiver // nil: user space sends
-	limit  bucket   // where user space sends
+	limit  bucket   // if user space sends
 
 	history history
 	gaps    []gap
@@ -244,7 +244,7 @@ func (f *feed) admits(p *packet) bool {
 	return ok
 }
 
-// missed answers a subscriber that didn't get a number. It reports false where the number is not one of this feed's.
+// missed answers a subscriber that didn't get a number. It reports false if the number is not one of this feed's.
 func (f *feed) missed(sequence uint16, ask *[]uint16) bool {
 	number := f.history.numbers.near(sequence)
 	if f.history.count == 0 || number < f.history.first.number || number > f.history.last.number {

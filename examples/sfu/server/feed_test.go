@@ -95,7 +95,7 @@ func (d *desk) report(original, number uint16) {
 	d.feed.reported(original, number, func() uint64 { return d.lost })
 }
 
-// read returns what arrived, at least so many packets where they come: the numbers, and for padding their negative.
+// read returns what arrived, at least so many packets if they come: the numbers, and for padding their negative.
 func (d *desk) read(least int) (numbers []int) {
 	d.Helper()
 	buf := make([]byte, 1500)
@@ -281,7 +281,7 @@ func TestStray(t *testing.T) {
 	}
 }
 
-// A subscriber gets the highest layer that fits, and a higher one only where there is room.
+// A subscriber gets the highest layer that fits, and a higher one only if there is room.
 func TestFits(t *testing.T) {
 	rates := [Layers]int{100, 60, 140}
 	for _, c := range []struct {

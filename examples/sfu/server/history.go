@@ -72,7 +72,7 @@ func (h *history) gapAt(number int64) (gap, bool) {
 }
 
 // holes returns the packets of a gap that were neither sent nor left out, with the numbers that are free for them. The
-// function says whether a packet was left out, as far as that is known. It returns false where the
+// function says whether a packet was left out, as far as that is known. It returns false if the
 // two sides don't add up: then no packet's number is known.
 func (g gap) holes(leftOut func(original int64) bool) ([]sent, bool) {
 	between := g.to.original - g.from.original - 1

@@ -17,7 +17,7 @@ import (
 
 // offload is the kernel's part of a server.
 type offload struct {
-	relay  *sfurelay.Relay // nil where there is none
+	relay  *sfurelay.Relay // nil if there is none
 	why    string          // why there is none
 	log    *slog.Logger
 	ctx    context.Context // of the reader of events
@@ -170,7 +170,7 @@ type stream struct {
 	ssrc              uint32
 }
 
-// open opens a stream's group. It returns nothing at all where there is no relay.
+// open opens a stream's group. It returns nothing at all if there is no relay.
 func (o *offload) open(s stream, highest uint16) (kernelGroup, error) {
 	if o.relay == nil {
 		return nil, nil
@@ -193,7 +193,7 @@ func (o *offload) open(s stream, highest uint16) (kernelGroup, error) {
 }
 
 // adopt finds a stream's group that a former server opened, its receivers by SSRC, and the highest number. The error
-// wraps runtime.ErrNotFound where there is none.
+// wraps runtime.ErrNotFound if there is none.
 func (o *offload) adopt(s stream) (kernelGroup, map[uint32]*kernelReceiver, uint16, error) {
 	if o.relay == nil {
 		return nil, nil, 0, runtime.ErrNotFound

@@ -119,7 +119,7 @@ func (c *cache) get(number int64) *packet {
 	return nil
 }
 
-// forget empties the cache, where a stream begins anew.
+// forget empties the cache when a stream begins anew.
 func (c *cache) forget() {
 	for i := range c.packets {
 		c.packets[i].data = c.packets[i].data[:0]

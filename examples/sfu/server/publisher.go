@@ -19,7 +19,7 @@ type Publisher struct {
 	clock uint32 // of its timestamps, in Hz
 
 	mu     sync.Mutex
-	remote netip.AddrPort // the first packet's source, where it was not given; the zero value until then
+	remote netip.AddrPort // the first packet's source, if it was not given; the zero value until then
 	ssrc   uint32         // likewise
 	live   bool           // both are known
 	begun  bool           // subscribers may get it: the group was opened, or can't be
@@ -31,7 +31,7 @@ type Publisher struct {
 	firstCycle int64 // of the first number: what RTCP counts cycles from
 	feeds      []*feed
 	scratch    []byte
-	stray      int64 // the last number that was far away from the others
+	outlier    int64 // the last number that was far away from the others
 
 	base     [2]uint32   // timestamps of the last two frames of the base layer, the newer one first
 	bytes    [Layers]int // since measured
@@ -113,7 +113,7 @@ func (p *Publisher) receive(data []byte, from netip.AddrPort, now time.Time) {
 // far is how far a number may be away from the highest one without the stream being a new one (RFC 3550 appendix A.1).
 const far = window / 2
 
-// take puts a packet into the cache and sends it where the kernel doesn't.
+// take puts a packet into the cache and sends it if the kernel doesn't.
 func (p *Publisher) take(q *packet, sequence uint16, now time.Time) {
 	c := &p.cache
 	q.at, q.number = now, c.numbers.near(sequence)
@@ -122,8 +122,8 @@ func (p *Publisher) take(q *packet, sequence uint16, now time.Time) {
 	case !c.numbers.begun:
 		p.firstCycle = q.number &^ 0xFFFF // RTCP counts cycles from here
 	case q.late && c.numbers.highest-q.number > far:
-		if q.number != p.stray+1 {
-			p.stray = q.number
+		if q.number != p.outlier+1 {
+			p.outlier = q.number
 			return
 		}
 		p.restart(q)
@@ -159,7 +159,7 @@ func (p *Publisher) take(q *packet, sequence uint16, now time.Time) {
 	}
 }
 
-// restart begins anew where the publisher counts from somewhere else, and so do its subscribers.
+// restart begins anew when the publisher counts from somewhere else, and so do its subscribers.
 func (p *Publisher) restart(q *packet) {
 	p.stats.Restarts++
 	sequence := q.sequence()
@@ -172,7 +172,7 @@ func (p *Publisher) restart(q *packet) {
 const change = 60 * time.Millisecond
 
 // boundary returns a timestamp between two frames that come soon: where a layer may begin or end. It is that of a frame
-// of the base layer, where those come regularly, so that no frame of the new layers needs one from before.
+// of the base layer, if those come regularly, so that no frame of the new layers needs one from before.
 func (p *Publisher) boundary(now time.Time) uint32 {
 	if p.newest == nil {
 		return 0
@@ -186,8 +186,8 @@ func (p *Publisher) boundary(now time.Time) uint32 {
 	return p.base[0] + (ahead+period-1)/period*period
 }
 
-// awaitFrame waits until the frame that is coming in is complete, so that a stream that is taken away ends with a whole
-// one. It doesn't wait for long.
+// awaitFrame waits until the frame that is coming in is complete, so that a stream that is taken away ends with a
+// complete one. It doesn't wait for long.
 func (p *Publisher) awaitFrame() {
 	const limit = 50 * time.Millisecond
 	await(limit, func() bool {

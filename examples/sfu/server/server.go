@@ -25,7 +25,7 @@ type Config struct {
 	Extension  uint8         // the header extension that says a packet's layer (1 to 14); 0: none does
 	NoOffload  bool          // forward in user space only
 	State      string        // file that lets a successor go on; "": none
-	Pins       string        // where the successor finds the relay, in a BPF file system; needed where there is a State
+	Pins       string        // where the successor finds the relay, in a BPF file system; needed if there is a State
 	Lease      time.Duration // how long the kernel goes on for a server that was killed; 0: one second
 	Control    control.Flags // how the relay is watched and operated
 	Logger     *slog.Logger  // nil: slog.Default()
@@ -194,7 +194,7 @@ type Publish struct {
 	Name    string         `json:"name"`
 	Address netip.AddrPort `json:"address,omitzero"` // where it comes from; left out: where the first packet does
 	SSRC    uint32         `json:"ssrc,omitempty"`   // left out: that of the first packet
-	IPv6    bool           `json:"ipv6,omitempty"`   // where no address is given
+	IPv6    bool           `json:"ipv6,omitempty"`   // if no address is given
 	Clock   uint32         `json:"clock,omitempty"`  // of its timestamps, in Hz; left out: 90000
 }
 

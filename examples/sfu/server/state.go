@@ -41,12 +41,12 @@ type subscriberState struct {
 	Publisher   string         `json:"publisher"`
 	Layer       uint8          `json:"layer"`
 	Bandwidth   int            `json:"bandwidth"`
-	Next        uint16         `json:"next"` // where user space sends: the kernel knows its own
+	Next        uint16         `json:"next"` // if user space sends: the kernel knows its own
 	Timestamp   uint32         `json:"timestamp"`
 	At          time.Time      `json:"at,omitzero"`
 }
 
-// save writes the state where it has changed. The lock for changes is held.
+// save writes the state if it has changed. The lock for changes is held.
 func (s *Server) save() error {
 	if s.config.State == "" {
 		return nil

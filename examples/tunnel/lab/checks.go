@@ -92,7 +92,7 @@ func (l *Lab) Stream(family, size int, least uint64) error {
 }
 
 // SuperPackets sends streams and datagrams into the tunnel as packets that the kernel cuts into segments: at the other
-// end, and as they leave the gateway. Where it can cut them in this tunnel, none passes to the stack.
+// end, and as they leave the gateway. If it can cut them in this tunnel, none passes to the stack.
 func (l *Lab) SuperPackets() (err error) {
 	defer func() {
 		err = errors.Join(err, offloads.Segmentation(l.ClientDev, false), offloads.TxChecksum(l.RelayOut, true))

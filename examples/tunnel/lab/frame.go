@@ -32,7 +32,7 @@ func (l *Lab) Encapsulated(class uint8, inside Packet) ([]byte, error) {
 	return l.frame(around{
 		src: l.PeerDev.MAC, dst: l.RelayOut.MAC, from: l.far, to: l.near, udp: &layers.UDP{SrcPort: 50000},
 		ip:     header(l.far.out, l.near.out, class, 64, l.next(inside)),
-		option: []byte{0xFF, 0, 2, 2, 1, 2, 3, 4, 5, 6, 7, 8}, // 8 bytes, where the relay sends 4
+		option: []byte{0xFF, 0, 2, 2, 1, 2, 3, 4, 5, 6, 7, 8}, // 8 bytes; the relay sends 4
 	}, inside)
 }
 

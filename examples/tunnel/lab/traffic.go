@@ -82,7 +82,7 @@ func (l *Lab) UDP(family, size int) error {
 }
 
 // Datagrams sends that many datagrams of that size from the client to the peer, as one packet (GSO) that the kernel
-// cuts up where it has to, and waits for them. They may arrive in any order: while a capture hasn't read its copy of a
+// cuts up if it has to, and waits for them. They may arrive in any order: while a capture hasn't read its copy of a
 // packet yet, the device at the other end takes that packet another way than the rest (gro_cells_receive).
 func (l *Lab) Datagrams(family, size, n int) error {
 	peer, err := listen(l.Peer, netip.AddrPortFrom(l.Inner.Of(family), 7000))

@@ -177,7 +177,7 @@ func measured(f float64) bool { return f >= leastCost && !math.IsInf(f, 1) }
 
 const leastCost = 5 // ns: less than a single line of memory that isn't in the cache takes
 
-// times says how many times less is in more, or nothing where one of them could not be measured.
+// times says how many times less is in more, or nothing if one of them could not be measured.
 func times(more, less float64, unit string) string {
 	if !measured(more) || !measured(less) {
 		return "–"

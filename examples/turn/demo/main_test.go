@@ -25,7 +25,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// Where the sender was the limit, a rate and the ratio are said to be at least that.
+// If the sender was the limit, a rate and the ratio are said to be at least that.
 func TestReportOfASlowSender(t *testing.T) {
 	var b strings.Builder
 	report(&b, map[lab.Variant]measure.Result{

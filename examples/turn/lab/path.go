@@ -39,7 +39,7 @@ type Baseline struct {
 	Variant Variant
 	Traffic Traffic
 	// Start starts it on the relay's host, with the devices of a line, and returns the process that does the work,
-	// 0 where it is the kernel, and what ends it.
+	// 0 if it is the kernel, and what ends it.
 	Start func(l *testnet.Line, ends Ends) (pid int, stop func(), err error)
 }
 
@@ -260,7 +260,7 @@ func (p *Path) Measure(direction string, size int, busy *measure.Busy) (r measur
 	for range delayTries {
 		toDevice, toProcess, failed := p.Delays(direction, size, delayCount, delayRate)
 		if failed != nil {
-			err = failed // counts where no try succeeds
+			err = failed // counts if no try succeeds
 			continue
 		}
 		for _, q := range []struct {

@@ -178,5 +178,5 @@ func (p *Process) Kill() {
 	<-p.ended
 }
 
-// CPUTime returns the processor time that the server's threads have used, interrupts that came meanwhile included.
+// CPUTime returns the CPU time that the server's threads have used, interrupts that came meanwhile included.
 func (p *Process) CPUTime() (time.Duration, error) { return measure.CPUTime(p.cmd.Process.Pid) }

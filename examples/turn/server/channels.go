@@ -35,9 +35,9 @@ type channel struct {
 type party struct{ client, listener netip.AddrPort }
 
 type allocation struct {
-	server   netip.AddrPort       // the address that the client uses, also where the listener's is unspecified
+	server   netip.AddrPort       // the address that the client uses, even if the listener's is unspecified
 	relayed  netip.AddrPort       // as the client knows it
-	channels map[uint16]io.Closer // nil where the channel is in user space
+	channels map[uint16]io.Closer // nil if the channel is in user space
 }
 
 func newChannels(log *slog.Logger, open func(channel) (io.Closer, error),

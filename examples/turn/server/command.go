@@ -31,7 +31,7 @@ const usage = `turn is a TURN server that forwards channel data in the kernel.
 Flags:
 `
 
-// parse reads the command line. It returns flag.ErrHelp where help was asked for and printed.
+// parse reads the command line. It returns flag.ErrHelp if help was asked for and printed.
 func parse(args []string, stderr io.Writer) (*options, error) {
 	o := &options{config: Config{Users: map[string]string{}}}
 	flags := flag.NewFlagSet("turn", flag.ContinueOnError)

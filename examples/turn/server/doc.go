@@ -3,6 +3,6 @@
 // channel, and closes it when pion drops the channel. Everything else (allocations, permissions, Send and Data
 // indications, channel data that the kernel declines) goes through pion in user space.
 //
-// Where the kernel can't be had (no rights, an old kernel, NoOffload), the server says so once and works in user space
+// If the kernel can't be had (no rights, an old kernel, NoOffload), the server says so once and works in user space
 // alone. A channel whose session can't be opened stays in user space as well.
 package server

@@ -13,7 +13,7 @@ import (
 
 // offload is the kernel's part of a server.
 type offload struct {
-	relay *turnrelay.Relay // nil where there is none
+	relay *turnrelay.Relay // nil if there is none
 	why   string           // why there is none
 	log   *slog.Logger
 }
@@ -88,7 +88,7 @@ func ethernets() ([]string, error) {
 	return names, nil
 }
 
-// open opens a channel's session. It returns nothing at all where there is no relay.
+// open opens a channel's session. It returns nothing at all if there is no relay.
 func (o *offload) open(ch channel) (io.Closer, error) {
 	if o.relay == nil {
 		return nil, nil

@@ -63,7 +63,7 @@ type Server struct {
 	user     traffic
 }
 
-// Start starts a server. It returns once it listens; where the kernel can't be used it logs why and goes on without.
+// Start starts a server. It returns once it listens; if the kernel can't be used it logs why and goes on without.
 func Start(config Config) (_ *Server, err error) {
 	s := &Server{log: config.Logger, relay: slices.Clone(config.Relay)}
 	if s.log == nil {

@@ -219,7 +219,7 @@ func (g generator) AllocateListener(turn.AllocateListenerConfig) (net.Listener, 
 
 func (g generator) AllocateConn(turn.AllocateConnConfig) (net.Conn, error) { return nil, errOnlyUDP }
 
-// outwardAddresses finds an address for allocations in each family that is listened to: the one listened on, or where
+// outwardAddresses finds an address for allocations in each family that is listened to: the one listened on, or if
 // that is unspecified, the one that packets to the internet would carry.
 func outwardAddresses(listen []netip.AddrPort) ([]RelayAddr, error) {
 	var found []RelayAddr

@@ -153,7 +153,7 @@ func TestEventNames(t *testing.T) {
 	}
 }
 
-// Where the server never reads, a client sees more events than the ring holds.
+// If the server never reads, a client sees more events than the ring holds.
 func TestUnreadRing(t *testing.T) {
 	l := start(t)
 	do[api.Session](l, "POST", "/v1/sessions/call", call(7))

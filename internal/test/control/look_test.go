@@ -345,7 +345,7 @@ func TestGroups(t *testing.T) {
 		groups.Items[0].Receivers != 2 {
 		t.Errorf("groups: %+v", groups)
 	}
-	// Who opens it learns the receivers' IDs, in the order in which it gave them, also where they were in use before.
+	// Who opens it learns the receivers' IDs, in the order in which it gave them, even if they were in use before.
 	again := do[api.Group](l, "POST", "/v1/groups/viewers",
 		api.OpenGroup{Key: other, Receivers: []api.Object{receiver(6), receiver(7)}})
 	for i, id := range again.Added {

@@ -193,7 +193,7 @@ func TestFailedLoad(t *testing.T) {
 	}
 }
 
-// Another user is refused: by the kernel, and by the relay where somebody has changed the socket's mode.
+// Another user is refused: by the kernel, and by the relay if somebody has changed the socket's mode.
 func TestAnotherUser(t *testing.T) {
 	l := start(t, func(s *control.Server) { s.Patience = time.Hour })
 	const nobody = 65534
@@ -362,7 +362,7 @@ func TestDrain(t *testing.T) {
 	l.refused("POST", "/v1/drain", api.Drain{Limit: -1}, api.CodeValue, "limit_seconds")
 }
 
-// The relay's process ends where it offers that.
+// The relay's process ends if it offers that.
 func TestStop(t *testing.T) {
 	l := start(t)
 	l.refused("POST", "/v1/stop", nil, api.CodeRefused, "", "stop the server itself")

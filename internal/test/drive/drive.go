@@ -100,7 +100,7 @@ func (d *driver) errorf(format string, args ...any) {
 // stop ends the drive of a package.
 type stop struct{ error }
 
-// must ends the drive where something has failed that all else depends on.
+// must ends the drive if something has failed that all else depends on.
 func (d *driver) must(what string, err error) {
 	if err != nil {
 		panic(stop{fmt.Errorf("%s: %w", what, err)})

@@ -220,7 +220,7 @@ func (d *driver) session(kind reflect.Value, desc *abi.Session) {
 	open, _ := kind.Type().MethodByName("Open")
 	typ := open.Type.In(1)
 	what := "session " + desc.Name
-	// Values that another session has already, or two rows of this one: there are few where a field is small. A change
+	// Values that another session has already, or two rows of this one: there are few if a field is small. A change
 	// needs room for the new rows beside the old ones.
 	taken := func(try func(*sessionValues) error) (v *sessionValues) {
 		for range 64 {

@@ -117,7 +117,7 @@ func (b *bench) finish() (string, error) {
 	return "", nil
 }
 
-// try runs one packet through both, and returns how they differ. The error is testrun.ErrRefused where the kernel's
+// try runs one packet through both, and returns how they differ. The error is testrun.ErrRefused if the kernel's
 // entry didn't take it, and the model's state then is as if it had not come.
 func (b *bench) try(program string, p sim.Packet) (sim.Result, string, error) {
 	p.Link = sim.LinkType(p.Data, packet.DefaultDestination)
@@ -155,7 +155,7 @@ func (b *bench) try(program string, p sim.Packet) (sim.Result, string, error) {
 	return want, "", nil
 }
 
-// hidden reports whether a run in the kernel can't show what becomes of a packet: it is tried in the model.
+// hidden reports whether a run in the kernel can't show what happens to a packet: it is tried in the model.
 func (b *bench) hidden(program string, p sim.Packet) (bool, error) {
 	i := slices.IndexFunc(b.plan.Programs, func(x *ir.Program) bool { return x.Name == program })
 	if i < 0 || !testrun.MayHide(b.plan.Programs[i], &p) {
@@ -177,7 +177,7 @@ func (b *bench) readEvents() string {
 	return text
 }
 
-// modelOnly runs a packet in the model; where there is a kernel, in one whose state doesn't count.
+// modelOnly runs a packet in the model; if there is a kernel, in one whose state doesn't count.
 func (b *bench) modelOnly(program string, p sim.Packet) (sim.Result, string, error) {
 	model := b.probe
 	if b.kernel == nil {

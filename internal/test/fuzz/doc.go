@@ -8,7 +8,7 @@
 // packets. What is sent and was right when it came is decoded by gopacket as well, which must find every checksum and
 // length right.
 //
-// Where a relay sends copies, those are taken when they leave (package testrun) and compared in their order, byte for
+// If a relay sends copies, those are taken when they leave (package testrun) and compared in their order, byte for
 // byte, with their mark, priority and device; some devices refuse them. Records for user space are read after every
 // packet, or, in some rounds, so seldom that the ring runs full. Times are left out, and buckets are in states in which
 // a second more or less makes no difference.
@@ -20,6 +20,6 @@
 // left to a device, of headers that the spec names or doesn't, tags in the metadata, GSO packets, data that isn't
 // linear. A packet comes in through a packet socket with a virtio header; the model gets it with the facts that a watch
 // in front of the program saw. What the next program gets and what comes out of the other end of a cable has to be what
-// the model says, with checksums completed and GSO packets cut up where the device in between makes the kernel do that.
+// the model says, with checksums completed and GSO packets cut up if the device in between makes the kernel do that.
 // Packets without a link-layer header come in through a tun device.
 package fuzz

@@ -29,7 +29,7 @@ type Config struct {
 	Quick    bool // report a difference as it is, without making it small
 	// Judge is asked about every packet that leaves changed, and every copy (one that is neither a GSO packet nor
 	// tagged in the metadata), as it came and as it left, and says what is wrong with it, or "". nil: no one is.
-	Judge func(program string, came, left []byte) string
+	Judge func(program string, received, left []byte) string
 	// Became is asked what is wrong with what became of a packet, as it came, or "". nil: no one is.
 	Became func(program string, p sim.Packet, res sim.Result) string
 	Decode int // one in so many sent packets goes through the independent decoder as well; 0: each
@@ -183,7 +183,7 @@ func (f *fuzzer) run(ctx context.Context) error {
 	return nil
 }
 
-// load loads the object with the nth choice of settings; the first ones are the defaults where all have one.
+// load loads the object with the nth choice of settings; the first ones are the defaults if all have one.
 func (f *fuzzer) load(n int) error {
 	if f.bench != nil {
 		f.collect()
@@ -468,12 +468,12 @@ func zeroSums(frame []byte) bool {
 }
 
 // decode holds a sent packet to the independent decoder, if the packet that came was right.
-func (f *fuzzer) decode(came, left []byte) string {
-	if wrong, known := judge(came); wrong != "" || !known {
+func (f *fuzzer) decode(received, left []byte) string {
+	if wrong, known := judge(received); wrong != "" || !known {
 		return ""
 	}
 	wrong, known := judge(left)
-	if wrong != "" && wrongInside(came, left) {
+	if wrong != "" && wrongInside(received, left) {
 		return ""
 	}
 	if known {

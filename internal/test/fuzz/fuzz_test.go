@@ -240,7 +240,7 @@ func FuzzBytes(f *testing.F) {
 			f.Add(uint8(i), hs.Make(t.Packet, &diag.List{}).Data, uint64(1), uint32(0))
 		}
 	}
-	pairs := map[string]*fuzz.Pair{} // made where they are needed: a spec takes clang a while
+	pairs := map[string]*fuzz.Pair{} // made when they are needed: a spec takes clang a while
 	defer func() {
 		for _, p := range pairs {
 			p.Close()

@@ -75,15 +75,15 @@ func judge(frame []byte) (wrong string, known bool) {
 // wrongInside reports whether the payload of the IP packet that came holds the one that left, and that was wrong there
 // already: what a tunnel carries is its sender's business. A router changes only a hop limit, ECN and the checksum
 // over them.
-func wrongInside(came, left []byte) bool {
+func wrongInside(received, left []byte) bool {
 	const link = 14
 	if len(left) <= link {
 		return false
 	}
 	datagram := left[link:]
-	for at := ipEnd(came); at+len(datagram) <= len(came); at++ {
-		if bytes.Equal(carried(came[at:at+len(datagram)]), carried(datagram)) {
-			wrong, _ := judge(slices.Concat(left[:link], came[at:at+len(datagram)]))
+	for at := ipEnd(received); at+len(datagram) <= len(received); at++ {
+		if bytes.Equal(carried(received[at:at+len(datagram)]), carried(datagram)) {
+			wrong, _ := judge(slices.Concat(left[:link], received[at:at+len(datagram)]))
 			return wrong != ""
 		}
 	}

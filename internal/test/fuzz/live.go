@@ -155,11 +155,11 @@ const missing = "the packet doesn't arrive"
 
 // expected is what the model makes of a packet that came to a program.
 type expected struct {
-	came testlive.Seen
-	res  sim.Result
+	received testlive.Seen
+	res      sim.Result
 }
 
-// try sends a packet to a program, and returns how what becomes of it differs from the model's word.
+// try sends a packet to a program, and returns how what happens to it differs from the model's word.
 func (l *live) try(program string, s *testlive.Shot) (string, error) {
 	b := l.bench
 	l.running = program
@@ -169,17 +169,17 @@ func (l *live) try(program string, s *testlive.Shot) (string, error) {
 	}
 	bare := !l.program(program).L2
 	var want []expected
-	var up, left []testlive.Seen
+	var passed, left []testlive.Seen
 	if err := b.setClock(b.model); err != nil {
 		return "", err
 	}
 	for _, p := range seen {
 		switch p.Where {
-		case testlive.SeenUp:
+		case testlive.SeenPassed:
 			if bare {
 				p.Packet = framed(p.Packet, p.Packet.Proto)
 			}
-			up = append(up, p)
+			passed = append(passed, p)
 		case testlive.SeenLeaving:
 			left = append(left, p)
 		default:
@@ -200,16 +200,16 @@ func (l *live) try(program string, s *testlive.Shot) (string, error) {
 	}
 	for _, w := range want {
 		l.report.Verdicts[w.res.Verdict]++
-		if w.came.Packet.Partial != (sim.Partial{}) {
+		if w.received.Packet.Partial != (sim.Partial{}) {
 			l.report.Partial++
 		}
-		if w.came.Packet.GSO != 0 {
+		if w.received.Packet.GSO != 0 {
 			l.report.Super++
 		}
 		text := ""
 		switch w.res.Verdict {
 		case sim.VerdictPunt, sim.VerdictPass:
-			up, text = l.stays(program, &w, up)
+			passed, text = l.stays(program, &w, passed)
 		case sim.VerdictSent:
 			left, text = l.leaves(&w, left, len(want) > 1)
 			l.atMTU(&w, s)
@@ -227,16 +227,16 @@ func (l *live) try(program string, s *testlive.Shot) (string, error) {
 		if text != "" || err != nil {
 			text += l.reason(program)
 			return fmt.Sprintf("%s (%s, %s)\ncame %s\nwant %s",
-				text, w.res.Verdict, w.res.Reason, show(&w.came.Packet), show(&w.res.Packet)), err
+				text, w.res.Verdict, w.res.Reason, show(&w.received.Packet), show(&w.res.Packet)), err
 		}
 	}
-	for what, rest := range map[string][]testlive.Seen{"passed to the stack": up, "left": left} {
+	for what, rest := range map[string][]testlive.Seen{"passed to the stack": passed, "left": left} {
 		if len(rest) == 0 {
 			continue
 		}
 		text := fmt.Sprintf("one more packet %s: %s", what, show(&rest[0].Packet))
 		for _, w := range want {
-			text += fmt.Sprintf("\ncame %s, and the model says %s, %s", show(&w.came.Packet), w.res.Verdict,
+			text += fmt.Sprintf("\ncame %s, and the model says %s, %s", show(&w.received.Packet), w.res.Verdict,
 				w.res.Reason)
 		}
 		return text, nil
@@ -256,10 +256,10 @@ func framed(p sim.Packet, proto uint16) sim.Packet {
 	return p
 }
 
-// frameResult does this for a packet that came, and for what becomes of it: what goes on is of the IP version that its
+// frameResult does this for a packet that came, and for what happens to it: what goes on is of the IP version that its
 // first header says, and what is sent has the addresses of its next hop.
-func (l *live) frameResult(program string, came *testlive.Seen, res *sim.Result) {
-	proto := came.Packet.Proto
+func (l *live) frameResult(program string, received *testlive.Seen, res *sim.Result) {
+	proto := received.Packet.Proto
 	if out := res.Packet.Data; res.Verdict != sim.VerdictPunt && len(out) > 0 {
 		switch out[0] >> 4 {
 		case 4:
@@ -268,7 +268,7 @@ func (l *live) frameResult(program string, came *testlive.Seen, res *sim.Result)
 			proto = unix.ETH_P_IPV6
 		}
 	}
-	came.Packet = framed(came.Packet, came.Packet.Proto)
+	received.Packet = framed(received.Packet, received.Packet.Proto)
 	res.Packet = framed(res.Packet, proto)
 	res.Packet.Proto = 0
 	if res.Hop != nil {
@@ -353,35 +353,35 @@ func (l *live) program(name string) *ir.Program {
 }
 
 // stays compares a packet that went on to the next program with what the model says.
-func (l *live) stays(program string, w *expected, up []testlive.Seen) ([]testlive.Seen, string) {
-	if len(up) == 0 && w.came.Packet.GSO != 0 && !w.right() && l.program(program).Hook == "tc/egress" {
-		return up, "" // the device in front of the next program can't cut it up
+func (l *live) stays(program string, w *expected, passed []testlive.Seen) ([]testlive.Seen, string) {
+	if len(passed) == 0 && w.received.Packet.GSO != 0 && !w.right() && l.program(program).Hook == "tc/egress" {
+		return passed, "" // the device in front of the next program can't cut it up
 	}
-	if len(up) == 0 {
-		return up, missing
+	if len(passed) == 0 {
+		return passed, missing
 	}
-	got, want := up[0].Packet, w.res.Packet
+	got, want := passed[0].Packet, w.res.Packet
 	if w.res.Verdict == sim.VerdictPunt {
-		want = w.came.Packet
+		want = w.received.Packet
 	}
 	p := l.program(program)
 	egress := p.Hook == "tc/egress" && p.L2
-	if egress { // it has gone through a cable, after which its priority is no one's
+	if egress { // it has gone through a cable, after which its priority is undefined
 		want.Priority, want.Proto = got.Priority, 0
 	}
-	if egress || want.VLAN == nil && w.came.Packet.VLAN != nil { // the kernel moves the next tag into the metadata
+	if egress || want.VLAN == nil && w.received.Packet.VLAN != nil { // the kernel moves the next tag into the metadata
 		untag(&want)
 	}
 	switch {
 	case !bytes.Equal(got.Data, want.Data):
-		return up[1:], "the next program gets other bytes: " + firstByte(got.Data, want.Data) + ": " + show(&got)
+		return passed[1:], "the next program gets other bytes: " + firstByte(got.Data, want.Data) + ": " + show(&got)
 	case got.Priority != want.Priority:
-		return up[1:], fmt.Sprintf("priority %d, the model says %d", got.Priority, want.Priority)
+		return passed[1:], fmt.Sprintf("priority %d, the model says %d", got.Priority, want.Priority)
 	case got.Proto != protocol(&want):
-		return up[1:], fmt.Sprintf("the kernel takes the packet for protocol %04x, it has %04x", got.Proto,
+		return passed[1:], fmt.Sprintf("the kernel takes the packet for protocol %04x, it has %04x", got.Proto,
 			protocol(&want))
 	}
-	return up[1:], l.beside(w, &got, &want)
+	return passed[1:], l.beside(w, &got, &want)
 }
 
 // untag moves the outermost tag into the metadata.
@@ -411,7 +411,7 @@ func protocol(p *sim.Packet) uint16 {
 	return 0x0004
 }
 
-// beside compares what is not in a packet's bytes, and what becomes of it when its checksum is completed.
+// beside compares what is not in a packet's bytes, and what happens to it when its checksum is completed.
 func (l *live) beside(w *expected, got, want *sim.Packet) string {
 	switch {
 	case got.Mark != want.Mark:
@@ -434,10 +434,10 @@ func (l *live) beside(w *expected, got, want *sim.Packet) string {
 // checksum completed.
 func (l *live) right(w *expected, got *sim.Packet) string {
 	// What a tunnel holds may be wrong. A packet for the next program may have headers that only that program knows.
-	_, before := datagram(w.came.Packet.Data)
+	_, before := datagram(w.received.Packet.Data)
 	_, after := datagram(got.Data)
 	other := func(proto byte) bool { return proto != 6 && proto != 17 }
-	shorter := len(w.came.Packet.Data) - len(got.Data)
+	shorter := len(w.received.Packet.Data) - len(got.Data)
 	if w.res.Verdict != sim.VerdictSent && shorter != 0 {
 		return ""
 	}
@@ -463,16 +463,16 @@ func (l *live) judge(frame []byte) (wrong string, known bool) {
 // cut reports whether bytes that are not 0 were cut off which a checksum covered that is left to a device. No host
 // sends such a packet, and none knows what its checksum should be.
 func (w *expected) cut(got *sim.Packet) bool {
-	came := &w.came.Packet
-	if came.Partial == (sim.Partial{}) {
+	received := &w.received.Packet
+	if received.Partial == (sim.Partial{}) {
 		return false
 	}
-	if end, _ := datagram(came.Data); !isZero(came.Data[end:]) {
+	if end, _ := datagram(received.Data); !isZero(received.Data[end:]) {
 		return true
 	}
 	// Of what a header calls its content, up to 3 bytes may be padding.
-	end := len(got.Data) - (w.res.Packet.Partial.Start - came.Partial.Start)
-	return end < len(came.Data) && end >= len(came.Data)-3 && !isZero(came.Data[end:])
+	end := len(got.Data) - (w.res.Packet.Partial.Start - received.Partial.Start)
+	return end < len(received.Data) && end >= len(received.Data)-3 && !isZero(received.Data[end:])
 }
 
 // outerHeaders is what a tunnel has at least.
@@ -482,13 +482,14 @@ func isZero(b []byte) bool { return !slices.ContainsFunc(b, func(x byte) bool { 
 
 // right reports whether a packet was right when it came, with its checksum completed.
 func (w *expected) right() bool {
-	came := &w.came.Packet
-	wrong, known := judge(complete(came))
-	end, _ := datagram(came.Data)
-	return wrong == "" && known && (came.GSO == 0 || end == len(came.Data)) // the kernel cuts up all that there is
+	received := &w.received.Packet
+	wrong, known := judge(complete(received))
+	end, _ := datagram(received.Data)
+	// The kernel cuts up all that there is.
+	return wrong == "" && known && (received.GSO == 0 || end == len(received.Data))
 }
 
-// datagram finds the end of the IP datagram in a frame, and its protocol; 0 where there is none.
+// datagram finds the end of the IP datagram in a frame, and its protocol; 0 if there is none.
 func datagram(b []byte) (end int, proto byte) {
 	at := 14
 	for len(b) >= at+24 && sample.Tagged(b[at-14:]) {
@@ -518,7 +519,7 @@ func (l *live) leaves(w *expected, left []testlive.Seen, others bool) ([]testliv
 		}
 		return left, missing
 	}
-	if want.VLAN == nil && w.came.Packet.VLAN != nil {
+	if want.VLAN == nil && w.received.Packet.VLAN != nil {
 		untag(&want)
 	}
 	if !resolved && others {

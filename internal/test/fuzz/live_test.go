@@ -73,7 +73,7 @@ func TestLiveAgrees(t *testing.T) {
 	}
 }
 
-// The same for the specs of the corpus without their link-layer headers, where they make sense so: on devices whose
+// The same for the specs of the corpus without their link-layer headers, if they make sense so: on devices whose
 // packets have none.
 func TestLiveAgreesWithoutLink(t *testing.T) {
 	needs.All(t)
@@ -133,7 +133,7 @@ func withoutLink(t *testing.T, file string) (c compiled, ok bool) {
 type device struct {
 	name    string
 	offload bool
-	ways    skbfacts.Ways
+	ways    skbfacts.Methods
 }
 
 // devices are those that packets leave through, and with each a method to learn what the kernel knows of a packet.

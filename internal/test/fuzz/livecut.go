@@ -17,7 +17,7 @@ import (
 // What the kernel knows of GSO packets that leave, and what it makes of them when it cuts them up.
 
 // enters reports whether a GSO packet enters a tunnel.
-func (w *expected) enters() bool { return w.res.Packet.Tunnel && !w.came.Packet.Tunnel }
+func (w *expected) enters() bool { return w.res.Packet.Tunnel && !w.received.Packet.Tunnel }
 
 // refused notes a GSO packet that a device dropped, and reports whether it isn't the machine that drops them: the
 // kernel drops what it can't cut.
@@ -47,7 +47,7 @@ func in(w *expected, got *testlive.Seen) string {
 	}
 	// All that came is inside, but for its link-layer header; after UDP it may have another one.
 	b := got.Packet.Data
-	start := len(b) - len(w.came.Packet.Data) + linkHeader
+	start := len(b) - len(w.received.Packet.Data) + linkHeader
 	after := map[byte]uint16{4: unix.ETH_P_IP, 6: unix.ETH_P_IPV6}
 	proto := after[b[start]>>4]
 	udpEnd := linkHeader + map[byte]int{4: 20, 6: 40}[b[linkHeader]>>4] + 8
@@ -64,7 +64,7 @@ func in(w *expected, got *testlive.Seen) string {
 // segmentFront is where the payload of the first segment begins, of a GSO packet that leaves.
 func (w *expected) segmentFront() int {
 	out := &w.res.Packet
-	if w.came.GSOType&gsoUDP != 0 {
+	if w.received.GSOType&gsoUDP != 0 {
 		return out.Partial.Start + 8
 	}
 	return out.Partial.Start + int(out.Data[out.Partial.Start+12]>>4)*4

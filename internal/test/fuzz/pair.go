@@ -15,7 +15,7 @@ type Pair struct {
 	net   *testrun.Net // nil: the thread stays where it is
 }
 
-// NewPair loads an object with the default settings, and zeros where there are none.
+// NewPair loads an object with the default settings, and zeros if there are none.
 func NewPair(plan *ir.Plan, object []byte) (*Pair, error) {
 	settings := map[string][]byte{}
 	for _, s := range plan.Settings {

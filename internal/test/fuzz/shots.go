@@ -84,7 +84,7 @@ func newShot(g *sample.Generator, f *packet.Frame, bare bool) *testlive.Shot {
 // extensions are the protocol numbers of IPv6 extension headers that the kernel looks after.
 var extensions = []byte{0, 43, 44, 51, 60}
 
-// ipv6 is a frame from its IPv6 header on; empty where it has none.
+// ipv6 is a frame from its IPv6 header on; empty if it has none.
 func ipv6(frame []byte) []byte {
 	at := 14
 	for len(frame) >= at+24 && sample.Tagged(frame[at-14:]) {

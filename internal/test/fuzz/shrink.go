@@ -14,7 +14,7 @@ import (
 type Difference struct {
 	Text string
 	Case *Case
-	Err  error // of the model, where the plan contradicts itself
+	Err  error // of the model, if the plan contradicts itself
 
 	last logged // the packet that showed it
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // Busy measures how much of a processor the kernel takes for interrupts and what they bring, such as forwarding
-// packets, which its own accounting only samples. For a short spell a process of real-time priority reads the clock
+// packets, which its own accounting only samples. For a short interval a process of real-time priority reads the clock
 // without a pause; each time that it was held up for longer than reading takes, the kernel was at work. Other processes
 // don't run meanwhile, so they don't count; nor can a user-space relay be measured so.
 type Busy struct {
@@ -30,9 +30,9 @@ const (
 	// holdUp is the time between two readings of the clock (25 to 60 ns) from which on the kernel must have been at
 	// work; an interrupt that handles a single packet takes several times that.
 	holdUp = 150 * time.Nanosecond
-	// longestSpell keeps a processor from its other users for no longer than they may not notice, and below what
+	// longestInterval keeps a processor from its other users for no longer than they may not notice, and below what
 	// the scheduler allows real-time processes in a row.
-	longestSpell = 200 * time.Millisecond
+	longestInterval = 200 * time.Millisecond
 )
 
 // NewBusy prepares to measure one processor.
@@ -55,9 +55,9 @@ func NewBusy(cpu int) (*Busy, error) {
 	if err := testnet.StartChild(b.cmd); err != nil {
 		return nil, err
 	}
-	if _, err := b.Spell(time.Millisecond); err != nil {
+	if _, err := b.Interval(time.Millisecond); err != nil {
 		_ = b.Close()
-		return nil, fmt.Errorf("the process that measures processor time does not work: %w", err)
+		return nil, fmt.Errorf("the process that measures CPU time does not work: %w", err)
 	}
 	return b, nil
 }
@@ -68,23 +68,23 @@ func (b *Busy) Close() error {
 	return b.cmd.Wait()
 }
 
-// Start begins a spell. Wait has to follow.
+// Start begins an interval. Wait has to follow.
 func (b *Busy) Start(d time.Duration) error {
-	if d > longestSpell {
-		return fmt.Errorf("a spell of %v is too long, at most %v", d, longestSpell)
+	if d > longestInterval {
+		return fmt.Errorf("an interval of %v is too long, at most %v", d, longestInterval)
 	}
 	_, err := fmt.Fprintln(b.commands, int64(d))
 	return err
 }
 
-// Wait waits for the end of the spell and returns the share (0 to 1) of it in which the kernel had the processor.
+// Wait waits for the end of the interval and returns the share (0 to 1) of it in which the kernel had the processor.
 func (b *Busy) Wait() (share float64, err error) {
 	_, err = fmt.Fscanln(b.replies, &share)
 	return share, err
 }
 
-// Spell is Start and Wait.
-func (b *Busy) Spell(d time.Duration) (share float64, err error) {
+// Interval is Start and Wait.
+func (b *Busy) Interval(d time.Duration) (share float64, err error) {
 	if err := b.Start(d); err != nil {
 		return 0, err
 	}

@@ -122,7 +122,7 @@ func TestSenderAndSink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sent == 0 || sent > 1000+maxBatch { // fewer where other work holds the sender up
+	if sent == 0 || sent > 1000+maxBatch { // fewer if other work holds the sender up
 		t.Errorf("%d datagrams in 50 ms, want at most 1000 and one batch", sent)
 	}
 	all := func() bool { return count()-before >= uint64(sent) }
@@ -138,12 +138,12 @@ func TestBusy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	share, err := b.Spell(20 * time.Millisecond)
+	share, err := b.Interval(20 * time.Millisecond)
 	if err != nil || share < 0 || share > 0.9 {
 		t.Errorf("share %v, error %v", share, err)
 	}
-	if _, err := b.Spell(time.Second); err == nil {
-		t.Error("a spell of a second would keep others from the processor for too long")
+	if _, err := b.Interval(time.Second); err == nil {
+		t.Error("an interval of a second would keep others from the processor for too long")
 	}
 	if err := b.Close(); err != nil {
 		t.Error(err)
@@ -212,7 +212,7 @@ func TestSinkKinds(t *testing.T) {
 // Tests that can't be set up fail at once.
 func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }
 
-// Where every rate lost packets, a table says so, and has no ratio.
+// If every rate lost packets, a table says so, and has no ratio.
 func TestNoRate(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
 		{LossFreeKpps(0), "no rate without loss"}, {LossFreeKpps(1_234_000), "1234"},

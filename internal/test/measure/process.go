@@ -28,7 +28,7 @@ func Main() {
 	os.Exit(0)
 }
 
-// CPUTime returns the processor time that a process's threads have used, interrupts that came meanwhile included.
+// CPUTime returns the CPU time that a process's threads have used, interrupts that came meanwhile included.
 func CPUTime(pid int) (total time.Duration, err error) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid), "task")
 	tasks, err := os.ReadDir(dir)

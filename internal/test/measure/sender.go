@@ -37,7 +37,7 @@ const (
 	maxBytes = 60_000
 )
 
-// NewSender makes a sender of a payload through a UDP socket, to an address, or where that is not valid, to where the
+// NewSender makes a sender of a payload through a UDP socket, to an address, or if that is not valid, to where the
 // socket is connected.
 func NewSender(fd int, to netip.AddrPort, payload []byte) *Sender {
 	s := &Sender{fd: fd, batch: min(maxBatch, maxBytes/len(payload))}

@@ -29,20 +29,20 @@ type Result struct {
 }
 
 const (
-	steadyRate = 50_000 // packets a second, below what user space loses packets at
-	stepTime   = 100 * time.Millisecond
-	stepTries  = 4
-	lossFree   = 0.995
-	drainTime  = 20 * time.Millisecond // for packets in flight, at most
-	spells     = 12
-	spellTime  = 80 * time.Millisecond
-	firstRate  = 60_000
-	rateStep   = 1.3
-	lastRate   = 4_000_000
+	steadyRate   = 50_000 // packets a second, below what user space loses packets at
+	stepTime     = 100 * time.Millisecond
+	stepTries    = 4
+	lossFree     = 0.995
+	drainTime    = 20 * time.Millisecond // for packets in flight, at most
+	intervals    = 12
+	intervalTime = 80 * time.Millisecond
+	firstRate    = 60_000
+	rateStep     = 1.3
+	lastRate     = 4_000_000
 )
 
 // Throughput finds the rates that a path takes, and what a packet costs the relay's processor, without delays. used is
-// the processor time of a server in user space so far; nil where the kernel forwards.
+// the CPU time of a server in user space so far; nil if the kernel forwards.
 func Throughput(to *testnet.Dev, sender *Sender, busy *Busy, used func() (time.Duration, error)) (r Result, err error) {
 	sink, err := NewSink(to)
 	if err != nil {
@@ -65,7 +65,7 @@ func Throughput(to *testnet.Dev, sender *Sender, busy *Busy, used func() (time.D
 	}
 	for rate := float64(firstRate); rate < lastRate; rate *= rateStep {
 		best, offered := 0.0, 0.0
-		for range stepTries { // less arrives where something else took a processor
+		for range stepTries { // less arrives if something else took a processor
 			sent, delivered, err := send(stepTime, rate)
 			if err != nil {
 				return r, err
@@ -88,7 +88,7 @@ func Throughput(to *testnet.Dev, sender *Sender, busy *Busy, used func() (time.D
 	return r, err
 }
 
-// Cost returns the nanoseconds of the relay's processor that a packet takes where the kernel forwards. It is the same
+// Cost returns the nanoseconds of the relay's processor that a packet takes if the kernel forwards. It is the same
 // as in Throughput, without the search for rates.
 func Cost(to *testnet.Dev, sender *Sender, busy *Busy) (float64, error) {
 	sink, err := NewSink(to)
@@ -105,7 +105,7 @@ func Cost(to *testnet.Dev, sender *Sender, busy *Busy) (float64, error) {
 // ErrUnsteady says that what a packet costs could not be measured.
 var ErrUnsteady = fmt.Errorf(
 	"%d tries to send and receive %d packets a second failed; is the machine busy with other work?",
-	spells, steadyRate)
+	intervals, steadyRate)
 
 // senderIsLimit reports whether a sender could not offer a rate, while all that it did offer was delivered.
 func senderIsLimit(rate, offered, delivered float64) bool {
@@ -127,21 +127,21 @@ func arrived(to *testnet.Dev, before uint64, sent int) (int, error) {
 }
 
 // cost returns the nanoseconds of the relay's processor that a packet takes at the steady rate: the median of several
-// short spells, without those in which the sender or the relay couldn't keep up.
+// short intervals, without those in which the sender or the relay couldn't keep up.
 func cost(to *testnet.Dev, sender *Sender, busy *Busy, used func() (time.Duration, error)) (float64, error) {
 	var costs, idles []float64
-	for range spells {
-		idle, err := busy.Spell(spellTime / 4)
+	for range intervals {
+		idle, err := busy.Interval(intervalTime / 4)
 		if err != nil {
 			return 0, err
 		}
 		idles = append(idles, idle)
 		ended := make(chan error, 1)
 		go func() {
-			_, err := sender.Send(LoadCPU, 2*spellTime, steadyRate)
+			_, err := sender.Send(LoadCPU, 2*intervalTime, steadyRate)
 			ended <- err
 		}()
-		share, rate, err := spell(to, busy, used)
+		share, rate, err := interval(to, busy, used)
 		if failed := <-ended; err == nil {
 			err = failed
 		}
@@ -163,10 +163,10 @@ func cost(to *testnet.Dev, sender *Sender, busy *Busy, used func() (time.Duratio
 	return cost, nil
 }
 
-// spell returns the share of the relay's processor that the relay takes, and the packets a second that are delivered
+// interval returns the share of the relay's processor that the relay takes, and the packets a second that are delivered
 // meanwhile.
-func spell(to *testnet.Dev, busy *Busy, used func() (time.Duration, error)) (share, rate float64, err error) {
-	time.Sleep(spellTime / 4) // until traffic flows
+func interval(to *testnet.Dev, busy *Busy, used func() (time.Duration, error)) (share, rate float64, err error) {
+	time.Sleep(intervalTime / 4) // until traffic flows
 	received, begin := uint64(0), time.Now()
 	if received, err = to.Received(); err != nil {
 		return 0, 0, err
@@ -174,7 +174,7 @@ func spell(to *testnet.Dev, busy *Busy, used func() (time.Duration, error)) (sha
 	if used != nil {
 		share, err = processShare(used)
 	} else {
-		share, err = busy.Spell(spellTime)
+		share, err = busy.Interval(intervalTime)
 	}
 	if err != nil {
 		return 0, 0, err
@@ -184,14 +184,14 @@ func spell(to *testnet.Dev, busy *Busy, used func() (time.Duration, error)) (sha
 	return share, float64(now-received) / wall.Seconds(), err
 }
 
-// processShare returns the share of a spell in which the server's process had a processor.
+// processShare returns the share of an interval in which the server's process had a processor.
 func processShare(used func() (time.Duration, error)) (float64, error) {
 	begin := time.Now()
 	before, err := used()
 	if err != nil {
 		return 0, err
 	}
-	time.Sleep(spellTime)
+	time.Sleep(intervalTime)
 	after, err := used()
 	return float64(after-before) / float64(time.Since(begin)), err
 }
@@ -223,7 +223,7 @@ func Medians(results []Result) Result {
 	}
 }
 
-// NoRate is in tables where packets were lost at each rate that was offered, and LossFree is 0.
+// NoRate is in tables if packets were lost at each rate that was offered, and LossFree is 0.
 const NoRate = "no rate without loss"
 
 // LossFreeKpps is a loss-free rate for a table, in thousands of packets a second.

@@ -132,7 +132,7 @@ func (w *rewriting) set() string {
 	return "{set: " + w.braces(out) + "}"
 }
 
-// gives notes that a rule gives a field of each of an entry's headers a value. It returns false where it has one.
+// gives notes that a rule gives a field of each of an entry's headers a value. It returns false if it has one.
 func (w *rewriting) gives(e *entry, fields ...*field) bool {
 	for _, f := range fields {
 		if w.sets[e.name+"."+f.name] {
@@ -287,7 +287,7 @@ func (w *rewriting) pop() string {
 }
 
 // decapsulate takes a tunnel apart: all headers from the first IP header to the one in front of the last. It returns
-// nil where there is none, or too little is known of it.
+// nil if there is none, or too little is known of it.
 func (w *rewriting) decapsulate() (out []string) {
 	outer, inner := w.net(), len(w.now)-1
 	for inner > 0 && !w.now[inner].isIP() {
@@ -332,12 +332,12 @@ func (w *rewriting) push() string {
 	if w.one(12) {
 		candidates = []*header{stdVLAN, stdUDP}
 	}
-	type way struct {
+	type place struct {
 		h    *header
 		at   int
 		vals []string
 	}
-	var ways []way
+	var places []place
 	for _, h := range candidates {
 		if !h.fixed || (h.sums || h.tail) && !w.one(20) {
 			continue
@@ -355,14 +355,14 @@ func (w *rewriting) push() string {
 				continue
 			}
 			if vals, ok := w.values(h, at); ok {
-				ways = append(ways, way{h, at, vals})
+				places = append(places, place{h, at, vals})
 			}
 		}
 	}
-	if len(ways) == 0 {
+	if len(places) == 0 {
 		return ""
 	}
-	p := pick(w.generator, ways)
+	p := pick(w.generator, places)
 	body := fmt.Sprintf("%s: {%s}", label(p.h.name), strings.Join(p.vals, ", "))
 	text := "{push: " + body + "}"
 	if p.at < len(w.now) {
@@ -374,7 +374,7 @@ func (w *rewriting) push() string {
 	return text
 }
 
-// values gives the fields of a pushed header values, where they need one.
+// values gives the fields of a pushed header values, if they need one.
 func (w *rewriting) values(h *header, at int) ([]string, bool) {
 	var out []string
 	var announced []string
@@ -450,7 +450,7 @@ func (s *scope) learn() string {
 		s.verified(), s.owner(t))
 }
 
-// owner says which row's session a row ends with, mostly, where it can. What is drawn otherwise stays the same.
+// owner says which row's session a row ends with, mostly, if it can. What is drawn otherwise stays the same.
 func (s *scope) owner(t *table) string {
 	there := slices.DeleteFunc(slices.Clone(s.bound), func(r ref) bool { return !s.known(r.need) })
 	if n := len(s.refs); len(there) > 0 && n%5 != 0 {

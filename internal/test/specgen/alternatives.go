@@ -11,12 +11,12 @@ import (
 
 // truncated says what is wrong with a packet's being counted as truncated, or "": nothing is missing in a packet that
 // is right as one of the sequences of headers of a stack, and that what it has of deciding fields makes no other one.
-func (j *judge) truncated(stack []*spec.StackEntry, came []byte) string {
+func (j *judge) truncated(stack []*spec.StackEntry, received []byte) string {
 	for _, path := range j.paths(stack) {
-		if !j.announced(came, path) || j.mayBeOther(stack, path, came) {
+		if !j.announced(received, path) || j.mayBeOther(stack, path, received) {
 			continue
 		}
-		spans, problems := j.headers.Parse(came, headersOf(path), places(path))
+		spans, problems := j.headers.Parse(received, headersOf(path), places(path))
 		noTrailer := func(sp *packet.Span) bool { return sp.Inner-sp.End < sp.Header.Trailer }
 		if len(problems) > 0 || slices.ContainsFunc(spans, noTrailer) {
 			continue
@@ -32,7 +32,7 @@ func (j *judge) truncated(stack []*spec.StackEntry, came []byte) string {
 
 // mayBeOther reports whether a packet of a path has, in front of the alternative that the path has, another one that
 // the fields decide for, or that rows choose.
-func (j *judge) mayBeOther(stack []*spec.StackEntry, path []layer, came []byte) bool {
+func (j *judge) mayBeOther(stack []*spec.StackEntry, path []layer, received []byte) bool {
 	at := 0
 	for _, e := range stack {
 		var front []*spec.Header
@@ -52,7 +52,7 @@ func (j *judge) mayBeOther(stack []*spec.StackEntry, path []layer, came []byte) 
 		}
 		for _, h := range front {
 			other := append(slices.Clone(path[:at]), layer{entry: e.Var.Value, h: h, from: at, after: after})
-			if j.decidedFor(other, came) {
+			if j.decidedFor(other, received) {
 				return true
 			}
 		}
@@ -65,7 +65,7 @@ func (j *judge) mayBeOther(stack []*spec.StackEntry, path []layer, came []byte) 
 
 // decidedFor reports whether what announces the last header of a path, or else its own first fields, say that a packet
 // has it.
-func (j *judge) decidedFor(path []layer, came []byte) bool {
+func (j *judge) decidedFor(path []layer, received []byte) bool {
 	h := path[len(path)-1].h
 	whole := headersOf(path)
 	parent := whole[max(0, len(whole)-2)]
@@ -76,7 +76,7 @@ func (j *judge) decidedFor(path []layer, came []byte) bool {
 		c.Fields = nil // it is announced, however much of it is there
 		path = slices.Clone(path)
 		path[len(path)-1].h = &c
-		return j.announced(came, path)
+		return j.announced(received, path)
 	}
 	c := *h
 	c.Fields = slices.Clone(h.Fields)
@@ -90,12 +90,12 @@ func (j *judge) decidedFor(path []layer, came []byte) bool {
 		c.Fields = c.Fields[:len(c.Fields)-1]
 	}
 	whole[len(whole)-1] = &c
-	spans, _ := j.headers.Parse(came, whole, places(path))
+	spans, _ := j.headers.Parse(received, whole, places(path))
 	if len(spans) < len(path) {
 		return false // the packet ends in front of the last of them
 	}
 	for _, p := range spans[len(spans)-1].Places {
-		if p.Field.Is != nil && !packet.Allows(p.Field.Is, p.Field, p.Get(came)) {
+		if p.Field.Is != nil && !packet.Allows(p.Field.Is, p.Field, p.Get(received)) {
 			return false
 		}
 	}

@@ -129,7 +129,7 @@ func copied(t *testing.T, text, ip string, front, from, n int, rnd *rand.Rand) {
 	}
 }
 
-// Where a name may stand for addresses of both versions, an index means a byte of the form with 16 bytes.
+// If a name may stand for addresses of both versions, an index means a byte of the form with 16 bytes.
 func TestBytesOfEitherFamily(t *testing.T) {
 	const text = `name: "either"
 headers: out: fields: [{name: "a", bits: 8}, {name: "b", bits: 8}, {name: "c", bits: 8}, {name: "d", bits: 8}]

@@ -223,7 +223,7 @@ func (s *scope) likeField(name string) string {
 	return name
 }
 
-// allocating makes an expression that takes a number from a counter, or finds or makes a translation; "" where no row
+// allocating makes an expression that takes a number from a counter, or finds or makes a translation; "" if no row
 // has any.
 func (s *scope) allocating() string {
 	if t, ok := s.chooseShared(translationKind); ok && s.one(2) {
@@ -277,7 +277,7 @@ func (s *scope) stored(bits int) string {
 	return fmt.Sprintf("low(%s, %d)", x, bits)
 }
 
-// admit spends a credit of a row, or returns "" where none has one.
+// admit spends a credit of a row, or returns "" if none has one.
 func (s *scope) admit() string {
 	r, ok := s.choose(func(r ref) bool { return r.t.kind == creditKind || r.t.kind == bucketKind })
 	if !ok {
@@ -320,7 +320,7 @@ func (s *scope) admit() string {
 	return "{admit: {" + text + "}}"
 }
 
-// emit makes a record of an event; where the packet is dropped it can't be one that is required.
+// emit makes a record of an event; if the packet is dropped it can't be one that is required.
 func (s *scope) emit(leaves bool) string {
 	var e *event
 	for _, known := range s.events {

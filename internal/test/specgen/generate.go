@@ -146,7 +146,7 @@ func (g *generator) quotedAll(exprs []string) string {
 	return strings.Join(out, ", ")
 }
 
-// braces writes the members of a struct: without braces where there is one, sometimes.
+// braces writes the members of a struct: without braces if there is one, sometimes.
 func (g *generator) braces(members []string) string {
 	if len(members) == 1 && g.one(2) {
 		return members[0]

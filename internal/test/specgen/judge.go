@@ -43,8 +43,8 @@ const none, computed = "none", "computed"
 func (l layer) isIP() bool { return slices.Contains(namesOfIP, l.h.Name.Value) }
 
 // complete says what is wrong with a packet that left, or "".
-func (j *judge) complete(program string, came, left []byte) string {
-	paths, known := j.readings(program, came)
+func (j *judge) complete(program string, received, left []byte) string {
+	paths, known := j.readings(program, received)
 	if !known {
 		return ""
 	}
@@ -52,7 +52,7 @@ func (j *judge) complete(program string, came, left []byte) string {
 	for _, path := range paths {
 		for _, r := range copying(j.programs[program].Rules) {
 			for _, out := range j.after(path, r) {
-				text := j.compare(came, left, path, out, r)
+				text := j.compare(received, left, path, out, r)
 				if text == "" {
 					return ""
 				}
@@ -67,12 +67,12 @@ func (j *judge) complete(program string, came, left []byte) string {
 
 // readings are the sequences of headers that a packet fits as it came. They aren't known if there are none, or if only
 // checksums keep it from fitting another one: a program doesn't verify all of them, and may have taken that path.
-func (j *judge) readings(program string, came []byte) (paths [][]layer, known bool) {
+func (j *judge) readings(program string, received []byte) (paths [][]layer, known bool) {
 	for _, path := range j.paths(j.programs[program].Stack) {
-		if !j.announced(came, path) {
+		if !j.announced(received, path) {
 			continue
 		}
-		_, problems := j.headers.Parse(came, headersOf(path), places(path))
+		_, problems := j.headers.Parse(received, headersOf(path), places(path))
 		if len(problems) == 0 {
 			paths = append(paths, path)
 		} else if j.onlySums(path, problems) {
@@ -82,7 +82,7 @@ func (j *judge) readings(program string, came []byte) (paths [][]layer, known bo
 	return paths, len(paths) > 0
 }
 
-// copying are rules, where one fans out its receivers' rules.
+// copying are rules; if one fans out, its receivers' rules.
 func copying(rules []*spec.Rule) (out []*spec.Rule) {
 	for _, r := range rules {
 		if a := r.Do[len(r.Do)-1]; a.FanOut != nil {
@@ -94,13 +94,13 @@ func copying(rules []*spec.Rule) (out []*spec.Rule) {
 	return out
 }
 
-// became says what is wrong with the reason under which a packet or a receiver's turn ended, or "". Where the last rule
+// became says what is wrong with the reason under which a packet or a receiver's turn ended, or "". If the last rule
 // has no conditions, one of the rules is carried out: then no packet comes to their end, and a row that a rule in front
 // of it doesn't find is no reason for anything.
-func (j *judge) became(program string, came sim.Packet, res sim.Result) string {
+func (j *judge) became(program string, received sim.Packet, res sim.Result) string {
 	p := j.programs[program]
-	if res.Verdict == sim.VerdictPunt && res.Reason == "truncated" && came.VLAN == nil {
-		if text := j.truncated(p.Stack, came.Data); text != "" {
+	if res.Verdict == sim.VerdictPunt && res.Reason == "truncated" && received.VLAN == nil {
+		if text := j.truncated(p.Stack, received.Data); text != "" {
 			return text
 		}
 	}
@@ -307,8 +307,8 @@ func withoutSum(h *spec.Header) *spec.Header {
 }
 
 // compare holds a packet that left against one possibility.
-func (j *judge) compare(came, left []byte, path, out []layer, r *spec.Rule) string {
-	was, _ := j.headers.Parse(came, headersOf(path), places(path))
+func (j *judge) compare(received, left []byte, path, out []layer, r *spec.Rule) string {
+	was, _ := j.headers.Parse(received, headersOf(path), places(path))
 	leaving := headersOf(out)
 	for i, l := range out {
 		if l.blank { // it has its size, and no form any more
@@ -332,7 +332,7 @@ func (j *judge) compare(came, left []byte, path, out []layer, r *spec.Rule) stri
 			return fmt.Sprintf("the checksum of header %s is %04x, and its push says: %s", l.h.Name.Value, v, l.sum)
 		}
 	}
-	if text := payloads(came, left, was, now, out, r.Do[len(r.Do)-1].Kind == spec.ActSend); text != "" {
+	if text := payloads(received, left, was, now, out, r.Do[len(r.Do)-1].Kind == spec.ActSend); text != "" {
 		return text
 	}
 	changeable := j.changeable(r)
@@ -352,7 +352,7 @@ func (j *judge) compare(came, left []byte, path, out []layer, r *spec.Rule) stri
 				j.announces(l.h, f.Name.Value) && changesAfter(out, i) {
 				continue
 			}
-			if v, w := x.Get(came), y.Get(left); x.There != y.There || v.Int != w.Int ||
+			if v, w := x.Get(received), y.Get(left); x.There != y.There || v.Int != w.Int ||
 				!bytes.Equal(v.Bytes, w.Bytes) {
 				return fmt.Sprintf("field %s.%s changed, which the rule doesn't name", l.h.Name.Value, f.Name.Value)
 			}

@@ -12,12 +12,12 @@ import (
 // payloads says what is wrong with what follows the headers of a packet that left: all bytes up to the end of the
 // outermost IP datagram leave, but for padding and for the trailers of headers that are popped. Data leaves as far
 // after what its header counts as it came.
-func payloads(came, left []byte, was, now []*packet.Span, out []layer, sent bool) string {
-	if !sent && bytes.Equal(came, left) {
+func payloads(received, left []byte, was, now []*packet.Span, out []layer, sent bool) string {
+	if !sent && bytes.Equal(received, left) {
 		return ""
 	}
 	outer := slices.IndexFunc(was, (*packet.Span).IsNet) // the outermost datagram of the packet that came
-	net, end := outer, len(came)
+	net, end := outer, len(received)
 	leaves := slices.IndexFunc(now, (*packet.Span).IsNet)
 	if leaves >= 0 {
 		net = max(net, out[leaves].from)
@@ -26,7 +26,7 @@ func payloads(came, left []byte, was, now []*packet.Span, out []layer, sent bool
 		end = was[net].Inner
 	}
 	first := was[len(was)-1].End
-	gone := make([]bool, len(came))
+	gone := make([]bool, len(received))
 	for i, sp := range was[outer+1:] {
 		i += outer + 1
 		popped := !slices.ContainsFunc(out, func(l layer) bool { return l.from == i })
@@ -49,7 +49,7 @@ func payloads(came, left []byte, was, now []*packet.Span, out []layer, sent bool
 	var want []byte
 	for i := first; i < end; i++ {
 		if !gone[i] {
-			want = append(want, came[i])
+			want = append(want, received[i])
 		}
 	}
 	stop := len(left)

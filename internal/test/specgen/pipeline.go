@@ -54,7 +54,7 @@ var restrictions = map[diag.Code]string{
 // Result is what became of a spec.
 type Result struct {
 	Stage   Stage
-	Code    diag.Code // the first message's, where there are messages
+	Code    diag.Code // the first message's, if there are messages
 	Text    string
 	Log     string // all there is, for a person
 	Packets int
@@ -126,7 +126,7 @@ func (p *Pipeline) Run(ctx context.Context, src []byte, seed uint64) (res Result
 	return p.compare(ctx, s, plan, object, seed, c.C)
 }
 
-// Plan loads and compiles a spec. Where the plan is nil, the result says why.
+// Plan loads and compiles a spec. If the plan is nil, the result says why.
 func Plan(src []byte) (*spec.Spec, *ir.Plan, Result) {
 	s, diags := spec.Load("spec.cue", src)
 	if diags.Len() > 0 {
@@ -203,7 +203,7 @@ func (p *Pipeline) compare(ctx context.Context, s *spec.Spec, plan *ir.Plan, obj
 // namesOfIP are the names of headers and alternatives that are IP.
 var namesOfIP = []string{"ip", "ipv4", "ipv6", "ip_any", "ipv4_any"}
 
-// ordinary reports whether every IP header has a transport header after it. Where a header of one's own follows, that
+// ordinary reports whether every IP header has a transport header after it. If a header of one's own follows, that
 // no protocol number announces, gopacket takes it for something else.
 func ordinary(s *spec.Spec) bool {
 	is := func(e *spec.StackEntry, names ...string) bool {

@@ -378,7 +378,7 @@ func (g *generator) following(names *namer, host *entry) *entry {
 	return e
 }
 
-// userEntry makes a place for the user's headers after a stack, or returns nil where none fits.
+// userEntry makes a place for the user's headers after a stack, or returns nil if none fits.
 func (g *generator) userEntry(names *namer, stack []*entry) *entry {
 	last := stack[len(stack)-1]
 	var fit []*header

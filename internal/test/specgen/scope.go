@@ -53,7 +53,7 @@ func (t typ) text() string {
 type ref struct {
 	text string
 	t    typ
-	need string   // what has to be there: an optional header or row; "" where nothing has to
+	need string   // what has to be there: an optional header or row; "" if nothing has to
 	at   *entry   // of fields
 	flds []*field // the field in each of the entry's headers
 	list bool     // a list of elements
@@ -390,7 +390,7 @@ func (s *scope) asserting(depth int) (string, *scope) {
 	return s.cond(depth), s
 }
 
-// typed makes an expression of a type; ok is false where nothing here has that type.
+// typed makes an expression of a type; ok is false if nothing here has that type.
 func (s *scope) typed(t typ) (string, bool) {
 	switch t.kind {
 	case intKind:

@@ -36,19 +36,19 @@ func (w *rewriting) send() string {
 		})
 		return r.text, ok
 	}
-	var ways []string
+	var actions []string
 	both := []string{"src", "dst"}
 	ends := append(both, "src_port", "dst_port")
-	add := func(way string, fields ...string) {
+	add := func(action string, fields ...string) {
 		if !w.clash(fields...) {
-			ways = append(ways, way)
+			actions = append(actions, action)
 		}
 	}
 	if via, ok := any(nextHopKind); ok {
-		ways = append(ways, fmt.Sprintf("{send: {via: %q}}", via), fmt.Sprintf("{send: via: %q}", via))
+		actions = append(actions, fmt.Sprintf("{send: {via: %q}}", via), fmt.Sprintf("{send: via: %q}", via))
 	}
 	if !w.inFan && w.one(4) {
-		ways = append(ways, `{send: via: "route"}`)
+		actions = append(actions, `{send: via: "route"}`)
 	}
 	if w.inFan && hasPorts {
 		receivers := func(r ref) bool { return r.t.kind == endpointKind && strings.HasPrefix(r.text, "r.") }
@@ -82,10 +82,10 @@ func (w *rewriting) send() string {
 		}
 	}
 	if w.inFan {
-		if len(ways) == 0 {
+		if len(actions) == 0 {
 			return ""
 		}
-		return pick(w.generator, ways)
+		return pick(w.generator, actions)
 	}
 	if to, ok := row(addrKind); ok {
 		add(fmt.Sprintf("{send: to: %q}", to), "dst")
@@ -98,10 +98,10 @@ func (w *rewriting) send() string {
 			add(fmt.Sprintf("{send: {from: %q, to: %q}}", from, to), both...)
 		}
 	}
-	if len(ways) == 0 {
+	if len(actions) == 0 {
 		return ""
 	}
-	return pick(w.generator, ways)
+	return pick(w.generator, actions)
 }
 
 // sendPushed sends a packet that was put into another one, which says where it goes, or returns "".

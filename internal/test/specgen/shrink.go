@@ -36,7 +36,7 @@ func Shrink(src []byte, tries int, fails func([]byte) bool) []byte {
 	return src
 }
 
-// without returns a spec with its n-th possible change made; ok is false where there are no more.
+// without returns a spec with its n-th possible change made; ok is false if there are no more.
 func without(src []byte, n int) (text []byte, ok bool) {
 	f, err := parser.ParseFile("spec.cue", src)
 	if err != nil {

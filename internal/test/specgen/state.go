@@ -171,7 +171,7 @@ func (s *scope) member(text string, t typ, need string) {
 	}
 }
 
-// lookup makes a lookup, and its table where it takes a new one. want are types that the value should have.
+// lookup makes a lookup, and its table if it takes a new one. want are types that the value should have.
 func (s *scope) lookup(want []typ) *lookup {
 	l := &lookup{name: s.names.next(), optional: s.one(2)}
 	if s.one(3) {
@@ -211,7 +211,7 @@ func (s *scope) key(t *table) ([]string, bool) {
 			want.kind = addrKind
 		}
 		x, ok := s.typed(want)
-		if want.kind == intKind && !s.one(4) { // a field as it is, where one has the size
+		if want.kind == intKind && !s.one(4) { // a field as it is, if one has the size
 			if r, found := s.choose(func(r ref) bool { return r.t == want }); found {
 				x = r.text
 			}
@@ -231,7 +231,7 @@ var valueTypes = []typ{
 	{kind: macKind}, {kind: addrKind}, {kind: endpointKind}, {kind: counterKind}, {kind: nextHopKind},
 }
 
-// valueType is the type of a value of a row: where it can, one for each level of priority, sometimes.
+// valueType is the type of a value of a row: if it can, one for each level of priority, sometimes.
 func (g *generator) valueType() typ {
 	t := pick(g, valueTypes)
 	t.levels = t.kind <= endpointKind && g.levels > 0 && g.one(4)

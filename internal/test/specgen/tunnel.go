@@ -232,7 +232,7 @@ func (w *rewriting) encapsulate() (out []string) {
 }
 
 // pushedValues gives the fields of a header that next will follow values: addresses of the header's own family, and
-// nothing where the language has a value of its own.
+// nothing if the language has a value of its own.
 func (w *rewriting) pushedValues(h *header, next []*header) ([]string, bool) {
 	var out []string
 	announced := map[string]bool{}

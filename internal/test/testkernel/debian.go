@@ -55,7 +55,7 @@ const fresh = 7 * 24 * time.Hour
 // metaPackage depends on the newest kernel of its suite, built for virtual machines.
 func (s Source) metaPackage() string { return "linux-image-cloud-" + string(s.Arch) }
 
-// Fetch returns a kernel from the cache, or from the mirror where it isn't cached or is old. Where the mirror can't be
+// Fetch returns a kernel from the cache, or from the mirror if it isn't cached or is old. If the mirror can't be
 // reached, it returns the old one. It passes notes on slow steps and problems to say.
 func Fetch(ctx context.Context, source Source, cache string, say func(string)) (*Kernel, error) {
 	dir, err := filepath.Abs(filepath.Join(cache, "kernels", source.Name))

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// wanted are the modules that the guest needs, where nothing loads modules on demand. A kernel may have some built in.
+// wanted are the modules that the guest needs, if nothing loads modules on demand. A kernel may have some built in.
 var wanted = []string{
 	"veth", "sch_ingress", "cls_bpf",
 	// Devices that packets come from and leave through.
@@ -36,7 +36,7 @@ func (s Source) Wanted() []string {
 }
 
 // collectModules copies the wanted modules and those that they need from an unpacked kernel into a folder,
-// uncompressed, and returns their names in the order of loading. It fails where a wanted module is neither there nor
+// uncompressed, and returns their names in the order of loading. It fails if a wanted module is neither there nor
 // built in.
 func collectModules(ctx context.Context, root, out string, names []string) ([]string, error) {
 	files, builtIn := map[string]string{}, map[string]bool{}

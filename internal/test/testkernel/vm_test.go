@@ -86,7 +86,7 @@ func TestBoot(t *testing.T) {
 	}
 }
 
-// The mirror is used only where the cache has no kernel, or an old one.
+// The mirror is used only if the cache has no kernel, or an old one.
 func TestFetchFromCache(t *testing.T) {
 	cache := t.TempDir()
 	dir := filepath.Join(cache, "kernels", "bookworm")
@@ -107,7 +107,7 @@ func TestFetchFromCache(t *testing.T) {
 	if err != nil || k.Release != "6.1.0-50-cloud-amd64" || k.Image() != filepath.Join(dir, "vmlinuz") {
 		t.Fatalf("%+v, %v", k, err)
 	}
-	// Where the mirror can't be reached, an old kernel is used, and its age is noted.
+	// If the mirror can't be reached, an old kernel is used, and its age is noted.
 	long := time.Now().Add(-30 * 24 * time.Hour)
 	if err := os.Chtimes(filepath.Join(dir, "kernel.json"), long, long); err != nil {
 		t.Fatal(err)

@@ -28,6 +28,6 @@
 // and one is lost with all its segments. Partial checksums stay partial, VLAN tags in a packet's metadata stay there.
 //
 // Never use the link in a measurement of speed: it carries tens of thousands of packets a second, which a cable
-// between two hosts carries in a few milliseconds, and takes processor time from what is measured. It shows how
+// between two hosts carries in a few milliseconds, and takes CPU time from what is measured. It shows how
 // programs behave, not how fast they are.
 package testlink

@@ -64,7 +64,7 @@ func (r Reordering) hold() time.Duration {
 	return r.Hold
 }
 
-// holdLimit is Reordering.Hold where none is given.
+// holdLimit is Reordering.Hold if none is given.
 const holdLimit = 100 * time.Millisecond
 
 func (c Config) check() error {

@@ -535,7 +535,7 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// The sender's kernel segments what it sends. Where that is turned off, GSO packets cross the link whole.
+// The sender's kernel segments what it sends. If that is turned off, GSO packets cross the link whole.
 func TestSegmentation(t *testing.T) {
 	l := start(t, Config{FromA: Direction{Delay: time.Millisecond}})
 	a, b := listenUDP(t, l.A, addrA[4]), listenUDP(t, l.B, addrB[4])

@@ -132,7 +132,7 @@ func (s *socket) frame(i int, f *frame) (at time.Time, err error) {
 	return at, nil
 }
 
-// send sends up to a batch of frames, and returns how many the device refused: its queue is full, it is down, or the
+// send sends frames, at most a batch, and returns how many the device refused: its queue is full, it is down, or the
 // frame is too long for it.
 func (s *socket) send(frames []*frame) (refused int) {
 	for i, f := range frames {

@@ -66,7 +66,7 @@ func (e *entrance) tun() bool { return e.device >= 0 }
 // Where a packet was seen.
 const (
 	SeenComing  = iota // in front of the program
-	SeenUp             // after it: the next program, or the stack
+	SeenPassed         // after it: the next program, or the stack
 	SeenLeaving        // at the other end of the cable
 )
 
@@ -80,7 +80,7 @@ type Seen struct {
 	InnerProto uint16
 }
 
-// Shot is a packet to send. Where the frame has a tag after the link-layer addresses, the kernel puts it into the
+// Shot is a packet to send. If the frame has a tag after the link-layer addresses, the kernel puts it into the
 // metadata.
 type Shot struct {
 	Data    []byte
@@ -181,7 +181,7 @@ func (l *Live) open(offload bool) (err error) {
 		return err
 	}
 	watches := map[int]*ebpf.Program{}
-	for _, where := range []int{SeenComing, SeenUp, SeenLeaving} {
+	for _, where := range []int{SeenComing, SeenPassed, SeenLeaving} {
 		if watches[where], err = l.load("watch", l.watch(where)); err != nil {
 			return err
 		}
@@ -245,7 +245,7 @@ func (l *Live) cable(e *entrance, name string, p *ir.Program, guard *ebpf.Progra
 	if err := errors.Join(
 		l.attach(at, hook, watches[SeenComing]),
 		l.attach(at, hook, l.relay.Program(p.Name)),
-		l.attach(in, ebpf.AttachTCXIngress, watches[SeenUp]),
+		l.attach(in, ebpf.AttachTCXIngress, watches[SeenPassed]),
 	); err != nil {
 		return err
 	}
@@ -314,7 +314,7 @@ func setOffload(device string, on bool) error {
 }
 
 // Send sends a packet to a program, and returns all that watches saw of it, in order. The error is testrun.ErrRefused
-// where the kernel doesn't take such a packet; where it finds out later, nothing is seen.
+// if the kernel doesn't take such a packet; if it finds out later, nothing is seen.
 func (l *Live) Send(program string, s *Shot) ([]Seen, error) {
 	e := l.entrances[program]
 	if e == nil {

@@ -44,7 +44,7 @@ func (l *Live) tunnel(e *entrance, name string, p *ir.Program, guard *ebpf.Progr
 	} else if e.fd, err = packetSocket(e.dev.Attrs().Index); err != nil {
 		return fmt.Errorf("a packet socket on %s: %w", name, err)
 	}
-	for _, prog := range []*ebpf.Program{first, watches[SeenComing], l.relay.Program(p.Name), watches[SeenUp]} {
+	for _, prog := range []*ebpf.Program{first, watches[SeenComing], l.relay.Program(p.Name), watches[SeenPassed]} {
 		if err := l.attach(e.dev, hook, prog); err != nil {
 			return err
 		}

@@ -164,7 +164,7 @@ func (c *Client) Send(number uint16, payload []byte) error {
 	return err
 }
 
-// Receive waits for channel data. The error is a timeout where nothing came.
+// Receive waits for channel data. The error is a timeout if nothing came.
 func (c *Client) Receive(patience time.Duration) (number uint16, payload []byte, err error) {
 	m, err := c.receive(patience)
 	if err != nil {
@@ -205,7 +205,7 @@ func (c *Client) read(deadline time.Time) ([]byte, error) {
 	return bytes.Clone(c.buf[:n]), err
 }
 
-// request makes a transaction with the long-term credentials, and repeats it where the server asks for (other)
+// request makes a transaction with the long-term credentials, and repeats it if the server asks for (other)
 // credentials.
 func (c *Client) request(method stun.Method, attributes ...stun.Setter) (*stun.Message, error) {
 	for try := 0; ; try++ {

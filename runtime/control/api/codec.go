@@ -168,7 +168,7 @@ func DecodeText(m abi.Member, text string) (any, error) {
 	return Decode(m, text)
 }
 
-// DecodeMembers reads an object; the result has a value for each member, nil where the object has none.
+// DecodeMembers reads an object; the result has a value for each member, nil if the object has none.
 func DecodeMembers(members []abi.Member, o Object) ([]any, error) {
 	out := make([]any, len(members))
 	for _, given := range o {

@@ -12,9 +12,9 @@
 //	endpoint   "192.0.2.1:3478", "[2001:db8::1]:3478"
 //	prefix     "203.0.113.0/24"; bits after it are cleared
 //	next_hop   the address, as ip
-//	counter    an integer; where it is given, its first value
-//	credit     an object; where it is given, its limit, an integer
-//	bucket     an object; where it is given, one with per_second and burst
+//	counter    an integer; if it is given, its first value
+//	credit     an object; if it is given, its limit, an integer
+//	bucket     an object; if it is given, one with per_second and burst
 //
-// Where there is a value for each level of priority, it is an array of them. Translations are left out.
+// If there is a value for each level of priority, it is an array of them. Translations are left out.
 package api

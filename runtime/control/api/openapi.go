@@ -192,7 +192,7 @@ func (b *builder) events() {
 	b.out = append(b.out, Named{"/v1/events", obj("get", get)})
 }
 
-// op is an operation on a path. in and out are schemas of bodies, nil where there is none.
+// op is an operation on a path. in and out are schemas of bodies, nil if there is none.
 type op struct {
 	method, id, summary string
 	in, out             any

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// CheckQuery returns a [*Problem] where a URL has a parameter that isn't among those that are known, or one several
+// CheckQuery returns a [*Problem] if a URL has a parameter that isn't among those that are known, or one several
 // times. A name with an asterisk (event*) may come several times.
 func CheckQuery(u *url.URL, known ...string) error {
 	bad := func(name, format string, args ...any) error {

@@ -65,7 +65,7 @@ func (o *Object) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Get returns the member of a name; nil where there is none.
+// Get returns the member of a name; nil if there is none.
 func (o Object) Get(name string) any {
 	for _, m := range o {
 		if m.Name == name {
@@ -194,7 +194,7 @@ type RowUse struct {
 type NextHop struct {
 	From      string `json:"from,omitempty"`
 	To        string `json:"to"`
-	Protocol  string `json:"protocol,omitempty"`  // "udp" or "tcp", where a rule or an xfrm policy asks for it
+	Protocol  string `json:"protocol,omitempty"`  // "udp" or "tcp", if a rule or an xfrm policy asks for it
 	FromPort  uint16 `json:"from_port,omitempty"` // likewise
 	ToPort    uint16 `json:"to_port,omitempty"`   // likewise
 	Router    bool   `json:"router,omitempty"`    // To is a router, as in `send: via`
@@ -308,7 +308,7 @@ type Bucket struct {
 	Refused   []uint64 `json:"refused"` // packets, by level of priority
 }
 
-// Rate is a bucket where it is given.
+// Rate is a bucket if it is given.
 type Rate struct {
 	PerSecond uint64 `json:"per_second"`
 	Burst     uint64 `json:"burst"`

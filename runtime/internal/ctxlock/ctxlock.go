@@ -11,7 +11,7 @@ import (
 type Lock struct {
 	taken   atomic.Bool
 	waiting atomic.Int32
-	free    chan struct{} // holds a value where one who waits should look again
+	free    chan struct{} // holds a value if one who waits should look again
 }
 
 // New returns a lock that is free.

@@ -19,7 +19,7 @@ const (
 // Quote is what an error says of the packet that was dropped.
 type Quote struct {
 	From, To netip.Addr
-	Ports    Ports // AnyPort where its protocol has none
+	Ports    Ports // AnyPort if its protocol has none
 }
 
 // Ports are the ports of a packet, or those that are wanted of it.

@@ -7,14 +7,14 @@
 //     once a second, by one request a family however many sessions there are, and compared with the last dump. Hops to
 //     destinations that differ are resolved again, as after a change of a neighbour: the dump says when to ask, the
 //     kernel's answer for the route is what counts.
-//   - The kernel makes an exception only where a socket of this host could have sent the packet that the error quotes.
+//   - The kernel makes an exception only if a socket of this host could have sent the packet that the error quotes.
 //     For tunnels there is none, nor for `fastrelay-gen run`. And an exception for IPv4 is dumped only after something
-//     has asked for the route. So the relay receives the errors as well. Where one quotes a packet that a session, a
-//     row or a receiver sends, its hop is resolved again, and where the kernel has no exception then, the MTU is kept
+//     has asked for the route. So the relay receives the errors as well. If one quotes a packet that a session, a
+//     row or a receiver sends, its hop is resolved again, and if the kernel has no exception then, the MTU is kept
 //     here for as long as the kernel would keep it.
 //
 // Anyone can send such an error, with any source. What protects a path is that the quoted packet must be one that the
-// relay sends: its addresses match, and its ports where the row has them. An error never raises an MTU, and never
+// relay sends: its addresses match, and its ports if the row has them. An error never raises an MTU, and never
 // lowers one below the smallest that the kernel accepts.
 //
 // A next hop (`send: via`) has no path: the packets that are routed through it keep their source, which is who gets the
@@ -42,7 +42,7 @@ import (
 // DumpLimit is how many exceptions a dump may list, which takes some 0.2 s.
 const DumpLimit = 100000
 
-// Rarely is how often all routes are asked for where a dump would list more, or where errors can't be received.
+// Rarely is how often all routes are asked for if a dump would list more, or if errors can't be received.
 const Rarely = 30 * time.Second
 
 const (
@@ -70,7 +70,7 @@ type Hops interface {
 type Hop interface {
 	// Now returns what is known of the hop, and the neighbour that it leads to.
 	Now() (routes.Hop, routes.Neighbour)
-	// Ports are the ports of packets that rows send through the hop, with [icmp.AnyPort] where a row leaves one open.
+	// Ports are the ports of packets that rows send through the hop, with [icmp.AnyPort] if a row leaves one open.
 	Ports() iter.Seq[icmp.Ports]
 }
 
@@ -468,7 +468,7 @@ func keys(from netip.Addr, q icmp.Quote) []Key {
 	return out
 }
 
-// keep keeps the MTU of a hop's path where it is lower than what is known. It is forgotten when the hop is resolved, if
+// keep keeps the MTU of a hop's path if it is lower than what is known. It is forgotten when the hop is resolved, if
 // the kernel has an exception as well. mu is held.
 func (p *Paths) keep(key Key, h Hop, mtu int) bool {
 	now, via := h.Now()

@@ -23,16 +23,16 @@ func (e *LayoutError) Error() string {
 	if e.What == anotherRelay {
 		differs = "it is another one"
 	}
-	ways := "remove the old relay (fastrelay-gen remove), or pin the new one elsewhere"
+	remedy := "remove the old relay (fastrelay-gen remove), or pin the new one elsewhere"
 	if e.Larger {
-		ways = "grow it (run --grow, Options.Grow), " + ways
+		remedy = "grow it (run --grow, Options.Grow), " + remedy
 	}
 	return fmt.Sprintf("can't adopt the relay pinned at %s: %s (found %s, want %s); %s", e.Path, differs, e.Found,
-		e.Want, ways)
+		e.Want, remedy)
 }
 
-// grown is an old layout with the sizes of now, where those are larger: of what is found by its key, or by an index
-// that stays the same in a larger array. Where rows have credits, each table's begin after the last one's, so those
+// grown is an old layout with the sizes of now, if those are larger: of what is found by its key, or by an index
+// that stays the same in a larger array. If rows have credits, each table's begin after the last one's, so those
 // can't grow.
 func grown(old, now *abi.Layout) *abi.Layout {
 	out := *old
@@ -55,7 +55,7 @@ func grown(old, now *abi.Layout) *abi.Layout {
 	return &out
 }
 
-// anotherRelay is what differs where nothing is to be compared.
+// anotherRelay is what differs if nothing is to be compared.
 const anotherRelay = "the relay"
 
 // contents are the names in a layout.

@@ -60,7 +60,7 @@ func (h *lockHolder) String() string {
 	return fmt.Sprintf("process %d (%s) of user %s", h.pid, h.name, userName(h.uid))
 }
 
-// findHolder finds the process that has locked a file; nil where the kernel doesn't show it.
+// findHolder finds the process that has locked a file; nil if the kernel doesn't show it.
 func findHolder(file *os.File) *lockHolder {
 	info, err := file.Stat()
 	if err != nil {

@@ -40,8 +40,8 @@ type Pins struct {
 
 func (p *Pins) live(name string) string { return filepath.Join(p.path, "live", name) }
 
-// Open locks the folder, which it makes where there is none. The error is a *FolderError where others than root and the
-// caller could change what is there, and wraps ErrLocked where another process has the lock.
+// Open locks the folder, which it makes if there is none. The error is a *FolderError if others than root and the
+// caller could change what is there, and wraps ErrLocked if another process has the lock.
 func Open(path string) (*Pins, error) {
 	path = filepath.Clean(path)
 	if err := checkFolder(path); err != nil {
@@ -92,7 +92,7 @@ func Open(path string) (*Pins, error) {
 
 func layoutOf(d *abi.Desc) *abi.Layout { return &abi.Layout{Version: abi.Version, Desc: *d} }
 
-// Maps opens the maps that are pinned and fit desc. It returns none where nothing is pinned, and a *LayoutError where
+// Maps opens the maps that are pinned and fit desc. It returns none if nothing is pinned, and a *LayoutError if
 // something was laid out otherwise. A table that is new in desc, and counters that are for people only and have other
 // names now, are left out, and start afresh. If it may grow, maps that fit but for having less entries than desc are
 // among the smaller ones: their entries are to be copied.
@@ -290,7 +290,7 @@ func Held(path string) bool {
 	})
 }
 
-// Lease opens the map of the relay's lease; nil where nothing is pinned.
+// Lease opens the map of the relay's lease; nil if nothing is pinned.
 func (p *Pins) Lease() (*ebpf.Map, error) {
 	m, err := ebpf.LoadPinnedMap(p.live(abi.MapLease), nil)
 	return m, gone(err)
@@ -359,7 +359,7 @@ func (p *Pins) AddRegistered(l link.Link) error { return l.Pin(p.registeredPath(
 // DropRegistered removes the pin of that link, if there is one.
 func (p *Pins) DropRegistered() error { return gone(os.Remove(p.registeredPath())) }
 
-// Registered opens that link; nil where there is none.
+// Registered opens that link; nil if there is none.
 func (p *Pins) Registered() (link.Link, error) {
 	l, err := link.LoadPinnedLink(p.registeredPath(), nil)
 	return l, gone(err)
@@ -389,6 +389,6 @@ func (p *Pins) Release() error { return p.lock.Close() }
 // Abandon lets go of the folder after a failed Load, which must not leave an empty one.
 func (p *Pins) Abandon() {
 	os.RemoveAll(filepath.Join(p.path, "new"))
-	os.Remove(p.path) // fails where something was pinned before
+	os.Remove(p.path) // fails if something was pinned before
 	p.lock.Close()
 }

@@ -29,7 +29,7 @@ import (
 //
 // To sleep, it stores its position, clears its flag, and checks whether the producer's position is another one; only
 // then does it wait. Both sides store before they load, so either the reader sees the record or the kernel the reader.
-// It waits in Go's own poller, which takes no thread. Where records come faster than one in a pause, the reader pauses
+// It waits in Go's own poller, which takes no thread. If records come faster than one in a pause, the reader pauses
 // instead, awake: a timer costs it little, and a wake-up costs the kernel much.
 //
 // Its methods are called by one goroutine at a time, except for Close, End, Waiting, Size, Wake and Await. One sleeps
@@ -127,7 +127,7 @@ func (r *Reader) Waiting() uint64 {
 func (r *Reader) data() []byte { return r.mem.producer[r.mem.page:] }
 
 // Peek returns the record at a position, the one that Next will return or a later one, and the position of the next; ok
-// is false where none is committed there. data is nil for a record that its program has discarded; it is valid until
+// is false if none is committed there. data is nil for a record that its program has discarded; it is valid until
 // the record is released.
 func (r *Reader) Peek(at uint64) (data []byte, next uint64, ok bool) {
 	defer goruntime.KeepAlive(r.mem)
@@ -146,7 +146,7 @@ func (r *Reader) Peek(at uint64) (data []byte, next uint64, ok bool) {
 	return data, at + (headerSize+size+7)&^7, true
 }
 
-// Next appends the data of the next record to buf, and returns its position; ok is false where there is none now. It
+// Next appends the data of the next record to buf, and returns its position; ok is false if there is none now. It
 // releases none but those before: this one counts as waiting while the caller looks at it.
 func (r *Reader) Next(buf []byte) (data []byte, at uint64, ok bool) {
 	defer goruntime.KeepAlive(r.mem)
@@ -179,7 +179,7 @@ func (r *Reader) Release() {
 // pause is how long records may wait for a reader that is awake.
 const pause = time.Millisecond
 
-// Wait sleeps until there is a record, or returns an error where ctx or the ring ends. Wake has to be called when
+// Wait sleeps until there is a record, or returns an error if ctx or the ring ends. Wake has to be called when
 // ctx ends.
 func (r *Reader) Wait(ctx context.Context) error {
 	r.Release()
@@ -202,7 +202,7 @@ func (r *Reader) Wait(ctx context.Context) error {
 	return err
 }
 
-// Await sleeps until there is a record that wasn't released, or returns an error where ctx or the ring ends. Wake has
+// Await sleeps until there is a record that wasn't released, or returns an error if ctx or the ring ends. Wake has
 // to be called when ctx ends. Other goroutines may read records meanwhile, and wait for them.
 func (r *Reader) Await(ctx context.Context) error {
 	return r.sleep(ctx)

@@ -72,7 +72,7 @@ func ringAndProgram(t *testing.T) (m *ebpf.Map, awake *mapmem.Array, emit func(n
 	}
 }
 
-// Records come in order and whole, also where the ring begins anew, and their room is used again.
+// Records come in order and whole, also when the ring begins anew, and their room is used again.
 func TestOrder(t *testing.T) {
 	m, awake, emit := ringAndProgram(t)
 	r, err := Open(m, awake)

@@ -69,7 +69,7 @@ func (x *Exceptions) Close() {
 
 // Dump visits all exceptions of a family. They may be incomplete, and the error is netlink.ErrDumpInterrupted then. The
 // kernel lists one of IPv4 once for each route that shares its next hop, which can be millions of times: the error is
-// ErrTooMany where more than limit are listed.
+// ErrTooMany if more than limit are listed.
 func (x *Exceptions) Dump(family uint8, limit int, visit func(Exception, uint32)) error {
 	if x.fd < 0 {
 		if err := x.inside(x.Open); err != nil {

@@ -77,7 +77,7 @@ func (rt *Resolver) Resolve(t Traffic) (Hop, Neighbour) {
 	return h, via
 }
 
-// route asks the kernel for a route, in a VRF where one is given by the index of its device. The
+// route asks the kernel for a route, in a VRF if one is given by the index of its device. The
 // state is HopNeighbour, or says why there is none to use.
 func (rt *Resolver) route(t Traffic, vrf int) (route, abi.HopState) {
 	found, err := rt.lookUp(t, vrf)

@@ -351,7 +351,7 @@ func (rt *Resolver) Probe(via Neighbour) {
 	rt.useErr = rt.useErr || failed
 }
 
-// LinkMTU returns the MTU of a device, 0 where it is gone.
+// LinkMTU returns the MTU of a device, 0 if it is gone.
 func (rt *Resolver) LinkMTU(index int) int {
 	link, err := rt.link(index)
 	if err != nil {

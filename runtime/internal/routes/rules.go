@@ -23,7 +23,7 @@ func (rt *Resolver) undecided(t Traffic) bool {
 	return slices.ContainsFunc(rt.rules, func(r rule) bool { return r.undecided(t) })
 }
 
-// Narrow leaves out of traffic what makes no difference to how it leaves: the flow, where no rule and no policy for
+// Narrow leaves out of traffic what makes no difference to how it leaves: the flow, if no rule and no policy for
 // these addresses asks for a protocol or for ports. So thousands of flows between two hosts need one lookup.
 func (rt *Resolver) Narrow(t Traffic) Traffic {
 	if t.Flow != (Flow{}) && !rt.Asks(t) {
@@ -82,7 +82,7 @@ func (rt *Resolver) readRules() error {
 	return nil
 }
 
-// newRule says what matters of a rule; false where it asks for neither protocol nor ports, or where the rest of it
+// newRule says what matters of a rule; false if it asks for neither protocol nor ports, or if the rest of it
 // decides.
 func newRule(r *netlink.Rule) (rule, bool) {
 	mask := r.Mark // of a rule without a mask, all bits count that are set

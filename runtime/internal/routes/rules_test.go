@@ -18,7 +18,7 @@ func settled(t *testing.T, rt *Resolver, what string, holds func() bool) {
 	until(t, what, func() bool { rt.Changes(); return holds() })
 }
 
-// Rules that ask for a protocol or for ports are followed where these are known. Where not, that is the answer.
+// Rules that ask for a protocol or for ports are followed if these are known. If not, that is the answer.
 func TestRules(t *testing.T) {
 	n := start(t)
 	for _, args := range [][]string{
@@ -138,7 +138,7 @@ func TestRulesUnresolved(t *testing.T) {
 	is(abi.HopNeighbour)
 }
 
-// Where the resolver has an answer though it doesn't know all of the packets, the kernel has the same one for all
+// If the resolver has an answer though it doesn't know all of the packets, the kernel has the same one for all
 // packets that these may be.
 func TestRulesRandomly(t *testing.T) {
 	n := start(t)

@@ -31,7 +31,7 @@ const (
 	yes
 )
 
-// both is the answer where two conditions have to hold.
+// both is the answer if two conditions have to hold.
 func both(a, b answer) answer { return min(a, b) }
 
 func certainly(is bool) answer {
@@ -53,7 +53,7 @@ func selects(p netip.Prefix, a netip.Addr) answer {
 	return certainly(p.Contains(a))
 }
 
-// ends returns the addresses of the packets, invalid where they aren't known.
+// ends returns the addresses of the packets, invalid if they aren't known.
 func (t Traffic) ends() (from, to netip.Addr) {
 	if t.Router {
 		return netip.Addr{}, netip.Addr{}
@@ -138,7 +138,7 @@ func (p *policies) sort() {
 	}
 }
 
-// protect reports whether the kernel would transform or drop some of the packets on their way out by a device. Where a
+// protect reports whether the kernel would transform or drop some of the packets when they leave by a device. If a
 // selector asks for what isn't known, a policy that protects counts as one for the packets, and one that lets them pass
 // doesn't.
 func (p *policies) protect(t Traffic, ifindex int) bool {
@@ -183,7 +183,7 @@ type rule struct {
 	fromPort, toPort bool  // it asks for them
 }
 
-// undecided reports whether it depends on what isn't known of the packets whether the rule is for them. Where all that
+// undecided reports whether it depends on what isn't known of the packets whether the rule is for them. If all that
 // it asks for is known, the kernel decides.
 func (r *rule) undecided(t Traffic) bool {
 	from, to := t.ends()

@@ -113,7 +113,7 @@ func (rt *Resolver) readPolicies() error {
 	return nil
 }
 
-// parsePolicy reads a policy's message; false where it isn't for what a relay sends.
+// parsePolicy reads a policy's message; false if it isn't for what a relay sends.
 func parsePolicy(b []byte) (p policy, sub, ok bool) {
 	if len(b) < nl.SizeofXfrmUserpolicyInfo || b[infoDir] != uint8(netlink.XFRM_DIR_OUT) {
 		return policy{}, false, false

@@ -84,7 +84,7 @@ func TestXfrm(t *testing.T) {
 		t.Errorf("policies for other packets count: %v, %#x", err, rt.Policy())
 	}
 
-	// The smaller number comes first. Where it depends on ports that aren't known, the stricter one counts.
+	// The smaller number comes first. If it depends on ports that aren't known, the stricter one counts.
 	xfrm("add", all+" dir out priority 100 action block")
 	settled(t, rt, "blocked", protected)
 	xfrm("add", all+" proto udp dport 5000 dir out priority 50")

@@ -14,13 +14,13 @@ import (
 // spare is how many files a relay opens beside its maps and programs: sockets, probes of the kernel, links.
 const spare = 40
 
-// RoomFor returns a [*Refusal] where this process can't open the files that a relay needs. Without room for a file,
+// RoomFor returns a [*Refusal] if this process can't open the files that a relay needs. Without room for a file,
 // probes of the kernel's features would find none of them, for as long as this process lives.
 func RoomFor(spec *ebpf.CollectionSpec) error {
 	return Room(2*len(spec.Maps) + len(spec.Programs) + spare) // a map that is adopted is open twice
 }
 
-// Load loads a collection. The error is a [*Refusal] where something of this process or of the host is in the way.
+// Load loads a collection. The error is a [*Refusal] if something of this process or of the host is in the way.
 func Load(spec *ebpf.CollectionSpec, options ebpf.CollectionOptions) (*ebpf.Collection, error) {
 	if err := RoomFor(spec); err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func Load(spec *ebpf.CollectionSpec, options ebpf.CollectionOptions) (*ebpf.Coll
 	return collection, nil
 }
 
-// Explained is err, as a [*Refusal] where it is one.
+// Explained is err, as a [*Refusal] if it is one.
 func Explained(err error) error {
 	if refusal := Explain(err); refusal != nil {
 		return refusal

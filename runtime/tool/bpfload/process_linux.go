@@ -32,7 +32,7 @@ func Has(bit int) bool {
 	return sets[bit/32].Effective&(1<<(bit%32)) != 0
 }
 
-// Room returns a [*Refusal] where this process can't open that many more files.
+// Room returns a [*Refusal] if this process can't open that many more files.
 func Room(files int) error {
 	var open []int
 	defer func() {
@@ -79,7 +79,7 @@ func self() process {
 
 var lockdownPattern = regexp.MustCompile(`\[(integrity|confidentiality)\]`)
 
-// Lockdown returns integrity or confidentiality, or "" where the kernel isn't locked down, or doesn't say so.
+// Lockdown returns integrity or confidentiality, or "" if the kernel isn't locked down, or doesn't say so.
 func Lockdown() string {
 	text, _ := os.ReadFile("/sys/kernel/security/lockdown")
 	if m := lockdownPattern.FindSubmatch(text); m != nil {

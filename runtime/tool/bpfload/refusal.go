@@ -28,7 +28,7 @@ type process struct {
 	locked   uint64   // how many bytes it may lock
 }
 
-// Explain returns nil where neither this process nor the host is why the kernel refuses to load or attach something.
+// Explain returns nil if neither this process nor the host is why the kernel refuses to load or attach something.
 func Explain(err error) *Refusal {
 	if full := Full(err); full != nil {
 		return full

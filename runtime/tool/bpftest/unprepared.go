@@ -14,7 +14,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 )
 
-// Rights ends a test at once where this process may not load programs into the kernel.
+// Rights ends a test at once if this process may not load programs into the kernel.
 func Rights(t testing.TB) {
 	t.Helper()
 	needs.Root(t)
@@ -27,7 +27,7 @@ func Rights(t testing.TB) {
 	p.Close()
 }
 
-// unprepared is set where the tests run without what they need.
+// unprepared is set if the tests run without what they need.
 const unprepared = "FASTRELAY_TEST_UNPREPARED"
 
 // Unprepared runs all tests of the calling package without the programs that they call (clang, ip, tshark, …), and
@@ -52,7 +52,7 @@ func Unprepared(t *testing.T) {
 		{"no rights", []string{"setpriv", "--bounding-set", "-all", "--inh-caps", "-all", self}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			// where it doesn't even notice its own limit
+			// if it doesn't even notice its own limit
 			ctx, cancel := context.WithTimeout(t.Context(), limit+10*time.Second)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, test.args[0], append(test.args[1:], "-test.timeout="+limit.String())...)

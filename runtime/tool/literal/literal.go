@@ -128,7 +128,7 @@ func Bytes(text string, n int) ([]byte, error) {
 	return b, nil
 }
 
-// AnyBytes parses bytes whose number somebody else checks.
+// AnyBytes parses bytes whose number the caller checks.
 func AnyBytes(text string) ([]byte, error) {
 	b, err := hex.DecodeString(text)
 	if err != nil {

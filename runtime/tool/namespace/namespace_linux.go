@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotRoot is returned where this process may not make network namespaces.
+// ErrNotRoot is returned if this process may not make network namespaces.
 var ErrNotRoot = errors.New("making network namespaces needs root")
 
 // New makes a network namespace, and runs f on a thread that is in it. The namespace lasts as long as a process
@@ -38,12 +38,12 @@ func New(f func() error) (netns.NsHandle, error) {
 
 // OnThread runs f on a locked thread, in the network namespace ns if that is open, and restores the thread's
 // namespace. Sockets made in f belong to ns; goroutines started in f don't, they run on other threads. A thread that
-// can't be restored stays locked, and Go ends it with the goroutine. Where f ends its goroutine, as t.Fatal does,
+// can't be restored stays locked, and Go ends it with the goroutine. If f ends its goroutine, as t.Fatal does,
 // OnThread ends the caller's.
 func OnThread(ns netns.NsHandle, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		defer close(done) // empty where f doesn't return
+		defer close(done) // empty if f doesn't return
 		runtime.LockOSThread()
 		home, err := netns.Get()
 		if err != nil {

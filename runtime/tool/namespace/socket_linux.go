@@ -11,7 +11,7 @@ import (
 
 // PacketSocket opens a raw packet socket on a device of a network namespace. Options are set before it is bound, so
 // that nothing is received without them. It receives frames of a protocol (unix.ETH_P_ALL: all, 0: none), from all
-// devices where index is 0.
+// devices if index is 0.
 func PacketSocket(ns netns.NsHandle, index int, protocol uint16, options ...func(fd int) error) (int, error) {
 	fd := -1
 	err := OnThread(ns, func() (err error) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Root skips a test that loads programs into the kernel or makes network namespaces, where that isn't allowed to this
+// Root skips a test that loads programs into the kernel or makes network namespaces, if that isn't allowed to this
 // user. As root, nothing is skipped: a test that root can't run fails, and tools/testreport counts a
 // skipped test as a failure.
 func Root(t testing.TB) {

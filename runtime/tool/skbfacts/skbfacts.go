@@ -15,20 +15,20 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// Ways are ways to learn something, as bits of the object's variable fr_facts.
-type Ways uint32
+// Methods are ways to learn something, as bits of the object's variable fr_facts.
+type Methods uint32
 
 const (
-	Cast Ways = 1 << iota // bpf_cast_to_kern_ctx (Linux 6.2)
-	Read                  // bpf_probe_read_kernel
+	Cast Methods = 1 << iota // bpf_cast_to_kern_ctx (Linux 6.2)
+	Read                     // bpf_probe_read_kernel
 
-	None Ways = 0
-	All       = Cast | Read
+	None Methods = 0
+	All          = Cast | Read
 )
 
 const variable = abi.FactsVariable
 
-// Allowed are the methods that are used where the kernel has them. Tests take some away, as on older kernels.
+// Allowed are the methods that are used if the kernel has them. Tests take some away, as on older kernels.
 var Allowed = All
 
 // Prepare chooses the methods that the running kernel has, and returns what a collection has to be loaded with. Without
@@ -38,12 +38,12 @@ func Prepare(spec *ebpf.CollectionSpec) (ebpf.ProgramOptions, error) {
 	if v == nil {
 		return ebpf.ProgramOptions{}, nil
 	}
-	ways, types := None, noTypes
+	methods, types := None, noTypes
 	if kernel, err := kernelTypes(); err == nil {
 		// Said here, so that the types of all modules needn't be read.
-		ways, types = Allowed&available(kernel), func() (*btf.Spec, error) { return kernel, nil }
+		methods, types = Allowed&available(kernel), func() (*btf.Spec, error) { return kernel, nil }
 	}
-	if err := v.Set(uint32(ways)); err != nil {
+	if err := v.Set(uint32(methods)); err != nil {
 		return ebpf.ProgramOptions{}, fmt.Errorf("variable %s: %w", variable, err)
 	}
 	target, err := types()
@@ -54,15 +54,15 @@ func Prepare(spec *ebpf.CollectionSpec) (ebpf.ProgramOptions, error) {
 var kernelTypes = btf.LoadKernelSpec
 
 // available says what a kernel that has BTF allows.
-func available(kernel *btf.Spec) (ways Ways) {
+func available(kernel *btf.Spec) (methods Methods) {
 	var cast *btf.Func
 	if kernel.TypeByName("bpf_cast_to_kern_ctx", &cast) == nil {
-		ways |= Cast
+		methods |= Cast
 	}
 	if features.HaveProgramHelper(ebpf.SchedCLS, asm.FnProbeReadKernel) == nil {
-		ways |= Read
+		methods |= Read
 	}
-	return ways
+	return methods
 }
 
 // noTypes replaces the types of a kernel that has no BTF: what is said of them is in no program that runs.

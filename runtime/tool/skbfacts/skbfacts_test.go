@@ -28,8 +28,8 @@ func TestEveryKernelLoads(t *testing.T) {
 	for _, kernel := range []struct {
 		what    string
 		types   func() (*btf.Spec, error)
-		allowed Ways
-		want    Ways
+		allowed Methods
+		want    Methods
 	}{
 		{"this one", running, All, All},
 		{"before 6.2", running, Read, Read},
@@ -49,7 +49,7 @@ func TestEveryKernelLoads(t *testing.T) {
 				t.Fatal(err)
 			}
 			var ways uint32
-			if err := spec.Variables[variable].Get(&ways); err != nil || Ways(ways) != kernel.want {
+			if err := spec.Variables[variable].Get(&ways); err != nil || Methods(ways) != kernel.want {
 				t.Errorf("ways %d (%v), want %d", ways, err, kernel.want)
 			}
 			coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Programs: options})

@@ -151,7 +151,7 @@ func (d *Dev) SetGSOMaxSize(size int) error {
 }
 
 // SetRate limits what the device sends, in bits per second, link-layer headers included (tbf). So many bytes may wait;
-// further ones are refused, and so is a packet of more than 1,550 bytes and 10 ms of the rate. After a pause, or where
+// further ones are refused, and so is a packet of more than 1,550 bytes and 10 ms of the rate. After a pause, or if
 // the kernel didn't get the processor for a while, so much is sent at once.
 func (d *Dev) SetRate(bits, queue int) error {
 	rate := uint64(bits) / 8
@@ -183,7 +183,7 @@ func (d *Dev) SetReceiveCPU(cpu int) error {
 	return d.Host.Run("sh", "-c", fmt.Sprintf("echo %x > /sys/class/net/%s/queues/rx-0/rps_cpus", mask, d.Name))
 }
 
-// SetThreaded has NAPI poll the device, where it does, in threads of the kernel instead of where its packets were sent.
+// SetThreaded has NAPI poll the device, if it does, in threads of the kernel instead of where its packets were sent.
 func (d *Dev) SetThreaded() error {
 	return d.Host.Run("sh", "-c", fmt.Sprintf("echo 1 > /sys/class/net/%s/threaded", d.Name))
 }

@@ -92,7 +92,7 @@ func (h *Host) close() error {
 }
 
 // Do runs f on a thread that is in the host's namespace. Sockets made in f belong to the host. Goroutines started in f
-// do not: they run on other threads. Where f ends its goroutine, as t.Fatal does, Do ends the caller's.
+// do not: they run on other threads. If f ends its goroutine, as t.Fatal does, Do ends the caller's.
 func (h *Host) Do(f func() error) error { return namespace.OnThread(h.ns, f) }
 
 // Command prepares a program that runs in the host's namespace, with a /sys of its own. Started by StartChild, it is

@@ -31,7 +31,7 @@ type Net struct {
 	hosts []*Host
 }
 
-// ErrNotRoot is returned where the right to make namespaces is missing.
+// ErrNotRoot is returned if the right to make namespaces is missing.
 var ErrNotRoot = errors.New("network namespaces need root: run this with sudo")
 
 // New makes an empty network, after removing what killed processes left.
@@ -52,7 +52,7 @@ func New() (*Net, error) {
 	return &Net{prefix: fmt.Sprintf("%s%s-%d-", namePrefix, self, networks.Add(1)), closed: make(chan struct{})}, nil
 }
 
-// shareRunDir makes the folder a mount whose mounts come and go in all mount namespaces, as `ip netns add` does where
+// shareRunDir makes the folder a mount whose mounts come and go in all mount namespaces, as `ip netns add` does if
 // it isn't one yet: done later, by another program, it would cover the mounts of our namespaces, which nothing can
 // remove then. The lock is the one that iproute2 takes.
 func shareRunDir() error {

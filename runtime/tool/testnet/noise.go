@@ -21,7 +21,7 @@ func (n *Net) noise(d *Dev, pause time.Duration) error {
 	if err != nil {
 		return err
 	}
-	frames := strayFrames()
+	frames := noiseFrames()
 	go func() {
 		defer unix.Close(fd)
 		for {
@@ -54,10 +54,10 @@ func (n *Net) noises(devs ...*Dev) error {
 	return nil
 }
 
-// strayFrames are an address probe of IPv4 (RFC 5227), duplicate address detection of IPv6 (RFC 4862 §5.4) and a
+// noiseFrames are an address probe of IPv4 (RFC 5227), duplicate address detection of IPv6 (RFC 4862 §5.4) and a
 // report of a multicast listener (RFC 3810 §5.2), which no host answers and which change nothing.
 // Their sender's address has UDP's number where IP headers have their protocol.
-func strayFrames() [][]byte {
+func noiseFrames() [][]byte {
 	const udp = unix.IPPROTO_UDP
 	mac := []byte{0x02, udp, udp, udp, udp, udp}
 	multicast := []byte{0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x01, 0xff, 0, 0, 0x99} // of target

@@ -159,7 +159,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// Where no namespace has had a name since the machine started, and another program names one meanwhile, ours can still
+// If no namespace has had a name since the machine started, and another program names one meanwhile, ours can still
 // be removed. A mount namespace of its own has a folder that is as on such a machine.
 func TestFirstName(t *testing.T) {
 	needs.Root(t)
@@ -233,7 +233,7 @@ func TestNoise(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stray := strayFrames()
+	stray := noiseFrames()
 	seen := map[int]bool{}
 	err = Until(5*time.Second, "each kind of stray packet", func() bool {
 		for _, f := range c.Frames() {

@@ -23,7 +23,7 @@ const (
 // and one whose headers move.
 var canaries = []string{testkernel.TurnDir, "examples/sfu", "golden/family"}
 
-// keys are what the results of relays depend on. Objects are reproducible: where a relay's spec, plan and object, the
+// keys are what the results of relays depend on. Objects are reproducible: if a relay's spec, plan and object, the
 // kernel and what checks them are those of an earlier run, so is the result. The compiler isn't among them, since the
 // plan is; and the runtime is only for those relays that are attached to devices.
 type keys struct {
