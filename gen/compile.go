@@ -9,8 +9,8 @@
 //	check     what the plan needs of a kernel, and the invariants of its shape
 //	warn      what is declared and not used, what no packet gets to
 //
-// What they hand on are declare.Names, a draft.Program with the headers of a path, an expr.Scope, an edit.Departure, and
-// a trace.Program.
+// What they hand on are declare.Names, a draft.Program with the headers of a path, an expr.Scope, an edit.Departure,
+// and a trace.Program.
 // All lower expressions with expr, and make those of the plan with fold; ranges computes with sets of values. The codes
 // of messages are in code. always says what a finished plan passes to the stack.
 //

@@ -240,8 +240,8 @@ func TestKilledWhileChanging(t *testing.T) {
 	loadGroups(t, Options{PinPath: pins})
 }
 
-// A translation that a process left, killed before or after its receiver was in a list, is removed by the next one; also
-// if no receiver is left.
+// A translation that a process left, killed before or after its receiver was in a list, is removed by the next one,
+// also if no receiver is left.
 func TestAdoptOrphans(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
 	r := loadGroups(t, Options{PinPath: pins, Linger: time.Second})

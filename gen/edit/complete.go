@@ -14,10 +14,10 @@ import (
 // This pass completes a packet: headers that are new to each other are made to fit, and fields of headers that were put
 // in get the values that follow from the spec.
 
-// Complete gives headers what follows for them. It returns false where something can't be, which is reported.
+// Complete gives headers what follows for them. It returns false if something can't be, which is reported.
 func (w *Packet) Complete() bool { return w.announce() && w.complete() }
 
-// announce makes neighbours that are new to each other fit: the field in front says what follows. Where nothing in the
+// announce makes neighbours that are new to each other fit: the field in front says what follows. If nothing in the
 // spec says what that is, the header that was taken out between them may have said so: a VLAN tag has the EtherType of
 // what it is in front of. (A port may stay: what it stands for is a matter of the endpoints.)
 func (w *Packet) announce() bool {
@@ -40,8 +40,8 @@ func (w *Packet) announce() bool {
 	return true
 }
 
-// inheritNext has the i-th header say what follows as the header said that was taken out after it, where the spec
-// doesn't know what that is. It returns false where that header had no such field.
+// inheritNext has the i-th header say what follows, as the header said that was taken out after it, if the spec
+// doesn't know what that is. It returns false if that header had no such field.
 func (w *Packet) inheritNext(i int) bool {
 	a, gone := w.Headers[i], w.takenOut(i)
 	known := i+1 < len(w.Headers) && (len(w.Headers[i+1].Decl.After) > 0 || w.Headers[i+1].Old == nil)
@@ -64,7 +64,7 @@ func (w *Packet) inheritNext(i int) bool {
 	return true
 }
 
-// announceNext gives the fields of a the values that say that b follows. It returns false where nothing can say so.
+// announceNext gives the fields of a the values that say that b follows. It returns false if nothing can say so.
 func (w *Packet) announceNext(a, b *Header) bool {
 	found := !a.Decl.Std || slices.ContainsFunc(b.Decl.After, func(e *spec.After) bool {
 		return e.Parent.Value == a.Decl.Name.Value && len(e.Match) == 0 // nothing announces it
@@ -111,7 +111,7 @@ func (w *Packet) takenOut(i int) *draft.Header {
 	return nil
 }
 
-// Announced returns the value that field f of parent has where next follows, or nil.
+// Announced returns the value that field f of parent has if next follows, or nil.
 func Announced(parent, next *spec.Header, f *spec.Field) ir.Expr {
 	for _, a := range next.After {
 		if a.Parent.Value != parent.Name.Value {
@@ -129,7 +129,7 @@ func Announced(parent, next *spec.Header, f *spec.Field) ir.Expr {
 	return nil
 }
 
-// mayAnnounce reports whether next may follow where field f of parent has that value.
+// mayAnnounce reports whether next may follow if field f of parent has that value.
 func mayAnnounce(parent, next *spec.Header, f *spec.Field, value uint64) bool {
 	for _, a := range next.After {
 		if a.Parent.Value != parent.Name.Value {

@@ -33,7 +33,7 @@ func (w *Packet) canLeave(src, dst ir.Expr, hop *ir.HopRef, pos diag.Pos) {
 	}
 }
 
-// unknown returns an address that may be no host's, or nil where it is one's.
+// unknown returns an address that may be no host's, or nil if it is one's.
 func (w *Packet) unknown(x ir.Expr, hop *ir.HopRef, pos diag.Pos) ir.Expr {
 	switch x := x.(type) {
 	case *ir.LoadBytes:

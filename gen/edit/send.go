@@ -15,13 +15,13 @@ import (
 
 // This pass compiles send. `from` and `to` originate a datagram, as a user-space relay would: addresses and ports are
 // the spec's, the fields with an origin get it (hop limit 64, no fragmentation), DSCP and ECN stay (RFC 8656 §14), and
-// where the destination is of the other family the network header is made anew. `via` routes: one hop less, everything
+// if the destination is of the other family the network header is made anew. `via` routes: one hop less, everything
 // else stays. What a rule has set counts, but for what send is told: that can't be said twice. VLAN tags belong to the
 // link that the packet came from, and go away.
 
 // Send returns how the packet is sent: in one way, or in one for each branch of an If. There is none if it can't be
 // sent, which is reported.
-func (w *Packet) Send(a *spec.Action) (ways []*Departure, branch *ir.If) {
+func (w *Packet) Send(a *spec.Action) (out []*Departure, branch *ir.If) {
 	for _, in := range w.Scope.Path {
 		if in.Decl.Metadata == "vlan" && (in.Meta || w.Header(in) != nil) {
 			w.remove(in, false, a.Pos)
@@ -96,12 +96,12 @@ func (w *Packet) Send(a *spec.Action) (ways []*Departure, branch *ir.If) {
 		branch
 }
 
-// one is a way; none where it isn't one.
-func one(way *Departure) []*Departure {
-	if way == nil {
+// one is a list of one departure, or of none if it is nil.
+func one(d *Departure) []*Departure {
+	if d == nil {
 		return nil
 	}
-	return []*Departure{way}
+	return []*Departure{d}
 }
 
 // address lowers what send takes: an endpoint or an IP address.
@@ -239,7 +239,7 @@ func (w *Packet) flow(hop *ir.HopRef, net int) {
 	}
 }
 
-// setPort gives a header the port of an endpoint, where set could give the field that value. (It may be a field that
+// setPort gives a header the port of an endpoint, if set could give the field that value. (It may be a field that
 // says which header follows: what a port stands for is a matter of the endpoints.)
 func (w *Packet) setPort(o *Header, f *spec.Field, port ir.Expr, e *spec.Expr) bool {
 	var pl *draft.Field
@@ -346,7 +346,7 @@ func (w *Packet) replace(net int, h *spec.Header) *Header {
 	}
 	w.Headers = slices.Clone(w.Headers)
 	w.Headers[net] = n
-	if came := w.Outermost(); IsIP(came) && SameFamily(came, h) {
+	if received := w.Outermost(); IsIP(received) && SameFamily(received, h) {
 		return n // to the kernel the packet was of this family all along, by a header that is popped
 	}
 	w.Family = 4

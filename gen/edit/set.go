@@ -103,7 +103,7 @@ func (w *Packet) again(o *Header, f *spec.Field, as *spec.Assign) bool {
 	return set
 }
 
-// allows reports whether the header of a field allows it a value; where only the packet shows that, a guard decides.
+// allows reports whether the header of a field allows it a value; if only the packet shows that, a guard decides.
 func (w *Packet) allows(h *spec.Header, f *spec.Field, v expr.Value) bool {
 	if f.Is == nil {
 		return true

@@ -71,7 +71,7 @@ func (w *Packet) Present(pl *draft.Field, h *spec.Header, pos diag.Pos) {
 		"is 0 (no checksum), which isn't allowed here"), pos)
 }
 
-// VerifyWhole makes sure of the checksum of a header over all that follows it. none: where it may lack a checksum, that
+// VerifyWhole makes sure of the checksum of a header over all that follows it. none: if it may lack a checksum, that
 // is right, too.
 func (w *Packet) VerifyWhole(in *draft.Header, pl *draft.Field, none bool, pos diag.Pos) {
 	right := &ir.SumOK{Off: in.Off, Len: ir.MaxWhole, Size: fold.Bin(ir.Sub, in.Inner, fold.Off(in.Off)), Whole: true}

@@ -12,7 +12,7 @@ import (
 
 // A checksum that is left to a device (CHECKSUM_PARTIAL) is completed at a place of the buffer that the kernel
 // remembers, over all that follows it. The plan follows the checksums that the stack names. One of a header that it
-// doesn't name would end up wrong where what its field holds (the pseudo-header's sum) changes, or in another header's
+// doesn't name would end up wrong if what its field holds (the pseudo-header's sum) changes, or in another header's
 // bytes where its own header moves. It makes up for what changes after its header, and a complete one in front of it
 // must not follow that. Such packets pass to the stack. One that begins after all headers of the stack, as in a tunnel,
 // stays where it is while headers move; unless it is cut off with bytes that belong to nothing.
@@ -84,7 +84,7 @@ func (r *rewriter) readdressed() bool {
 	})
 }
 
-// SuperPackets returns the guard against GSO packets that the path can't take: nil where it takes all. The kernel cuts
+// SuperPackets returns the guard against GSO packets that the path can't take: nil if it takes all. The kernel cuts
 // them into segments, and repeats in front of each the headers up to the transport header; of a tunnel, up to the inner
 // one's.
 func SuperPackets(s *expr.Scope, pos diag.Pos) ir.Stmt {

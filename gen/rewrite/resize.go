@@ -92,12 +92,12 @@ func (r *rewriter) resizeKind(rw *ir.Rewrite, first, kept int, pos diag.Pos) boo
 	return true
 }
 
-// otherFamily returns the IP version of the packet that leaves, where it isn't that of the packet that came: 4, 6, or
+// otherFamily returns the IP version of the packet that leaves, if it isn't that of the packet that came: 4, 6, or
 // 0. The kernel keeps a packet's version beside it, and its stack drops one whose header says otherwise.
 func (r *rewriter) otherFamily() int {
 	i := slices.IndexFunc(r.headers, func(o *header) bool { return edit.IsIP(o.Decl) })
-	came := r.p.Outermost()
-	if i < 0 || !edit.IsIP(came) || edit.SameFamily(came, r.headers[i].Decl) {
+	received := r.p.Outermost()
+	if i < 0 || !edit.IsIP(received) || edit.SameFamily(received, r.headers[i].Decl) {
 		return 0
 	}
 	if draft.Role(r.headers[i].Decl, "destination").Bytes == 16 {

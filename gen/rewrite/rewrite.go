@@ -30,7 +30,7 @@ type header struct {
 	off     ir.Off
 	end     ir.Off
 	content ir.Expr // how many bytes after the front of the packet it encloses
-	sum     *ir.Sum // its checksum, where that changes
+	sum     *ir.Sum // its checksum, if that changes
 }
 
 func newRewriter(p *edit.Packet) *rewriter {
@@ -62,7 +62,7 @@ func (o *header) moved(off ir.Off) ir.Off {
 }
 
 // placeHeaders gives the headers that leave their offsets. It returns the index of the first one that is not where and
-// what it was, and false where the packet can't be laid out.
+// what it was, and false if the packet can't be laid out.
 func (r *rewriter) placeHeaders(kept int) (first int, ok bool) {
 	first = len(r.headers)
 	off := ir.Off{}
@@ -188,7 +188,7 @@ func (r *rewriter) mayResize(pos diag.Pos) bool {
 	return true
 }
 
-// plan returns the rewrite, nil where nothing changes, and the length of the packet that leaves from the network header
+// plan returns the rewrite, nil if nothing changes, and the length of the packet that leaves from the network header
 // on. first is the index of the first header that is not where and what it was.
 func (r *rewriter) plan(hop *ir.HopRef, first int, pos diag.Pos) (rw *ir.Rewrite, length ir.Expr, ok bool) {
 	cut, kept := r.cuts(), r.kept()
@@ -263,7 +263,7 @@ func (r *rewriter) checksums(rw *ir.Rewrite, pos diag.Pos) (ok bool) {
 	return true
 }
 
-// write adds what is written to headers, of which those from index kept on move with the payload where any do.
+// write adds what is written to headers, of which those from index kept on move with the payload if any do.
 func (r *rewriter) write(rw *ir.Rewrite, kept int, hop *ir.HopRef) (ok bool) {
 	full := rw.Resize == ir.MoveHeaders || rw.Resize == ir.MoveEither || r.p.Family != 0 || r.p.PopInner
 	if rw.Resize != ir.InPlace || r.p.PopInner {
@@ -321,7 +321,7 @@ func (r *rewriter) forward(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state
 	draft.Emit(r.p.Blk, f)
 }
 
-// DatagramEnd is where the outermost IP datagram of the packet that came ends, or nil where nothing can follow it.
+// DatagramEnd is where the outermost IP datagram of the packet that came ends, or nil if nothing can follow it.
 func DatagramEnd(s *expr.Scope) ir.Expr {
 	for _, in := range s.Path {
 		if draft.Role(in.Decl, "destination") != nil && !fold.IsFrame(in.Inner) {
@@ -342,7 +342,7 @@ func (r *rewriter) checkHop(hop *ir.HopRef, length ir.Expr, pos diag.Pos) *ir.Ch
 		TooBig: r.p.Program.Punted("too_big", "larger than the MTU towards the destination", pos),
 	}
 	// The kernel's lookup gives one answer for a destination without a route and for this host itself
-	// (BPF_FIB_LKUP_RET_NOT_FWDED), and none at all where forwarding is off (BPF_FIB_LKUP_RET_FWD_DISABLED).
+	// (BPF_FIB_LKUP_RET_NOT_FWDED), and none at all if forwarding is off (BPF_FIB_LKUP_RET_FWD_DISABLED).
 	var none, local, off int
 	if hop.Row == nil {
 		none = r.p.Program.Punted("not_forwarded", "the kernel forwards nothing to the destination: it is this host, "+
@@ -373,7 +373,7 @@ func (r *rewriter) checkHop(hop *ir.HopRef, length ir.Expr, pos diag.Pos) *ir.Ch
 // newLengths gives the length fields of headers that leave their values.
 func (r *rewriter) newLengths(front ir.Off, sent bool, pos diag.Pos) {
 	for i, o := range r.headers {
-		if r.asCame(i) {
+		if r.asReceived(i) {
 			continue
 		}
 		for _, f := range o.Decl.Fields {

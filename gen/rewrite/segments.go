@@ -11,7 +11,7 @@ import (
 )
 
 // This pass finds out which GSO packets may get other headers. The kernel repeats headers in front of each segment up
-// to the transport header, and up to the inner one where it knows that they are a tunnel's: then it fits the lengths of
+// to the transport header, and up to the inner one if it knows that they are a tunnel's: then it fits the lengths of
 // the outer IP header and of UDP, and computes what the inner headers have. So a rule may put in front of all that came
 // an IP header; or IP, UDP without a checksum, and headers that are the same in front of each segment (segmented) and
 // count nothing. A checksum of UDP would be the kernel's business, too, but a program can't tell it to make one.
@@ -38,7 +38,7 @@ func (r *rewriter) superPacketsOut(rw *ir.Rewrite, hop *ir.HopRef, end ir.Expr) 
 	return guards
 }
 
-// encap is the tunnel whose headers are put in front of all that came, where the kernel can cut such packets; or nil.
+// encap is the tunnel whose headers are put in front of all that came, if the kernel can cut such packets; or nil.
 func (r *rewriter) encap() *ir.Encap {
 	at := slices.IndexFunc(r.headers, func(o *header) bool { return o.Index < 0 })
 	switch {
@@ -86,8 +86,8 @@ func (r *rewriter) encap() *ir.Encap {
 
 // unchanged reports whether headers are those that came, all of them.
 func (r *rewriter) unchanged(hdrs []*header) bool {
-	came := slices.DeleteFunc(slices.Clone(r.p.Scope.Path), func(in *draft.Header) bool { return in.Meta })
-	return slices.EqualFunc(hdrs, came, func(o *header, in *draft.Header) bool { return o.Old == in })
+	received := slices.DeleteFunc(slices.Clone(r.p.Scope.Path), func(in *draft.Header) bool { return in.Meta })
+	return slices.EqualFunc(hdrs, received, func(o *header, in *draft.Header) bool { return o.Old == in })
 }
 
 // says reports whether a header that is put in says what is after it: the kernel goes by that.

@@ -11,8 +11,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass finds where the packet that leaves ends, where lengths allow bytes after what they count (slack). Data goes
-// along with the headers around it. Padding doesn't leave: it is cut off, and the headers around it are shorter. Where
+// This pass finds where the packet that leaves ends, if lengths allow bytes after what they count (slack). Data goes
+// along with the headers around it. Padding doesn't leave: it is cut off, and the headers around it are shorter. If
 // a rule would otherwise leave these headers alone, there are two rewrites, and packets without padding take the one
 // that doesn't look for any. What surrounds the outermost IP datagram is the link's padding, and never leaves.
 
@@ -35,17 +35,17 @@ func (r *rewriter) slacks(n int, data bool) (out []*draft.Header) {
 
 // datagram is the index of the header of the path that is the outermost IP datagram of the packet that came, and of
 // the one that leaves if that came inside of it; -1: there is none.
-func (r *rewriter) datagram() (came, leaves int) {
+func (r *rewriter) datagram() (received, leaves int) {
 	isNet := func(in *draft.Header) bool { return draft.Role(in.Decl, "destination") != nil }
-	came = slices.IndexFunc(r.p.Scope.Path, isNet)
+	received = slices.IndexFunc(r.p.Scope.Path, isNet)
 	net := slices.IndexFunc(r.headers, func(o *header) bool { return draft.Role(o.Decl, "destination") != nil })
 	if net < 0 {
-		return came, came
+		return received, received
 	}
-	return came, max(came, r.headers[net].Index)
+	return received, max(received, r.headers[net].Index)
 }
 
-// empty holds where nothing follows what headers count.
+// empty holds if nothing follows what headers count.
 func empty(ins []*draft.Header) ir.Expr {
 	var cond ir.Expr = fold.Bool(true)
 	for _, in := range ins {
@@ -67,12 +67,12 @@ func (r *rewriter) changes() bool {
 	return r.resizes() || slices.ContainsFunc(r.headers, func(o *header) bool { return len(o.Values) > 0 || o.Blank })
 }
 
-// asCame reports whether the i-th header encloses as many bytes as when it came.
-func (r *rewriter) asCame(i int) bool {
+// asReceived reports whether the i-th header encloses as many bytes as when it came.
+func (r *rewriter) asReceived(i int) bool {
 	return r.headers[i].Index >= r.ending.cut && (!r.resizes() || i >= r.kept())
 }
 
-// mayPad returns the headers whose padding decides between two rewrites; none where one does for all packets, since it
+// mayPad returns the headers whose padding decides between two rewrites; none if one does for all packets, since it
 // gives all headers around the padding new lengths.
 func (r *rewriter) mayPad() []*draft.Header {
 	_, net := r.datagram()
@@ -101,12 +101,12 @@ func (r *rewriter) firstKept() int {
 	return len(r.p.Scope.Path)
 }
 
-// findEnd finds where the packet that leaves ends. Clean says that it came without padding. It returns false where
+// findEnd finds where the packet that leaves ends. Clean says that it came without padding. It returns false if
 // padding would have to be taken out of the middle.
 func (r *rewriter) findEnd(clean bool, pos diag.Pos) (ending, bool) {
 	x := ending{data: len(r.p.Scope.Path)}
-	came, net := r.datagram()
-	for _, in := range r.slacks(came, true) {
+	received, net := r.datagram()
+	for _, in := range r.slacks(received, true) {
 		if r.p.Header(in) == nil {
 			more := r.p.Program.Punted("more_data", "data after the payload of a header that is popped", pos)
 			r.p.Guard(empty([]*draft.Header{in}), more, pos)
@@ -131,9 +131,9 @@ func (r *rewriter) findEnd(clean bool, pos diag.Pos) (ending, bool) {
 	if k := r.firstKept(); r.resizes() && k < len(r.p.Scope.Path) &&
 		(clean || len(pads) == 0 || r.index(pads[len(pads)-1]) < k) {
 		from, x.end = k, r.p.Scope.Path[k].Inner // what isn't written keeps its lengths, and all that they cover
-		if k < came {
-			x.end = r.p.Scope.Path[came].Inner
-			r.counted(r.p.Scope.Path[k:came], x.end, pos)
+		if k < received {
+			x.end = r.p.Scope.Path[received].Inner
+			r.counted(r.p.Scope.Path[k:received], x.end, pos)
 		}
 	}
 	for i := from; i >= 0; i-- {

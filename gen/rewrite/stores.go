@@ -66,7 +66,7 @@ func (r *rewriter) pieces(o *header) []piece {
 	}
 	var segments []int
 	bases := map[int]ir.Off{} // of the packet that leaves, less the constant of the one that came
-	came := map[int]*ir.Var{}
+	received := map[int]*ir.Var{}
 	for _, pl := range o.Old.Order {
 		if v := o.Values[pl.Decl.Name.Value]; v != nil && pl.Width != nil {
 			now, old := pl.Word(v), pl.Word(pl.Load)
@@ -98,25 +98,25 @@ func (r *rewriter) pieces(o *header) []piece {
 		if runs[pl.Segment] == nil {
 			segments = append(segments, pl.Segment)
 			bases[pl.Segment] = to.Plus(-pl.Off.Const)
-			came[pl.Segment] = pl.Off.Base
+			received[pl.Segment] = pl.Off.Base
 		}
 		runs[pl.Segment] = append(runs[pl.Segment], u)
 	}
 	for _, s := range segments {
-		out = append(out, cut(runs[s], bases[s].Base, o.Old, ir.Off{Base: came[s], Const: -bases[s].Const})...)
+		out = append(out, cut(runs[s], bases[s].Base, o.Old, ir.Off{Base: received[s], Const: -bases[s].Const})...)
 	}
 	return out
 }
 
 // cut makes pieces of a run of fields. Where they came, they were at the same distances: after another base, perhaps,
 // and came.Const bytes further on.
-func cut(run []*unit, base *ir.Var, old *draft.Header, came ir.Off) []piece {
+func cut(run []*unit, base *ir.Var, old *draft.Header, received ir.Off) []piece {
 	var out []piece
 	for i := 0; i < len(run); {
 		u := run[i]
 		at := ir.Off{Base: base, Const: u.from / 8}
 		if u.atomic() {
-			out = append(out, whole(u, at, old, came)...)
+			out = append(out, whole(u, at, old, received)...)
 			i++
 			continue
 		}
@@ -127,7 +127,7 @@ func cut(run []*unit, base *ir.Var, old *draft.Header, came ir.Off) []piece {
 		end := run[stop-1].to / 8
 		for b := u.from / 8; b < end; {
 			size := pieceSize(run[i:stop], b, end)
-			out = append(out, together(run[i:stop], ir.Off{Base: base, Const: b}, size, old, came))
+			out = append(out, together(run[i:stop], ir.Off{Base: base, Const: b}, size, old, received))
 			b += size
 		}
 		i = stop
@@ -150,8 +150,8 @@ func pieceSize(run []*unit, b, end int) int {
 }
 
 // together makes one piece of all that lies in size bytes at off.
-func together(run []*unit, off ir.Off, size int, old *draft.Header, came ir.Off) piece {
-	p := piece{off: off, was: came.Plus(off.Const), size: size}
+func together(run []*unit, off ir.Off, size int, old *draft.Header, received ir.Off) piece {
+	p := piece{off: off, was: received.Plus(off.Const), size: size}
 	from, to := off.Const*8, (off.Const+size)*8
 	var names []string
 	var now ir.Expr = fold.Num(0)
@@ -193,9 +193,9 @@ func together(run []*unit, off ir.Off, size int, old *draft.Header, came ir.Off)
 }
 
 // whole makes pieces of one atomic field.
-func whole(u *unit, off ir.Off, old *draft.Header, came ir.Off) []piece {
+func whole(u *unit, off ir.Off, old *draft.Header, received ir.Off) []piece {
 	p := piece{
-		off: off, was: came.Plus(off.Const), size: (u.to - u.from) / 8, now: u.now, changed: u.changed, field: u.f,
+		off: off, was: received.Plus(off.Const), size: (u.to - u.from) / 8, now: u.now, changed: u.changed, field: u.f,
 		note: u.f.Name.Value, pos: u.pos,
 	}
 	p.link = strings.HasPrefix(u.f.Role.Value, "link_")

@@ -19,7 +19,7 @@ import (
 // maxTail is how many bytes after the payload a checksum can be freed of.
 const maxTail = 64
 
-// sums come from the inside out: one that covers another counts what becomes of that.
+// sums come innermost first: one that covers another counts what that changes to.
 func (r *rewriter) sums(rw *ir.Rewrite, end ir.Expr) ([]*ir.Sum, bool) {
 	var out []*ir.Sum
 	for i, o := range slices.Backward(r.headers) {
@@ -86,7 +86,7 @@ func (r *rewriter) freshPseudo(s *ir.Sum, i int, o *header, f *spec.Field, rw *i
 	return true
 }
 
-// changedSum is the checksum of a header that came; nil where the rewrite leaves it as it is.
+// changedSum is the checksum of a header that came; nil if the rewrite leaves it as it is.
 func (r *rewriter) changedSum(i int, o *header, f *spec.Field, rw *ir.Rewrite, end ir.Expr) (*ir.Sum, bool) {
 	k := f.Checksum
 	at := o.Old.Fields[f.Name.Value]
@@ -114,7 +114,7 @@ func (r *rewriter) changedSum(i int, o *header, f *spec.Field, rw *ir.Rewrite, e
 		s.NewPseudo = append(s.NewPseudo, now)
 		changed = changed || !sameTerm(was, now)
 	}
-	if k.Covers == "all" && rw.Trim && !r.asCame(i) && o.Index < r.ending.data {
+	if k.Covers == "all" && rw.Trim && !r.asReceived(i) && o.Index < r.ending.data {
 		if tail, odd, slack := r.tail(o, end); tail != nil {
 			s.Tail, s.TailEnd, s.TailOdd, s.TailMax = true, *tail, odd, slack
 			changed = true
@@ -129,7 +129,7 @@ func (r *rewriter) changedSum(i int, o *header, f *spec.Field, rw *ir.Rewrite, e
 	return s, true
 }
 
-// swap holds where the payload's position after the header changes its parity.
+// swap holds if the payload's position after the header changes its parity.
 func swap(rw *ir.Rewrite, o *header) ir.Expr {
 	was := fold.Bin(ir.Sub, fold.Off(rw.OldFront), fold.Off(o.Old.Off))
 	now := fold.Bin(ir.Sub, fold.Off(rw.NewFront), fold.Off(o.off))
@@ -147,7 +147,7 @@ func swap(rw *ir.Rewrite, o *header) ir.Expr {
 }
 
 // tail returns where the bytes that the header covered after the payload ended, whether the payload's end was at an odd
-// position, and how many bytes of tail there may be. It returns nil where there are none.
+// position, and how many bytes of tail there may be. It returns nil if there are none.
 func (r *rewriter) tail(o *header, end ir.Expr) (at *ir.Off, odd ir.Expr, most int) {
 	limit := o.Old.Inner
 	if v, e := fold.Var(limit), fold.Var(end); v == e && (v != nil || fold.IsFrame(limit) && fold.IsFrame(end)) {
@@ -231,8 +231,8 @@ func (r *rewriter) coveredTerms(s *ir.Sum, i int, o *header, first int) {
 	}
 }
 
-// keptTerms sums up what changes in a header that stays, for the checksum of header c. Where it moved by an odd number
-// of bytes, or may have, all of it counts; so it does (all) where what follows moved so, since the bytes of everything
+// keptTerms sums up what changes in a header that stays, for the checksum of header c. If it moved by an odd number
+// of bytes, or may have, all of it counts; so it does (all) if what follows moved so, since the bytes of everything
 // that doesn't count are swapped then.
 func (r *rewriter) keptTerms(n, c *header, all bool) (was, now []ir.Term) {
 	if n.Blank && n.Size < 0 {
@@ -298,13 +298,13 @@ func newSum(sum *ir.Sum, p piece, start ir.Off) ir.Term {
 	return ir.Term{New: sum, Size: 2, Odd: odd, OddIf: oddIf}
 }
 
-// oddness says whether a byte at off is at an odd position of a sum that begins at start: always, or where a
+// oddness says whether a byte at off is at an odd position of a sum that begins at start: always, or if a
 // condition holds.
 func oddness(off, start ir.Off) (bool, ir.Expr) {
 	return parity(fold.Distance(off, start))
 }
 
-// parity says whether a distance is odd: always, or where a condition holds.
+// parity says whether a distance is odd: always, or if a condition holds.
 func parity(distance ir.Expr) (bool, ir.Expr) {
 	odd := fold.Bin(ir.And, distance, fold.Num(1))
 	if v, fixed := fold.Constant(odd); fixed {
@@ -355,7 +355,7 @@ func (r *rewriter) pseudo(e *spec.Expr, i int, o *header, rw *ir.Rewrite) (was, 
 		return was, was, true
 	case e.Op == spec.OpCall: // what is kept has as many bytes as before, whatever follows it
 		h := r.meant(o, i, e.Args[0].Path[0].Value)
-		if h != nil && r.asCame(slices.Index(r.headers, h)) {
+		if h != nil && r.asReceived(slices.Index(r.headers, h)) {
 			return was, was, true
 		}
 	}

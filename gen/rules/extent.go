@@ -9,7 +9,7 @@ import (
 // This pass finds how much of a packet the rules of a fan-out read or write: so much of it is kept aside while copies
 // are made.
 
-// extent returns the offset after the last byte of the packet that Each touches. all is after the last header; where
+// extent returns the offset after the last byte of the packet that Each touches. all is after the last header; if
 // something follows a field of variable length, it is all.
 func extent(each []ir.Stmt, all ir.Off) ir.Off {
 	end, variable := 0, false

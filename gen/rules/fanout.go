@@ -94,7 +94,7 @@ func mayFanOut(w *edit.Packet, a *spec.Action, r *spec.Rule) bool {
 	return true
 }
 
-// fanOutGroup returns the group that a fan-out sends to; nil where there is none, or the name of a receiver's row is
+// fanOutGroup returns the group that a fan-out sends to; nil if there is none, or the name of a receiver's row is
 // taken.
 func fanOutGroup(w *edit.Packet, a *spec.Action) *ir.Group {
 	name := a.FanOut.Group

@@ -101,7 +101,7 @@ func noMatch(s *expr.Scope, pos diag.Pos) int {
 	return s.Program.Punted("no_match", "the program's match or condition isn't true", pos)
 }
 
-// require continues only if cond holds. It returns true where the block has ended.
+// require continues only if cond holds. It returns true if the block has ended.
 func require(s *expr.Scope, cond ir.Expr, pos diag.Pos, blk *[]ir.Stmt) bool {
 	switch {
 	case cond == nil || fold.IsTrue(cond):
@@ -184,10 +184,10 @@ func narrow(s *expr.Scope, t *ir.Table, key []*spec.Expr) {
 	}
 }
 
-// compileRule compiles one rule; it returns true where the block has ended with it. As in a program, a condition that
+// compileRule compiles one rule; it returns true if the block has ended with it. As in a program, a condition that
 // doesn't ask for what the rule looks up comes before the lookups, so that they may rely on it. A rule that can't apply
 // on this path leaves nothing there: what it says of headers that the path doesn't have is not looked at. A row that is
-// missing leads on to the following rules; where none of them can apply on this path, it is why the packet passes to
+// missing leads on to the following rules; if none of them can apply on this path, it is why the packet passes to
 // the stack.
 func compileRule(s *expr.Scope, r *spec.Rule, next []*spec.Rule, outer *[]ir.Stmt) bool {
 	cond := matches(s, r.Match)
@@ -331,9 +331,9 @@ func compileActions(s *expr.Scope, r *spec.Rule, blk *[]ir.Stmt) {
 
 // send ends a rule with a packet that is sent.
 func send(w *edit.Packet, a *spec.Action, state []ir.Stmt) {
-	ways, branch := w.Send(a)
-	for _, way := range ways {
-		rewrite.Finish(way, state)
+	departures, branch := w.Send(a)
+	for _, d := range departures {
+		rewrite.Finish(d, state)
 	}
 	if branch != nil {
 		rewrite.Join(w, branch)
@@ -495,7 +495,7 @@ func CheckLapsed(p *draft.Program) {
 	}
 }
 
-// believe makes sure of the checksum that a rule asks for before it learns. Where it asks for none, although there is
+// believe makes sure of the checksum that a rule asks for before it learns. If it asks for none, although there is
 // one, that is pointed out.
 func believe(w *edit.Packet, a *spec.Action) bool {
 	if a.Verified == nil {

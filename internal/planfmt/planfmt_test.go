@@ -42,7 +42,9 @@ func TestText(t *testing.T) {
 						Y: &ir.Bin{Op: ir.And, X: port, Y: &ir.Const{V: 4095, T: ir.UintType(16)}},
 					},
 				},
-				&ir.Lookup{Row: row, Key: []ir.MemberValue{{Member: client, Component: ir.PortOf, Value: port}}, Miss: 1},
+				&ir.Lookup{
+					Row: row, Key: []ir.MemberValue{{Member: client, Component: ir.PortOf, Value: port}}, Miss: 1,
+				},
 				&ir.Forward{Hop: &ir.HopRef{Row: row, Member: hop, Family: 4}, NoRoom: -1, Fault: -1,
 					Rewrite: &ir.Rewrite{
 						L2: 14, OldFront: ir.Off{Const: 42}, NewFront: ir.Off{Const: 42},
