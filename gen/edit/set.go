@@ -150,9 +150,7 @@ func (w *Packet) storeVariable(o *Header, pl *draft.Field, v expr.Value, as *spe
 	f := pl.Decl
 	if shapes(pl.Parent.Decl, f) || f.Is != nil {
 		w.Scope.Fail(code.Target, as.Target.Pos, "field %q can't be set: other fields of its header depend on it, or "+
-			"it "+
-			"has "+
-			"to keep its value", f.Name.Value)
+			"it has to keep its value", f.Name.Value)
 		return
 	}
 	if v.Type.Kind != ir.Uint {

@@ -100,6 +100,7 @@ func (w *Packet) summedUp(in *draft.Header) bool {
 	return !IsIP(in.Decl) && (SumOver(in.Decl) != nil || i > 0 && IsIP(w.Scope.Path[i-1].Decl))
 }
 
+// AbsentOver reports whether the field of a checksum may be 0 (none) after a parent.
 func AbsentOver(f *spec.Field, parent *spec.Header) bool {
 	return slices.ContainsFunc(f.Checksum.Absent, func(n spec.Name) bool { return n.Value == parent.Name.Value })
 }

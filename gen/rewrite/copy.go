@@ -27,9 +27,8 @@ func Copyable(p *edit.Packet, pos diag.Pos) {
 // copy ends a receiver's turn with a copy.
 func (r *rewriter) copy(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state []ir.Stmt, pos diag.Pos) {
 	if hop.Row == nil {
-		r.p.Scope.Fail(code.FanOut, pos, "a copy is sent to an endpoint of a row, such as r.remote, or via a next hop "+
-			"of "+
-			"one").
+		r.p.Scope.Fail(code.FanOut, pos, "a copy is sent to an endpoint of a row, such as r.remote, or via a next "+
+			"hop of one").
 			WithHint("the next hop is found when the row is written, not for every copy")
 		return
 	}

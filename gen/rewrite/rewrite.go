@@ -346,8 +346,7 @@ func (r *rewriter) checkHop(hop *ir.HopRef, length ir.Expr, pos diag.Pos) *ir.Ch
 	var none, local, off int
 	if hop.Row == nil {
 		none = r.p.Program.Punted("not_forwarded", "the kernel forwards nothing to the destination: it is this host, "+
-			"or there "+
-			"is no route", pos)
+			"or there is no route", pos)
 		local = none
 		off = r.p.Program.Punted("forwarding_off", "forwarding is off on the interface that the packet came in by", pos)
 	} else {

@@ -76,8 +76,7 @@ func (r *rewriter) freshPseudo(s *ir.Sum, i int, o *header, f *spec.Field, rw *i
 		t, ok := r.pseudoNow(e, i, o, rw)
 		if !ok {
 			r.p.Scope.Fail(code.Push, o.Pos, "header %q can't be pushed here: its checksum needs what no header in "+
-				"front of "+
-				"it has", o.Decl.Name.Value).
+				"front of it has", o.Decl.Name.Value).
 				WithRelated(f.Name.Pos, "the checksum is declared here")
 			return false
 		}

@@ -17,7 +17,7 @@ func (r *rewriter) noSum(i int, o *header, f *spec.Field) bool {
 	return o.Sum == edit.SumNone || o.Sum == edit.SumByDefault && i > 0 && edit.AbsentOver(f, r.headers[i-1].Decl)
 }
 
-// SumChoice is the checksum of a header that is put in, over all that follows it; nil: it is left out.
+// wholeSum is the checksum of a header that is put in, over all that follows it; nil: it is left out.
 func (r *rewriter) wholeSum(i int, o *header, f *spec.Field, rw *ir.Rewrite) (*ir.Sum, bool) {
 	k := f.Checksum
 	if r.noSum(i, o, f) {
@@ -33,9 +33,7 @@ func (r *rewriter) wholeSum(i int, o *header, f *spec.Field, rw *ir.Rewrite) (*i
 	for _, c := range r.headers[:i] {
 		if g := edit.SumOver(c.Decl); g != nil && c.Old != nil {
 			r.p.Scope.Fail(code.Push, o.Pos, "header %q can't be pushed here: its checksum is computed last, and the "+
-				"one of "+
-				"%q "+
-				"covers it", o.Decl.Name.Value, c.Entry).
+				"one of %q covers it", o.Decl.Name.Value, c.Entry).
 				WithRelated(g.Name.Pos, "the checksum in front is declared here").
 				WithHint("a header without a checksum can be pushed: checksum: 0")
 			return nil, false

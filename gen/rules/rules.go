@@ -318,8 +318,7 @@ func compileActions(s *expr.Scope, r *spec.Rule, blk *[]ir.Stmt) {
 		send(w, end, state)
 	case s.Each != nil:
 		s.Program.Diags.Add(code.FanOut, r.Pos, "a rule of a fan-out ends with send or drop: it says what the "+
-			"receiver "+
-			"gets")
+			"receiver gets")
 	default:
 		pos := r.Pos
 		if end != nil {
@@ -344,8 +343,7 @@ func send(w *edit.Packet, a *spec.Action, state []ir.Stmt) {
 func drop(w *edit.Packet, a *spec.Action, state []ir.Stmt) {
 	if len(w.Effects.Allocs) > 0 {
 		w.Scope.Fail(code.Alloc, w.Effects.Allocs[0].Pos, "a number is allocated for a packet that leaves, and this "+
-			"rule drops "+
-			"it")
+			"rule drops it")
 		return
 	}
 	draft.Emit(w.Blk, w.Guards...)
@@ -502,8 +500,7 @@ func believe(w *edit.Packet, a *spec.Action) bool {
 		i := slices.IndexFunc(w.Scope.Path, func(in *draft.Header) bool { return edit.SumOver(in.Decl) != nil })
 		if i >= 0 && !a.Unverified && w.Program.Ingress() {
 			w.Program.Diags.Warn(code.Unverified, a.Pos, "what is learned isn't verified: a packet with a wrong "+
-				"checksum "+
-				"changes table %q, too", a.Table.Value).
+				"checksum changes table %q, too", a.Table.Value).
 				WithHint("verify it: verified: %q; or say that it does no harm: verified: false", w.Scope.Path[i].Entry)
 		}
 		return true

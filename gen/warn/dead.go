@@ -90,9 +90,8 @@ func (d *dead) rules(rs []*spec.Rule) {
 			continue
 		}
 		if end := d.trace.Rules[r]; !slices.ContainsFunc(end, d.ends) {
-			w := d.diags.Warn(code.Vain, r.Pos, "the actions of this rule are never carried out: every packet "+
-				"that it "+
-				"applies to passes to the stack")
+			w := d.diags.Warn(code.Vain, r.Pos, "the actions of this rule are never carried out: every packet that "+
+				"it applies to passes to the stack")
 			d.because(w, end)
 			w.WithHint("one of the values that it gives the packet can never be right: give it one that the field " +
 				"can have, or leave the rule out")
@@ -127,8 +126,7 @@ func (d *dead) rule(r *spec.Rule) {
 		w.WithHint("its conditions contradict what the stack, the program or a rule in front of it has decided: put " +
 			"it in front, ask for something else, or leave it out")
 	case len(front) > 0:
-		w := d.diags.Warn(code.Never, r.Pos, "this rule never applies: all packets that it may apply to are taken "+
-			"by "+
+		w := d.diags.Warn(code.Never, r.Pos, "this rule never applies: all packets that it may apply to are taken by "+
 			"rules in front of it")
 		for _, f := range front {
 			w.WithRelated(f.Pos, "this rule takes them")

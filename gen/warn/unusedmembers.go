@@ -92,8 +92,7 @@ func (x *warner) unusedFields(s *spec.Session, rows map[string]map[string]bool) 
 	for _, i := range idles {
 		if used[i.field.Value] {
 			x.diags.Warn(code.NotUsed, i.field.Pos, "rows of table %q have a member %q, but no program reads or "+
-				"writes "+
-				"it there", i.table, i.field.Value).WithHint("take it out of the row's value")
+				"writes it there", i.table, i.field.Value).WithHint("take it out of the row's value")
 		}
 	}
 }
