@@ -195,11 +195,12 @@ func (x *context) rewrite(f *c.Func, entry bool) {
 	f.Body = c.Rewrite(f.Body, x.assigned)
 	c.ReplaceIn(f.Body, func(y c.Expr) c.Expr { return x.replaced(y, entry) })
 	if entry {
-		f.Body = slices.Insert(f.Body, 0, variable("struct "+packetType, pkt))
+		f.Body = slices.Insert(f.Body, 0, variable(c.StructType(packetType), pkt))
 		return
 	}
 	f.Params = slices.DeleteFunc(slices.Clone(f.Params), func(p c.Param) bool { return x.isMember(p.Name) })
-	f.Params = slices.Insert(f.Params, min(1, len(f.Params)), c.Param{Type: "struct " + packetType + " *", Name: pkt})
+	own := c.Param{Type: c.Pointer(c.StructType(packetType)), Name: pkt}
+	f.Params = slices.Insert(f.Params, min(1, len(f.Params)), own)
 }
 
 // assigned is what declares a variable, if it is a member: a value is assigned.

@@ -21,11 +21,11 @@ func TestInContext(t *testing.T) {
 	end, other, size := variables["end"], variables["end_2"], variables["both_ends"]
 	param := func(x *c.Local) c.Param { return c.Param{Type: x.Type, Name: x} }
 	function := func(name string, params []c.Param, body ...c.Stmt) *c.Func {
-		return &c.Func{Head: "static int", Name: name, Params: append([]c.Param{skbParam}, params...), Body: body}
+		return &c.Func{Result: "int", Name: name, Params: append([]c.Param{skbParam}, params...), Body: body}
 	}
 	both := function("p_both", []c.Param{param(end), param(other)},
 		define("__u64", size, c.Join("+", end, other)), &c.Return{X: size})
-	entry := &c.Func{Head: `SEC("tc") int`, Name: "prog_p", Params: []c.Param{skbParam}, Body: []c.Stmt{
+	entry := &c.Func{Linkage: c.Program, Result: "int", Name: "prog_p", Params: []c.Param{skbParam}, Body: []c.Stmt{
 		define(end.Type, end, c.Dec(14)), variable(other.Type, other),
 		&c.Assign{To: other, Op: "=", X: c.Dec(34)}, &c.Return{X: c.Do("p_both", skb, end, other)},
 	}}
@@ -45,7 +45,7 @@ struct packet {
 	__u64 end_2;
 };
 
-static int p_both(struct __sk_buff *skb, struct packet *pkt)
+static __always_inline int p_both(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 both_ends = pkt->end + pkt->end_2;
 

@@ -50,7 +50,7 @@ func (w *writer) copies(f *function, s *ir.Copy) {
 }
 
 // made puts a function that makes a copy, or a part of one, in front of f. It returns the call.
-func (f *function) made(w *writer, result, what string) c.Expr {
+func (f *function) made(w *writer, result c.Type, what string) c.Expr {
 	name := f.prog.unique(fmt.Sprintf("%s_%s%d", f.prog.short, what, f.prog.copies))
 	f.timed, w.timed = f.timed || w.timed, false
 	made, args := w.assemble(result, name, []c.Param{f.fan.sameParam()})

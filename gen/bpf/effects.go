@@ -208,9 +208,9 @@ func (e *effects) after() {
 }
 
 func (e *effects) reserve(i int, s *ir.Emit) {
-	typ := "struct event_" + ident(s.Event.Name)
+	typ := c.StructType("event_" + ident(s.Event.Name))
 	reserve := c.Do("bpf_ringbuf_reserve", c.Address(c.Ident("fr_events")), c.Do("sizeof", c.Ident(typ)), c.Num(0))
-	e.define(s.Pos, typ+" *", event(i), reserve)
+	e.define(s.Pos, c.Pointer(typ), event(i), reserve)
 }
 
 // submit renders that a record is complete.

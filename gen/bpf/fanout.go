@@ -53,10 +53,12 @@ const same = c.Ident("same")
 // sameType is the type of these numbers.
 func (n *fan) sameType() string { return fmt.Sprintf("%s_same%d", n.prog, n.n) }
 
-func (n *fan) sameParam() c.Param { return c.Param{Type: "struct " + n.sameType() + " *", Name: same} }
+func (n *fan) sameParam() c.Param {
+	return c.Param{Type: c.Pointer(c.StructType(n.sameType())), Name: same}
+}
 
 // keepPointer keeps a pointer of the first function for turns.
-func (n *fan) keepPointer(typ, name string, value c.Expr) c.Expr {
+func (n *fan) keepPointer(typ c.Type, name string, value c.Expr) c.Expr {
 	if !n.kept[name] {
 		n.kept[name] = true
 		n.pointers = append(n.pointers, c.Param{Type: typ, Name: c.Ident(name)})
@@ -66,7 +68,7 @@ func (n *fan) keepPointer(typ, name string, value c.Expr) c.Expr {
 }
 
 // keep keeps a number of the first function, and returns how all get at it.
-func (n *fan) keep(typ, name string, value c.Expr) c.Expr {
+func (n *fan) keep(typ c.Type, name string, value c.Expr) c.Expr {
 	if !n.kept[name] {
 		n.kept[name] = true
 		n.numbers = append(n.numbers, c.Param{Type: typ, Name: c.Ident(name)})
@@ -157,7 +159,7 @@ func (f *function) fanOut(s *ir.FanOut) {
 	w.declared, w.scope, w.inPlace = maps.Clone(f.declared), f.scope, true
 	n.pre = w
 	n.keepPointer("struct __sk_buff *", "skb", skb)
-	n.keepPointer("struct list_"+ident(s.Group.Name)+" *", "list", c.Ident("list"))
+	n.keepPointer(c.Pointer(c.StructType("list_"+ident(s.Group.Name))), "list", c.Ident("list"))
 
 	w.define(noPos, "__u32", frameLen, ofSKB("len"))
 	n.find()
@@ -214,7 +216,7 @@ func (n *fan) find() {
 	w.quote(n.Pos)
 	list := c.Ident("list")
 	w.zeroed(n.Pos, "group_"+name, keyName, c.Init{})
-	w.define(noPos, "struct list_"+name+" *", list, nil)
+	w.define(noPos, c.Pointer(c.StructType("list_"+name)), list, nil)
 	w.gap()
 	w.members(onStack(keyName), n.Key, n.Pos)
 	w.assign(n.Pos, list, c.Do("list_of_"+name, c.Address(keyName)))
@@ -305,7 +307,7 @@ func (n *fan) receiver(outer *function) *turn {
 		}
 	}
 	group, row := ident(n.Group.Name), t.row(n.Row)
-	g.define(noPos, "struct receiver_"+group+" *", row,
+	g.define(noPos, c.Pointer(c.StructType("receiver_"+group)), row,
 		c.Do("receiver_of_"+group, c.To(fanName, "list"), c.Ident("i")))
 	g.add(pointers...)
 	if slices.Contains(given, lease) {
@@ -326,8 +328,8 @@ func (n *fan) receiver(outer *function) *turn {
 		body = append(body, n.begin(uses)...)
 	}
 	t.made = &c.Func{
-		Head: "static __noinline long", Name: t.name, Params: []c.Param{
-			{Type: "__u32", Name: c.Ident("i")}, {Type: "struct " + n.name + " *", Name: fanName},
+		Linkage: c.NoInline, Result: "long", Name: t.name, Params: []c.Param{
+			{Type: "__u32", Name: c.Ident("i")}, {Type: c.Pointer(c.StructType(n.name)), Name: fanName},
 		},
 		Body: append(body, g.body...),
 	}
@@ -338,7 +340,7 @@ func (n *fan) receiver(outer *function) *turn {
 const fanName = c.Ident("fan")
 
 // define declares a variable with a value.
-func define(typ string, name c.Name, x c.Expr) c.Stmt {
+func define(typ c.Type, name c.Name, x c.Expr) c.Stmt {
 	return &c.Declare{Type: typ, Vars: []c.Var{{Name: name, Init: x}}}
 }
 
@@ -376,7 +378,7 @@ func (n *fan) begin(used bool) []c.Stmt {
 		return nil
 	}
 	at := c.Binary{Op: "+", X: front, Y: c.Ident("FR_NEEDS_FRONT")}
-	return []c.Stmt{define("struct "+n.sameType()+" *", same, at)}
+	return []c.Stmt{define(c.Pointer(c.StructType(n.sameType())), same, at)}
 }
 
 // structures declares what turns need.
@@ -428,7 +430,7 @@ func (n *fan) loop(t *turn, spans []span) {
 	for i := range n.tallies {
 		n.keep("__u64", tally(i), c.Num(0))
 	}
-	w.define(noPos, "struct "+n.name, fanName, n.set)
+	w.define(noPos, c.StructType(n.name), fanName, n.set)
 	w.do(n.Pos, "bpf_loop", c.To(c.Ident("list"), "count"), c.Ident(t.name), c.Address(fanName), c.Num(0))
 }
 

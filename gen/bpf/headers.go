@@ -222,7 +222,7 @@ func (f *function) headerPointers(packet int, set func(*ir.FieldRun) bool) (out 
 				v.Init = c.Plus(from, at)
 			}
 		}
-		out = append(out, &c.Declare{Type: "struct " + f.header(key.run).name + " *", Vars: []c.Var{v}})
+		out = append(out, &c.Declare{Type: c.Pointer(c.StructType(f.header(key.run).name)), Vars: []c.Var{v}})
 	}
 	return out
 }

@@ -27,7 +27,7 @@ func (f *function) gap() {
 func (f *function) note(text string) { f.add(&c.Note{Text: text}) }
 
 // define declares a variable with a value, or (nil) without one.
-func (f *function) define(pos diag.Pos, typ string, name c.Name, x c.Expr) {
+func (f *function) define(pos diag.Pos, typ c.Type, name c.Name, x c.Expr) {
 	f.add(&c.Declare{Pos: pos, Type: typ, Vars: []c.Var{{Name: name, Init: x}}})
 }
 

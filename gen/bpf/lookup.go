@@ -119,7 +119,7 @@ const keyName = c.Ident("key")
 
 // zeroed declares a structure on the stack, all bytes of which are 0, or (init: nil) aren't.
 func (f *function) zeroed(pos diag.Pos, typ string, name c.Name, init c.Expr) {
-	f.add(&c.Declare{Pos: pos, Type: "struct " + typ, Vars: []c.Var{
+	f.add(&c.Declare{Pos: pos, Type: c.StructType(typ), Vars: []c.Var{
 		{Name: name, Tail: " __attribute__((aligned(8)))", Init: init},
 	}})
 }
@@ -136,7 +136,7 @@ func (f *function) lookup(s *ir.Lookup) {
 		if s.Row.Optional { // if there is no row, clang may keep what was never written, which the verifier refuses
 			init = c.Init{}
 		}
-		f.define(noPos, "struct "+f.vals[t], at, init)
+		f.define(noPos, c.StructType(f.vals[t]), at, init)
 		f.assign(noPos, row, c.Address(at))
 		rowAt = c.Ident("FR_ON_STACK")
 	}

@@ -134,7 +134,8 @@ func (m *meeting) candidates() (all []*pair) {
 	functions := slices.DeleteFunc(slices.Clone(m.functions), func(f *c.Func) bool { return !m.canJoin(f) })
 	for i, x := range functions {
 		for _, y := range functions[i+1:] {
-			if m.apart[x] != m.apart[y] || m.passed[x.Name] != m.passed[y.Name] || x.Head != y.Head {
+			if m.apart[x] != m.apart[y] || m.passed[x.Name] != m.passed[y.Name] || x.Linkage != y.Linkage ||
+				x.Result != y.Result {
 				continue
 			}
 			p := m.pairs[[2]*c.Func{x, y}]
@@ -225,7 +226,7 @@ func (m *meeting) canJoin(f *c.Func) bool {
 	if m.passed[f.Name] {
 		return m.about[f].statements > 1
 	}
-	return m.called[f.Name] && strings.HasPrefix(f.Head, "static __always_inline ")
+	return m.called[f.Name] && f.Linkage == c.Inline
 }
 
 // makeRules says what may be unified: two parameters that can be one member of the packet's structure, because no path
@@ -251,7 +252,7 @@ func (m *meeting) makeRules() {
 		},
 		Spare: func(p c.Param) bool {
 			local, ok := p.Name.(*c.Local)
-			return ok && (m.canBeMember(local) || c.IsScalar(p.Type))
+			return ok && (m.canBeMember(local) || p.Type.IsScalar())
 		},
 		Integer:  isInteger,
 		Constant: m.isConstant,
@@ -350,7 +351,7 @@ func (m *meeting) flag(a, b *c.Func, versions bool) c.Expr {
 	return c.NewLocal("second", flagType)
 }
 
-const flagType = "const int"
+const flagType c.Type = "const int"
 
 // isFlag reports whether a variable is 1 or 0, as its caller says, or its program.
 func isFlag(x *c.Local) bool { return x.Type == flagType }
@@ -373,7 +374,7 @@ func isBound(f *c.Func, flag c.Expr) (found bool) {
 			}
 			found = found || end && flagged
 		case *c.Declare: // lengths of headers are constants
-			found = found || strings.HasPrefix(s.Type, "const ") && c.Count([]c.Stmt{s}, flag.(*c.Local)) > 0
+			found = found || s.Type.IsConst() && c.Count([]c.Stmt{s}, flag.(*c.Local)) > 0
 		}
 	})
 	return found
@@ -402,7 +403,7 @@ func (m *meeting) put(j *joined) {
 // putCallback has two functions that the kernel calls call one.
 func (m *meeting) putCallback(j *joined) {
 	m.add(j)
-	j.f.Head = strings.Replace(j.a.Head, "__noinline", "__always_inline", 1)
+	j.f.Linkage = c.Inline
 	for which, f := range []*c.Func{j.a, j.b} {
 		var args []c.Expr
 		for _, p := range f.Params {
@@ -461,7 +462,7 @@ func (m *meeting) areVersions(a, b *c.Func) bool {
 func pointsAt(f *c.Func, header string) (found bool) {
 	c.Each(f.Body, func(s c.Stmt) {
 		d, ok := s.(*c.Declare)
-		found = found || ok && d.Type == "struct hdr_"+header+" *"
+		found = found || ok && d.Type == c.Pointer(c.StructType("hdr_"+header))
 	})
 	return found
 }

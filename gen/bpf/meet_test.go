@@ -31,11 +31,11 @@ func unitOf(programs map[string][]*c.Func, order ...string) *unit {
 }
 
 func inlined(name string, body ...c.Stmt) *c.Func {
-	return &c.Func{Head: "static __always_inline int", Name: name, Params: []c.Param{skbParam}, Body: body}
+	return &c.Func{Result: "int", Name: name, Params: []c.Param{skbParam}, Body: body}
 }
 
 func kernels(name string, body ...c.Stmt) *c.Func {
-	return &c.Func{Head: `SEC("tc") int`, Name: name, Params: []c.Param{skbParam}, Body: body}
+	return &c.Func{Linkage: c.Program, Result: "int", Name: name, Params: []c.Param{skbParam}, Body: body}
 }
 
 // work is so much that it is worth joining, and differs in a number.

@@ -65,10 +65,10 @@ func (p *program) safe(want string) string {
 }
 
 // local is a new variable that is called what a spec says.
-func (p *program) local(want, typ string) *c.Local { return c.NewLocal(p.safe(want), typ) }
+func (p *program) local(want string, typ c.Type) *c.Local { return c.NewLocal(p.safe(want), typ) }
 
 // own is a new variable that is called as none of a spec is.
-func own(want, typ string) *c.Local { return c.NewLocal(ident(want), typ) }
+func own(want string, typ c.Type) *c.Local { return c.NewLocal(ident(want), typ) }
 
 // What functions have a variable in C for, besides variables and rows of the plan and parts of a packet.
 type (
@@ -105,7 +105,7 @@ func (p *program) varLocal(v *ir.Var) *c.Local {
 
 // rowLocal is a row of the plan.
 func (p *program) rowLocal(r *ir.Row) *c.Local {
-	return p.localOf(r, func() *c.Local { return p.local(plain(r.Name), "struct "+p.vals[r.Table]+" *") })
+	return p.localOf(r, func() *c.Local { return p.local(plain(r.Name), c.Pointer(c.StructType(p.vals[r.Table]))) })
 }
 
 // member names a member in C. A user's member may be called what a hidden one is.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/c"
 )
@@ -156,14 +155,14 @@ func (u *unit) giveBase(f *c.Func, called bool, needs map[string]bool, isBase fu
 	case !called || u.isPassed(f):
 		f.Body = slices.Insert(f.Body, 0, define(base.Type, base, u.bases[u.owner[f].ir]))
 	case u.apart[f]:
-		f.Params = append(f.Params, c.Param{Type: "const " + base.Type, Name: base})
+		f.Params = append(f.Params, c.Param{Type: base.Type.Const(), Name: base})
 	default:
 		f.Params = append(f.Params, c.Param{Type: base.Type, Name: base})
 	}
 }
 
 // isPassed reports whether the kernel calls a function that others pass on.
-func (u *unit) isPassed(f *c.Func) bool { return !strings.Contains(f.Head, "__always_inline") }
+func (u *unit) isPassed(f *c.Func) bool { return f.Linkage != c.Inline }
 
 // sort puts functions behind those that they call, and each into the section of the program that alone uses it.
 func (u *unit) sort() {
@@ -262,7 +261,7 @@ func (u *unit) share(old []*c.Struct, name string) bool {
 			u.structs = slices.Delete(u.structs, at, at+1)
 		}
 		for _, f := range u.functions {
-			f.Retype("struct "+s.Name, "struct "+whole.Name)
+			f.Retype(c.StructType(s.Name), c.StructType(whole.Name))
 		}
 	}
 	return true

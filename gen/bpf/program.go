@@ -312,9 +312,9 @@ func (f *function) giveBack(calls []c.Expr) {
 
 // entry puts the function together that the kernel calls.
 func (f *function) entry() *c.Func {
-	out := &c.Func{Head: `SEC("tc") int`, Name: f.prog.name, Params: []c.Param{skbParam}}
+	out := &c.Func{Linkage: c.Program, Result: "int", Name: f.prog.name, Params: []c.Param{skbParam}}
 	if f.prog.flow {
-		out = &c.Func{Head: "static __always_inline int", Name: f.prog.onRecord(), Params: []c.Param{
+		out = &c.Func{Result: "int", Name: f.prog.onRecord(), Params: []c.Param{
 			{Type: data.Type, Name: data}, {Type: dataEnd.Type, Name: dataEnd},
 		}}
 	}
@@ -348,7 +348,7 @@ func (p *program) onRecord() string { return p.short + "_on" }
 
 // forTests is the entry of such a program for runs on records in the place of frames.
 func (p *program) forTests() *c.Func {
-	return &c.Func{Head: `SEC("tc") int`, Name: p.name, Params: []c.Param{skbParam}, Body: []c.Stmt{
+	return &c.Func{Linkage: c.Program, Result: "int", Name: p.name, Params: []c.Param{skbParam}, Body: []c.Stmt{
 		&c.Eval{X: c.Do("fr_pull", skb, c.Dec(ir.RecordSize))},
 		&c.Return{X: c.Do(p.onRecord(), packetBegin, packetEnd)},
 	}}
@@ -379,12 +379,12 @@ func (f *function) pointersToSet() (out []c.Stmt) {
 }
 
 // one declares a structure, as an array: functions are given a pointer to it.
-func one(typ string, name c.Name) c.Stmt {
+func one(typ c.Type, name c.Name) c.Stmt {
 	return &c.Declare{Type: typ, Vars: []c.Var{{Name: name, Tail: "[1]"}}}
 }
 
 // variable declares a variable without a value.
-func variable(typ string, name c.Name) c.Stmt {
+func variable(typ c.Type, name c.Name) c.Stmt {
 	return &c.Declare{Type: typ, Vars: []c.Var{{Name: name}}}
 }
 

@@ -319,7 +319,7 @@ func (f *function) forwardShared(s *ir.Forward, h *commonWrite) {
 	w.constant(w.newLen, s.Rewrite.NewFront.Const)
 	var params []c.Param
 	var args []c.Expr
-	give := func(typ string, name c.Name, arg c.Expr) {
+	give := func(typ c.Type, name c.Name, arg c.Expr) {
 		params, args = append(params, c.Param{Type: typ, Name: name}), append(args, arg)
 	}
 	give("const __u32", w.oldLen, o.oldLen)
@@ -333,7 +333,7 @@ func (f *function) forwardShared(s *ir.Forward, h *commonWrite) {
 		w.hopFits(check, []ir.Stmt{s})
 	}
 	type argument struct {
-		typ  string
+		typ  c.Type
 		name *c.Local
 		x    c.Expr
 	}
@@ -440,7 +440,7 @@ func (f *function) absorb(o *function) {
 
 // shareSum renders a checksum: what is read, and what is written.
 func (w *writer) shareSum(
-	o *writer, s *ir.Sum, shared sharedSum, give func(typ string, name c.Name, arg c.Expr),
+	o *writer, s *ir.Sum, shared sharedSum, give func(typ c.Type, name c.Name, arg c.Expr),
 ) {
 	renamed := *s
 	renamed.Name = shared.name

@@ -106,7 +106,7 @@ func (f *function) goOn(name string, path bool, block []ir.Stmt) c.Expr {
 	g.name = f.prog.unique(g.name)
 	g.last = true
 	g.statements(block)
-	result := "int"
+	result := c.Type("int")
 	if g.turn != nil {
 		result = "long"
 	}
@@ -115,7 +115,7 @@ func (f *function) goOn(name string, path bool, block []ir.Stmt) c.Expr {
 }
 
 // callTo puts a function that f ends in in front of it. It returns the call.
-func (f *function) callTo(g *function, result string, to *[]c.Top) c.Expr {
+func (f *function) callTo(g *function, result c.Type, to *[]c.Top) c.Expr {
 	var params []c.Param
 	if g.turn != nil && c.Count(g.body, same) > 0 {
 		params = append(params, g.turn.sameParam())
@@ -160,5 +160,5 @@ func (f *function) declareRow(r *ir.Row) {
 		return
 	}
 	f.rowsDeclared[r] = true
-	f.add(variable("struct "+f.vals[r.Table]+" *", f.row(r)))
+	f.add(variable(c.Pointer(c.StructType(f.vals[r.Table])), f.row(r)))
 }

@@ -19,7 +19,7 @@ func (r *renderer) setting(s *ir.Setting) settingData {
 	d := settingData{Doc: comment(s.Doc)}
 	switch s.Type.Kind {
 	case ir.Uint, ir.Bool:
-		d.Decl = cType(s.Type.Size) + " " + name
+		d.Decl = string(cType(s.Type.Size)) + " " + name
 		if s.Default != nil {
 			d.Decl += " = " + c.Num(littleEndian(s.Default)).String()
 		}
@@ -238,11 +238,11 @@ func declaration(m *ir.Member) string {
 	case one.C() != "":
 		return one.C() + " " + name
 	}
-	return cType(one.Size) + " " + name
+	return string(cType(one.Size)) + " " + name
 }
 
 // cType is the unsigned integer type of a size in bytes.
-func cType(size int) string {
+func cType(size int) c.Type {
 	switch size {
 	case 1:
 		return "__u8"

@@ -306,14 +306,11 @@ func (w *writer) declares(s c.Stmt) *c.Local {
 }
 
 // wireType is the type of a scalar as it is in the packet.
-func wireType(s scalar) string {
-	switch {
-	case s.size == 16:
-		return "__be128"
-	case s.size == 1 || s.le:
+func wireType(s scalar) c.Type {
+	if s.size == 1 || s.le {
 		return cType(s.size)
 	}
-	return strings.Replace(cType(s.size), "__u", "__be", 1)
+	return c.Type(fmt.Sprintf("__be%d", 8*s.size))
 }
 
 // noted makes a name of a note, "ipv4: version ihl, udp: length": of more than three fields the first and the last.

@@ -57,8 +57,8 @@ func (p *program) writer(rw *ir.Rewrite, fx *ir.Effects) *writer {
 
 // assemble puts a function together that others call; params is what it gets besides what it mentions and doesn't
 // declare. It returns the arguments for that.
-func (f *function) assemble(result, name string, params []c.Param) (out *c.Func, args []c.Expr) {
-	out = &c.Func{Head: "static __always_inline " + result, Name: name}
+func (f *function) assemble(result c.Type, name string, params []c.Param) (out *c.Func, args []c.Expr) {
+	out = &c.Func{Result: result, Name: name}
 	g := &function{}
 	g.block = &out.Body
 	if f.timed {
@@ -126,7 +126,7 @@ func (p *program) order() []*c.Local {
 }
 
 // paramType is the type of a variable that is a parameter.
-func paramType(v *ir.Var) string {
+func paramType(v *ir.Var) c.Type {
 	if v.Type.IsBytes() {
 		return "__u64 *"
 	}

@@ -50,7 +50,7 @@ type (
 	}
 	// Cast is a conversion.
 	Cast struct {
-		Type string
+		Type Type
 		X    Expr
 	}
 	// Binary is an operator between its operands.

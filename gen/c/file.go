@@ -41,7 +41,7 @@ func (f *Func) print(p *Printer) {
 	for i, x := range f.Params {
 		params[i] = x.String()
 	}
-	p.line(diag.Pos{}, spaced(f.Head, f.Name)+"("+strings.Join(params, ", ")+")")
+	p.line(diag.Pos{}, f.Linkage.head()+spaced(f.Result, f.Name)+"("+strings.Join(params, ", ")+")")
 	p.line(diag.Pos{}, "{")
 	p.block(1, f.Body)
 	p.line(diag.Pos{}, "}")
@@ -92,11 +92,11 @@ func (e *Enum) print(p *Printer) {
 func (x Param) String() string { return spaced(x.Type, x.Name.String()) + x.Tail }
 
 // spaced puts a name after a type: that of a pointer ends in its star.
-func spaced(typ, name string) string {
-	if strings.HasSuffix(typ, "*") {
-		return typ + name
+func spaced(typ Type, name string) string {
+	if typ.IsPointer() {
+		return string(typ) + name
 	}
-	return typ + " " + name
+	return string(typ) + " " + name
 }
 
 // flat are statements without lists.

@@ -17,14 +17,14 @@ type Local struct {
 	// Want is what it is called if that isn't taken.
 	Want string
 	// Type is that of a parameter which is given it; "": none is.
-	Type string
+	Type Type
 	id   uint64
 }
 
 var locals atomic.Uint64
 
 // NewLocal is a variable.
-func NewLocal(want, typ string) *Local { return &Local{want, typ, locals.Add(1)} }
+func NewLocal(want string, typ Type) *Local { return &Local{want, typ, locals.Add(1)} }
 
 func (Ident) isName()  {}
 func (*Local) isName() {}

@@ -16,7 +16,7 @@ func TestNameLocals(t *testing.T) {
 	x, again, inner, after, called := NewLocal("x", ""), NewLocal("x", ""), NewLocal("y", ""), NewLocal("y", ""),
 		NewLocal("g", "")
 	f := &Func{
-		Head: "static int", Name: "f", Params: []Param{{Type: "int", Name: x}, {Type: "int", Name: Ident("z")}},
+		Result: "int", Name: "f", Params: []Param{{Type: "int", Name: x}, {Type: "int", Name: Ident("z")}},
 		Body: []Stmt{
 			declare("int", again, x),
 			&If{Cond: again, Then: []Stmt{declare("int", inner, Num(1)), set(x, inner)}},
@@ -28,7 +28,7 @@ func TestNameLocals(t *testing.T) {
 	}
 	f.NameLocals()
 	const want = `
-static int f(int x, int z)
+static __always_inline int f(int x, int z)
 {
 	int x_2 = x;
 

@@ -3,7 +3,6 @@ package c
 import (
 	"maps"
 	"slices"
-	"strings"
 )
 
 // Two functions that are alike become one, which a flag tells which of the two it is: what both do stands once, what
@@ -119,7 +118,7 @@ type joint struct {
 // Meet finds what two functions have in common; nil: they can't be one. The flag is true in the second one: a condition
 // that both can tell, or a variable, which becomes a parameter.
 func Meet(a, b *Prepared, flag Expr, rules MeetingRules) *Meeting {
-	if a.f.Head != b.f.Head {
+	if a.f.Linkage != b.f.Linkage || a.f.Result != b.f.Result {
 		return nil
 	}
 	m := &Meeting{flag: flag, a: a, b: b, rules: rules}
@@ -157,7 +156,7 @@ func (m *Meeting) Same(f func(x, y *Local)) {
 
 // Join is the function that is both; nil: it can't be written. Args has its arguments.
 func (m *Meeting) Join(name string) *Func {
-	out := &Func{Head: m.a.f.Head, Name: name, Body: m.emit(m.list)}
+	out := &Func{Linkage: m.a.f.Linkage, Result: m.a.f.Result, Name: name, Body: m.emit(m.list)}
 	if flag, ok := m.flag.(*Local); ok && Count(out.Body, flag) > 0 {
 		m.param = &Param{Type: flag.Type, Name: flag}
 	}
@@ -229,7 +228,7 @@ func (m *Meeting) ofB(params []Param, p Param) int {
 
 // named reports whether calls can have the parameters of both: what only one has must be spare.
 func (m *Meeting) named() bool {
-	types := map[Name]string{}
+	types := map[Name]Type{}
 	for _, p := range m.a.f.Params {
 		types[p.Name] = p.Type
 	}
@@ -370,7 +369,7 @@ func (m *Meeting) renamed(s Stmt, which int) Stmt {
 // nothing that was changed.
 func free(d *Declare, changed map[*Local]bool) bool {
 	for _, v := range d.Vars {
-		if v.Init == nil || !strings.HasSuffix(d.Type, "*") && !strings.HasPrefix(d.Type, "const ") {
+		if v.Init == nil || !d.Type.IsPointer() && !d.Type.IsConst() {
 			return false
 		}
 		for x := range All(v.Init) {
@@ -457,11 +456,11 @@ func (m *Meeting) usedElsewhere(d *Declare, j joint) bool {
 // hoist declares variables without values, and gives them these where they were declared.
 func (m *Meeting) hoist(d *Declare) (declared []*Declare, assigned []Stmt) {
 	for _, v := range d.Vars {
-		if strings.HasPrefix(d.Type, "const ") {
+		if d.Type.IsConst() {
 			m.failed = true
 		}
 		front := Var{Name: v.Name, Tail: v.Tail}
-		if x, ok := v.Name.(*Local); ok && m.partner[0][x] == nil && IsScalar(d.Type) {
+		if x, ok := v.Name.(*Local); ok && m.partner[0][x] == nil && d.Type.IsScalar() {
 			front.Init = Num(0) // only one gives it another value
 		}
 		declared = append(declared, &Declare{Type: d.Type, Vars: []Var{front}})

@@ -8,13 +8,13 @@ import (
 // meetingRules let all that the tests have be unified.
 var meetingRules = MeetingRules{
 	SameParam: func(x, y *Local) bool { return true },
-	Spare:     func(p Param) bool { return IsScalar(p.Type) },
+	Spare:     func(p Param) bool { return p.Type.IsScalar() },
 	Integer:   func(name string) bool { return strings.HasPrefix(name, "be") },
 	Constant:  func(x Ident) bool { return string(x) == strings.ToUpper(string(x)) },
 }
 
 func function(params []Param, body ...Stmt) *Func {
-	return &Func{Head: "static int", Name: "f", Params: params, Body: body}
+	return &Func{Result: "int", Name: "f", Params: params, Body: body}
 }
 
 func ret(x Expr) Stmt { return &Return{X: x} }
@@ -72,7 +72,7 @@ func TestMeet(t *testing.T) {
 		t.Fatal("the two have nothing in common")
 	}
 	const want = `
-static int both(void *data, __u64 end, __u64 more, const int v6)
+static __always_inline int both(void *data, __u64 end, __u64 more, const int v6)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -120,7 +120,7 @@ func TestMeetWithoutFlag(t *testing.T) {
 	a := function([]Param{{Type: "__u64", Name: x}}, call("count", x), ret(Dec(1)))
 	b := function([]Param{{Type: "__u64", Name: y}}, call("count", y), ret(Dec(1)))
 	const same = `
-static int both(__u64 x)
+static __always_inline int both(__u64 x)
 {
 	count(x);
 	return 1;
@@ -131,7 +131,7 @@ static int both(__u64 x)
 	}
 	b = function([]Param{{Type: "__u64", Name: y}}, call("count", y), ret(Dec(2)))
 	const told = `
-static int both(__u64 x)
+static __always_inline int both(__u64 x)
 {
 	count(x);
 	return PROG == 7 ? 2 : 1;
@@ -149,7 +149,7 @@ func TestMeetDeclaresInFront(t *testing.T) {
 	a := function(nil, call("only_a"), declare("__u64", x, Do("one")), call("count", x))
 	b := function(nil, call("only_b"), declare("__u64", y, Do("other", Dec(1))), call("count", y))
 	const want = `
-static int both(int flag)
+static __always_inline int both(int flag)
 {
 	__u64 x;
 
@@ -178,7 +178,7 @@ func TestMeetRefuses(t *testing.T) {
 	flag := NewLocal("flag", "int")
 	for name, m := range map[string]*Meeting{
 		"other heads": Meet(prepared(function(nil)),
-			prepared(&Func{Head: "static long", Name: "f"}), flag, meetingRules),
+			prepared(&Func{Result: "long", Name: "f"}), flag, meetingRules),
 		"a structure that only one is given": Meet(prepared(function(nil, ret(Dec(1)))),
 			prepared(function(one(z), call("use", z), ret(Dec(1)))), flag, meetingRules),
 		"parameters that some function has both of": Meet(prepared(function(one(x), call("use", x))),
@@ -210,7 +210,7 @@ func TestMeetConditions(t *testing.T) {
 		want          string
 	}{
 		{5, 9, `
-static int both(__u64 x, const int flag)
+static __always_inline int both(__u64 x, const int flag)
 {
 	if (x < (flag ? 5 : 4) || x < 9)
 		return 2;
@@ -219,7 +219,7 @@ static int both(__u64 x, const int flag)
 }
 `},
 		{4, 8, `
-static int both(__u64 x, const int flag)
+static __always_inline int both(__u64 x, const int flag)
 {
 	if (flag) {
 		if (x < 4 || x < 8)

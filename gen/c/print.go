@@ -83,7 +83,7 @@ func (x Unary) String() string {
 	return x.Op + inside(x.X, prefix)
 }
 
-func (x Cast) String() string { return "(" + x.Type + ")" + inside(x.X, prefix) }
+func (x Cast) String() string { return "(" + string(x.Type) + ")" + inside(x.X, prefix) }
 
 func (x Choice) String() string {
 	return inside(x.If, bitOr) + " ? " + inside(x.Then, or) + " : " + inside(x.Else, choice)

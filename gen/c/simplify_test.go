@@ -114,9 +114,9 @@ func TestSimplify(t *testing.T) {
 `},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &Func{Head: "int", Name: "f", Body: tt.body}
+			f := &Func{Result: "int", Name: "f", Body: tt.body}
 			f.Simplify(func(x *Local) bool { return x == flag })
-			if got, want := print(f), "\nint f()\n{"+tt.want+"}\n"; got != want {
+			if got, want := print(f), "\nstatic __always_inline int f()\n{"+tt.want+"}\n"; got != want {
 				t.Errorf("%s\nwant:%s", got, want)
 			}
 		})

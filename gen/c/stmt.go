@@ -3,7 +3,6 @@ package c
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
@@ -20,7 +19,7 @@ type (
 	// Declare declares variables of one type.
 	Declare struct {
 		Pos  diag.Pos
-		Type string
+		Type Type
 		Vars []Var
 	}
 	// Assign gives something a value. Op is "=", or another operator of assignment.
@@ -200,7 +199,7 @@ func (e *encoder) body(body []Stmt, declare func(*Local)) {
 
 // Param is a parameter of a function, or a member of a structure.
 type Param struct {
-	Type string
+	Type Type
 	Name Name
 	Tail string
 }
@@ -208,12 +207,13 @@ type Param struct {
 // Top is what a file has: a function or a structure.
 type Top interface{ print(p *Printer) }
 
-// Func is a function. Head is what stands in front of its name: its storage class and the type of its result.
+// Func is a function.
 type Func struct {
-	Head   string
-	Name   string
-	Params []Param
-	Body   []Stmt
+	Linkage Linkage
+	Result  Type
+	Name    string
+	Params  []Param
+	Body    []Stmt
 }
 
 // Struct is a structure.
@@ -301,10 +301,13 @@ func copied(body []Stmt) (out []Stmt) {
 }
 
 // Retype has a function use a type in the place of another one, and pointers to it.
-func (f *Func) Retype(was, is string) {
-	change := func(t string) string {
-		if rest, ok := strings.CutPrefix(t, was); ok && (rest == "" || rest == " *") {
-			return is + rest
+func (f *Func) Retype(was, is Type) {
+	change := func(t Type) Type {
+		switch t {
+		case was:
+			return is
+		case Pointer(was):
+			return Pointer(is)
 		}
 		return t
 	}

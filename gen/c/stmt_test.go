@@ -9,7 +9,7 @@ import (
 
 func set(to, x Expr) Stmt { return &Assign{To: to, Op: "=", X: x} }
 
-func declare(typ string, name Name, x Expr) Stmt {
+func declare(typ Type, name Name, x Expr) Stmt {
 	return &Declare{Type: typ, Vars: []Var{{Name: name, Init: x}}}
 }
 
@@ -17,7 +17,7 @@ func declare(typ string, name Name, x Expr) Stmt {
 func TestStatements(t *testing.T) {
 	at := diag.Pos{File: "x.cue", Line: 7, Column: 1}
 	f := &Func{
-		Head: "static long *", Name: "f", Params: []Param{{Type: "void *", Name: p}, {Type: "int", Name: a}},
+		Result: "long *", Name: "f", Params: []Param{{Type: "void *", Name: p}, {Type: "int", Name: a}},
 		Body: []Stmt{
 			Gap{},
 			declare("__u64", b, Num(1)),
@@ -43,7 +43,7 @@ func TestStatements(t *testing.T) {
 		},
 	}
 	const want = `
-static long *f(void *p, int a)
+static __always_inline long *f(void *p, int a)
 {
 	__u64 b = 1;
 	const __u32 x = 1, y = 2;

@@ -3,7 +3,6 @@ package c
 import (
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // The statements of two functions are aligned: a longest common subsequence, by their shapes. Those that pair are
@@ -55,7 +54,7 @@ func (h shaper) shape(s Stmt) string {
 	e := encoder{local: func(*Local) string { return "l" }, constant: h.constant}
 	switch s := s.(type) {
 	case *Declare:
-		e.WriteString("declare " + s.Type)
+		e.WriteString("declare " + string(s.Type))
 		for _, v := range s.Vars {
 			if name, ok := v.Name.(Ident); ok {
 				e.WriteString(" " + string(name))
@@ -90,7 +89,7 @@ func (h shaper) frame(s Stmt) string {
 		if len(s.Vars) != 1 || s.Vars[0].Init == nil || zeroed(s.Vars[0]) {
 			return ""
 		}
-		e.WriteString("declare " + s.Type + s.Vars[0].Tail)
+		e.WriteString("declare " + string(s.Type) + s.Vars[0].Tail)
 		e.expr(s.Vars[0].Name)
 	case *Assign:
 		e.WriteString(s.Op)
@@ -334,12 +333,7 @@ func (m *Meeting) scalar(x Expr, of *Prepared) bool {
 	return false
 }
 
-// IsScalar reports whether a type is that of an integer or a pointer: 0 is one.
-func IsScalar(typ string) bool {
-	return integers[strings.TrimPrefix(typ, "const ")] || strings.HasSuffix(typ, "*")
-}
-
-var integers = map[string]bool{
+var integers = map[Type]bool{
 	"__u64": true, "__u32": true, "__be32": true, "__be16": true, "__s64": true, "int": true,
 }
 
