@@ -192,7 +192,8 @@ func eachPath(body []c.Stmt, has map[*c.Local]bool, end func(map[*c.Local]bool))
 
 // rewrite has a function use members.
 func (x *context) rewrite(f *c.Func, entry bool) {
-	f.Body = c.Rewrite(f.Body, x.assigned)
+	shares := x.shares(f)
+	f.Body = c.Rewrite(f.Body, func(s c.Stmt) []c.Stmt { return x.assigned(s, shares) })
 	c.ReplaceIn(f.Body, func(y c.Expr) c.Expr { return x.replaced(y, entry) })
 	if entry {
 		f.Body = slices.Insert(f.Body, 0, variable(c.StructType(packetType), pkt))
@@ -203,8 +204,36 @@ func (x *context) rewrite(f *c.Func, entry bool) {
 	f.Params = slices.Insert(f.Params, min(1, len(f.Params)), own)
 }
 
-// assigned is what declares a variable, if it is a member: a value is assigned.
-func (x *context) assigned(s c.Stmt) (out []c.Stmt) {
+// shares are the members that several variables of a function have. In a function that serves two callers they are
+// variables of one caller each.
+func (x *context) shares(f *c.Func) map[string]bool {
+	one, several := map[string]*c.Local{}, map[string]bool{}
+	see := func(name c.Expr) {
+		local, ok := name.(*c.Local)
+		if !ok || x.member[local] == "" {
+			return
+		}
+		m := x.member[local]
+		several[m] = several[m] || one[m] != nil && one[m] != local
+		one[m] = local
+	}
+	for _, p := range f.Params {
+		see(p.Name)
+	}
+	c.Exprs(f.Body, see)
+	c.Each(f.Body, func(s c.Stmt) {
+		if d, ok := s.(*c.Declare); ok {
+			for _, v := range d.Vars {
+				see(v.Name)
+			}
+		}
+	})
+	return several
+}
+
+// assigned is what declares a variable, if it is a member: a value is assigned. One that nobody uses would overwrite
+// what another caller has in the member.
+func (x *context) assigned(s c.Stmt, shares map[string]bool) (out []c.Stmt) {
 	d, ok := s.(*c.Declare)
 	if !ok {
 		return []c.Stmt{s}
@@ -214,7 +243,7 @@ func (x *context) assigned(s c.Stmt) (out []c.Stmt) {
 	for _, v := range d.Vars {
 		if !x.isMember(v.Name) {
 			rest.Vars = append(rest.Vars, v)
-		} else if v.Init != nil {
+		} else if v.Init != nil && !(v.Idle && shares[x.member[v.Name.(*c.Local)]]) {
 			out = append(out, &c.Assign{Pos: d.Pos, To: v.Name, Op: "=", X: v.Init})
 		}
 	}

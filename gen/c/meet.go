@@ -461,7 +461,10 @@ func (m *Meeting) hoist(d *Declare) (declared []*Declare, assigned []Stmt) {
 		}
 		front := Var{Name: v.Name, Tail: v.Tail}
 		if x, ok := v.Name.(*Local); ok && m.partner[0][x] == nil && d.Type.IsScalar() {
-			front.Init = Num(0) // only one gives it another value
+			front.Init, front.Idle = Num(0), true // only one gives it another value
+			if v.Tail != "" {
+				front.Init = Init{}
+			}
 		}
 		declared = append(declared, &Declare{Type: d.Type, Vars: []Var{front}})
 		if v.Init == nil || front.Init != nil && Equal(v.Init, front.Init) {

@@ -65,6 +65,7 @@ type Var struct {
 	Name Name
 	Tail string
 	Init Expr // or nil
+	Idle bool // nothing uses Init: it is there because C wants a variable to have a value
 }
 
 func (s *Declare) exprs() (out []*Expr) {

@@ -2522,7 +2522,6 @@ static __always_inline int messages_ip_rule(struct __sk_buff *skb, struct packet
 		}
 	} else if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
 		if (pkt->message_end == pkt->udp_end) { /* no padding */
-			pkt->payload_len = 0;
 			if (second)
 				pkt->payload_len = pkt->udp_end - 45;
 			pkt->partial = fr_partial(skb);
