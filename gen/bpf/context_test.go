@@ -65,3 +65,52 @@ SEC("tc") int prog_p(struct __sk_buff *skb)
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
 }
+
+// A function that serves two callers has a variable of each that share a member. That nothing uses the value which the
+// one has at first (Idle) doesn't say that the member has none.
+func TestSharedMember(t *testing.T) {
+	r := &renderer{of: map[*c.Local]any{}}
+	p := &program{renderer: r, ir: &ir.Program{}, short: "p", locals: map[any]*c.Local{}}
+	variable := func() *c.Local {
+		v := &ir.Var{Name: "length", Type: ir.UintType(64)}
+		p.ir.Vars = append(p.ir.Vars, v)
+		return p.varLocal(v)
+	}
+	found, given, taken := variable(), variable(), variable()
+	flag := c.NewLocal("v6", flagType)
+	param := func(x *c.Local) c.Param { return c.Param{Type: x.Type, Name: x} }
+	last := &c.Func{Result: "int", Name: "last", Params: []c.Param{skbParam, param(taken)}, Body: []c.Stmt{
+		&c.Return{X: taken},
+	}}
+	both := &c.Func{Result: "int", Name: "both", Params: []c.Param{skbParam, param(given), param(flag)}, Body: []c.Stmt{
+		&c.Declare{Type: "__u64", Vars: []c.Var{{Name: found, Init: c.Num(0), Idle: true}}},
+		&c.If{Cond: flag, Then: []c.Stmt{
+			&c.Assign{To: found, Op: "=", X: c.Do("find", skb)},
+			&c.Return{X: c.Do("last", skb, found)},
+		}},
+		&c.Return{X: c.Do("last", skb, given)},
+	}}
+	u := &unit{renderer: r, programs: []*program{p}, entries: map[*c.Func]bool{}}
+	packet := u.inContext([]*c.Func{last, both})
+	both.NameLocals()
+	file := &c.Printer{}
+	file.Tops([]c.Top{packet, both})
+	const want = `
+/* What is known of a packet. */
+struct packet {
+	__u64 length;
+};
+
+static __always_inline int both(struct __sk_buff *skb, struct packet *pkt, const int v6)
+{
+	if (v6) {
+		pkt->length = find(skb);
+		return last(skb, pkt);
+	}
+	return last(skb, pkt);
+}
+`
+	if got := file.String(); got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}

@@ -238,3 +238,18 @@ static __always_inline int both(__u64 x, const int flag)
 		}
 	}
 }
+
+// What one function declares and the other one doesn't has a value in both: an array as well.
+func TestMeetArray(t *testing.T) {
+	said, n := NewLocal("said", ""), NewLocal("n", "")
+	a := function(nil, declare("__u64", n, Do("one")), call("a"), call("use", n), call("z"))
+	b := function(nil, &Declare{Type: "__u64", Vars: []Var{{Name: said, Tail: "[2]"}}}, call("fill", said), call("a"),
+		call("use", said), call("z"))
+	m := Meet(prepared(a), prepared(b), NewLocal("flag", "const int"), meetingRules)
+	if m == nil {
+		t.Fatal("the two have nothing in common")
+	}
+	if got := joined(t, m); strings.Contains(got, "[2] = 0;") || !strings.Contains(got, "__u64 said[2]") {
+		t.Errorf("clang doesn't take this:%s", got)
+	}
+}

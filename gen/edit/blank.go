@@ -58,11 +58,15 @@ func (w *Packet) Blank(a *spec.Action) {
 		return
 	}
 	for _, f := range in.Decl.Fields {
-		if f.Kind == spec.FieldBytes {
-			o.Values[f.Name.Value] = &ir.BytesConst{B: make([]byte, f.Bytes), T: ir.Type{Kind: ir.Bytes, Size: f.Bytes}}
-		} else {
-			o.Values[f.Name.Value] = fold.Num(0)
-		}
+		o.Values[f.Name.Value] = Zero(f)
 		o.SetAt[f.Name.Value] = a.Header.Pos
 	}
+}
+
+// Zero is the value of a field in a header that is blank.
+func Zero(f *spec.Field) ir.Expr {
+	if f.Kind == spec.FieldBytes {
+		return &ir.BytesConst{B: make([]byte, f.Bytes), T: ir.Type{Kind: ir.Bytes, Size: f.Bytes}}
+	}
+	return fold.Num(0)
 }

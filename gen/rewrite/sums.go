@@ -395,7 +395,11 @@ func (r *rewriter) pseudoNow(e *spec.Expr, i int, o *header, rw *ir.Rewrite) (ir
 		return ir.Term{}, false
 	}
 	f, x := h.Decl.Fields[j], h.Values[name]
-	if x == nil && h.Old != nil {
+	switch {
+	case x != nil:
+	case h.Blank:
+		x = edit.Zero(f)
+	case h.Old != nil:
 		x = h.Old.Fields[name].Load
 	}
 	if x == nil {
