@@ -15,7 +15,8 @@ import (
 // doesn't name would end up wrong if what its field holds (the pseudo-header's sum) changes, or in another header's
 // bytes where its own header moves. It makes up for what changes after its header, and a complete one in front of it
 // must not follow that. Such packets pass to the stack. One that begins after all headers of the stack, as in a tunnel,
-// stays where it is while headers move; unless it is cut off with bytes that belong to nothing.
+// stays where it is while headers move; unless it is cut off with bytes that belong to nothing, or a complete one in
+// front of it is freed of such bytes, which it covers, too: then its value makes up for them.
 
 // unknownPartial lets packets pass to the stack that have such a checksum, which a rewrite would spoil.
 func (r *rewriter) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) {
@@ -32,7 +33,7 @@ func (r *rewriter) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) 
 			}
 		}
 	}
-	if rw.Resize != ir.MovePayload {
+	if rw.Resize != ir.MovePayload && !slices.ContainsFunc(rw.Sums, func(s *ir.Sum) bool { return s.Tail }) {
 		after := fold.Bin(ir.Ge, fold.Bin(ir.Shr, partial, fold.Num(16)), fold.Off(rw.OldFront))
 		if rw.Trim {
 			end := fold.Bin(ir.Add, fold.Off(rw.OldFront), rw.Payload)

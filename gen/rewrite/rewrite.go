@@ -249,12 +249,18 @@ func (r *rewriter) payload(front ir.Off, pos diag.Pos) ir.Expr {
 // doesn't know.
 func (r *rewriter) checksums(rw *ir.Rewrite, pos diag.Pos) (ok bool) {
 	unknown := r.p.Scope.Each == nil && (r.cuts() || r.readdressed())
+	front := len(r.p.Guards)
 	if unknown {
-		r.unknownPartial(&r.p.Guards, rw, pos)
+		partialChecksum(r.p.Scope, pos) // the first reason of these, as its guard is the first one
 	}
 	rw.Sums, ok = r.sums(rw, r.ending.end)
 	if !ok {
 		return false
+	}
+	if unknown {
+		var guards []ir.Stmt
+		r.unknownPartial(&guards, rw, pos)
+		r.p.Guards = slices.Insert(r.p.Guards, front, guards...)
 	}
 	offloaded := func(s *ir.Sum) bool { return s.Offloaded && !s.Fresh }
 	if r.p.Scope.Each == nil && !unknown && slices.ContainsFunc(rw.Sums, offloaded) {

@@ -983,8 +983,7 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 		return fr_punt(skb, PROG_TIGHTEN + reason_address_family_2);
 	pkt.payload_len = pkt.loose_end - 44;
 	pkt.partial = fr_partial(skb);
-	if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40) ||
-	      ((pkt.partial >> 16) >= 44 && (pkt.partial & 0xffff) < 44ULL + pkt.payload_len - 1)))
+	if (!(pkt.partial == 0 || pkt.partial == FR_PARTIAL(34, 40)))
 		return fr_punt(skb, PROG_TIGHTEN + reason_partial_checksum);
 	if (pkt.udp_end - pkt.loose_end > 64)
 		return fr_punt(skb, PROG_TIGHTEN + reason_padding);

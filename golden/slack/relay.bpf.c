@@ -330,113 +330,6 @@ static __always_inline __u32 check_message(struct __sk_buff *skb, void *data, vo
 	return 0;
 }
 
-static __always_inline int shared_ipv6_rule_ipv6_stays_send_3(struct __sk_buff *skb,
-	struct packet *pkt, const int second)
-{
-	const int is_records = pkt->prog == PROG_RECORDS;
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_message *message = pkt->data + 62;
-	struct hdr_record *record = pkt->data + 62;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 65, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u64 udp_cut_off = 0;
-
-	if (!is_records && second) {
-		/* udp.checksum */
-		udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len + 3), pkt->udp_end,
-					   ((pkt->message_end - 54) & 1) != 0);
-	}
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u8 old_message_todo;
-	__be16 old_message_length;
-	if (is_records) {
-		old_message_todo = ld8(&record->todo);
-		old_message_length = ld16(&record->length);
-	} else {
-		old_message_todo = ld8(&message->todo);
-		old_message_length = ld16(&message->length);
-	}
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum;
-	if (is_records)
-		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-				   ((__u64)old_message_length << 8));
-	else if (second)
-		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-				   ((__u64)old_message_length << 8) + udp_cut_off);
-	else
-		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
-				   ((__u64)old_message_length << 8));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 14) +
-					 ((__u64)old_message_todo << 8) + old_message_length +
-					 udp_new_pseudo + 0x204);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 3,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_tag *new_tag = pkt->data + 62;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
 static __always_inline int shared_ipv6_rule_ipv6_stays_send(struct __sk_buff *skb,
 							    struct packet *pkt)
 {
@@ -595,16 +488,8 @@ static __always_inline int shared_ipv6_rule_ipv6_stays(struct __sk_buff *skb, st
 		return fr_punt(skb, pkt->prog + reason_padding);
 	pkt->payload_len = pkt->message_end - (is_both ? 68 : 65);
 	pkt->partial = fr_partial(skb);
-	if (is_both) {
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial >> 16) >= 68 &&
-		       (pkt->partial & 0xffff) < 68ULL + pkt->payload_len - 1)))
-			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		     ((pkt->partial >> 16) >= 65 &&
-		      (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1))) {
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60)))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	}
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_peer, (is_both ? 54ULL : 51ULL) + pkt->payload_len)))
@@ -612,6 +497,398 @@ static __always_inline int shared_ipv6_rule_ipv6_stays(struct __sk_buff *skb, st
 	if (is_both)
 		return shared_ipv6_rule_ipv6_stays_send_2(skb, pkt);
 	return shared_ipv6_rule_ipv6_stays_send_2(skb, pkt);
+}
+
+static __always_inline int both_ipv6_ipv6_stays_send(struct __sk_buff *skb, struct packet *pkt,
+						     const int second)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_record *record = pkt->data + 62;
+	struct hdr_message *message = pkt->data + 65;
+	__u32 len = skb->len;
+	const __u32 headers_len = 68, new_headers_len = 71, udp_checksum_at = 60;
+	__be16 eth_type = ld16(&eth->type);
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__u8 record_todo = ld8(&record->todo);
+	__u8 message_todo = ld8(&message->todo);
+	__u64 udp_cut_off = 0;
+
+	if (second) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
+					   ((pkt->message_end - 54) & 1) != 0);
+	}
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (second)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
+				   ((__u64)ld16(&record->length) << 8) +
+				   ((__u64)message_todo << 8) + ld16(&message->length) +
+				   udp_cut_off);
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
+				   ((__u64)ld16(&record->length) << 8) +
+				   ((__u64)message_todo << 8) + ld16(&message->length));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 17) +
+		bpf_htons(IPPROTO_UDP);
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
+	if (1)
+		udp_payload = __builtin_bswap16(udp_payload);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 17) + record_todo +
+					 ((__u64)bpf_htons((second ? pkt->payload_len :
+							    pkt->record_end_2 - 68) + 6) << 8) +
+					 ((__u64)message_todo << 8) +
+					 bpf_htons((second ? pkt->payload_len :
+						    pkt->message_end - 68) + 3) + udp_new_pseudo +
+					 0x204);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		if (!udp_csum.partial && 1)
+			csum = fr_complete_shifted(csum);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	}
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_record *new_record = pkt->data + 62;
+	struct hdr_message *new_message = pkt->data + 65;
+	struct hdr_tag *new_tag = pkt->data + 68;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_record->todo, record_todo);
+	st16(&new_record->length,
+	     bpf_htons((second ? pkt->payload_len : pkt->record_end_2 - 68) + 6));
+	st8(&new_message->todo, message_todo);
+	st16(&new_message->length,
+	     bpf_htons((second ? pkt->payload_len : pkt->message_end - 68) + 3));
+	st8(new_tag->id, 1);
+	st16(new_tag->id + 1, bpf_htons(0x203));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int shared_ipv6_rule_send_ipv4(struct __sk_buff *skb, struct packet *pkt,
+						      const int second)
+{
+	const int is_both = pkt->prog == PROG_BOTH;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_record *record = pkt->data + 62;
+	struct hdr_message *message = pkt->data + 65;
+	__u32 len = skb->len;
+	const __u32 headers_len = is_both ? 68 : 65, new_headers_len = is_both ? 48 :
+		45, udp_checksum_at = 60, udp_new_checksum_at = 40;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u8 record_todo = ld8(&record->todo);
+	__u8 message_todo;
+	__u64 udp_cut_off = 0;
+
+	if (is_both) {
+		message_todo = ld8(&message->todo);
+		if (second) {
+			/* udp.checksum */
+			udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len,
+						   pkt->udp_end,
+						   ((pkt->message_end - 54) & 1) != 0);
+		}
+	}
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (is_both) {
+		if (second)
+			udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   ((__u64)ld16(&record->length) << 8) +
+					   ld16(&message->length) + udp_cut_off);
+		else
+			udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+					   udp_old_pseudo,
+					   (__u64)ld32(&udp->src_port) + old_udp_length +
+					   ((__u64)ld16(&record->length) << 8) +
+					   ld16(&message->length));
+	} else {
+		udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length +
+				   ((__u64)ld16(&record->length) << 8));
+	}
+	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+		bpf_htons(pkt->payload_len + (is_both ? 14 : 11)) + bpf_htons(IPPROTO_UDP);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  (is_both ? (__u64)bpf_htons(pkt->p->local.port) +
+			   bpf_htons(pkt->p->peer.port) : (__u64)bpf_htons(pkt->p->local.port)) +
+			  (is_both ? bpf_htons(pkt->payload_len + 14) :
+			   bpf_htons(pkt->p->peer.port)) +
+			  (is_both ?
+			   (__u64)bpf_htons((second ? pkt->payload_len : pkt->record_end_2 - 68) +
+					    3) << 8 : bpf_htons(pkt->payload_len + 11)) +
+			  (is_both ? bpf_htons(second ? pkt->payload_len : pkt->message_end - 68) :
+			   (__u64)bpf_htons(pkt->record_end - 65) << 8));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					   bpf_htons(pkt->payload_len + (is_both ? 34 : 31)) +
+					   fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
+					   0x1180);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
+			    &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_record *new_record = pkt->data + 42;
+	struct hdr_message *new_message = pkt->data + 45;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + (is_both ? 34 : 31)));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (is_both ? 14 : 11)));
+	st8(&new_record->todo, record_todo);
+	st16(&new_record->length,
+	     bpf_htons(is_both ? (second ? pkt->payload_len : pkt->record_end_2 - 68) + 3 :
+		       pkt->record_end - 65));
+	if (is_both) {
+		st8(&new_message->todo, message_todo);
+		st16(&new_message->length,
+		     bpf_htons(second ? pkt->payload_len : pkt->message_end - 68));
+	}
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int shared_ipv6_rule_ipv6_stays_send_3(struct __sk_buff *skb,
+	struct packet *pkt, const int second)
+{
+	const int is_records = pkt->prog == PROG_RECORDS;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_message *message = pkt->data + 62;
+	struct hdr_record *record = pkt->data + 62;
+	__u32 len = skb->len;
+	const __u32 headers_len = 62, new_headers_len = 65, udp_checksum_at = 60;
+	__be16 eth_type = ld16(&eth->type);
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__u64 udp_cut_off = 0;
+
+	if (!is_records && second) {
+		/* udp.checksum */
+		udp_cut_off = fr_sum_cut64(skb, headers_len + (pkt->payload_len + 3), pkt->udp_end,
+					   ((pkt->message_end - 54) & 1) != 0);
+	}
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__u8 old_message_todo;
+	__be16 old_message_length;
+	if (is_records) {
+		old_message_todo = ld8(&record->todo);
+		old_message_length = ld16(&record->length);
+	} else {
+		old_message_todo = ld8(&message->todo);
+		old_message_length = ld16(&message->length);
+	}
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
+	struct fr_csum udp_csum;
+	if (is_records)
+		udp_csum = fr_csum(pkt->partial_5, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8));
+	else if (second)
+		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8) + udp_cut_off);
+	else
+		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
+				   udp_old_pseudo,
+				   (__u64)ld32(&udp->src_port) + old_udp_length + old_message_todo +
+				   ((__u64)old_message_length << 8));
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
+		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 14) +
+		bpf_htons(IPPROTO_UDP);
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
+	if (1)
+		udp_payload = __builtin_bswap16(udp_payload);
+	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
+					 bpf_htons(pkt->p->peer.port) +
+					 bpf_htons(pkt->payload_len + 14) +
+					 ((__u64)old_message_todo << 8) + old_message_length +
+					 udp_new_pseudo + 0x204);
+	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len + 3,
+			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		if (!udp_csum.partial && 1)
+			csum = fr_complete_shifted(csum);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	}
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_tag *new_tag = pkt->data + 62;
+	if (direct)
+		fr_link(pkt->data, &pkt->p->hop_peer);
+
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 14));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->p->local.addr));
+	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 14));
+	st8(new_tag->id, 1);
+	st16(new_tag->id + 1, bpf_htons(0x203));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->p->slot, 0, len, pkt->now);
+	return fr_send(&pkt->p->hop_peer, direct);
+}
+
+static __always_inline int shared_ipv6_rule_ipv6_stays_2(struct __sk_buff *skb, struct packet *pkt,
+							 const int second)
+{
+	const int is_both = pkt->prog == PROG_BOTH;
+	struct hdr_udp *udp = pkt->data + 54;
+
+	if (is_both && !second) {
+		/* _send: {send: {from: "p.local", to: "p.peer"}} */
+		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
+			return fr_punt(skb, pkt->prog + reason_address_family);
+		if (!fr_is_v4(pkt->p->peer.addr))
+			return shared_ipv6_rule_ipv6_stays(skb, pkt);
+	}
+
+	/* _send: {send: {from: "p.local", to: "p.peer"}} */
+	if (pkt->message_end == (is_both ? pkt->record_end_2 : pkt->udp_end)) { /* no padding */
+		pkt->payload_len = pkt->udp_end - (is_both ? 68 : 65);
+		pkt->partial = fr_partial(skb);
+		if (is_both) {
+			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			      ((pkt->partial >> 16) >= 68 &&
+			       (pkt->partial & 0xffff) < 68ULL + pkt->payload_len - 1)))
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
+			     ((pkt->partial >> 16) >= 65 &&
+			      (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1))) {
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
+		if (unlikely(!fr_fits(&pkt->p->hop_peer,
+				      (is_both ? (second ? 57ULL : 34ULL) : 54ULL) +
+				      pkt->payload_len)))
+			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+		if (is_both) {
+			if (second)
+				return both_ipv6_ipv6_stays_send(skb, pkt, 0);
+			return shared_ipv6_rule_send_ipv4(skb, pkt, 0);
+		}
+		return shared_ipv6_rule_ipv6_stays_send_3(skb, pkt, 0);
+	}
+	if (is_both && pkt->record_end_2 != pkt->udp_end)
+		return fr_punt(skb, pkt->prog + reason_padding);
+	pkt->payload_len = pkt->message_end - (is_both ? 68 : 65);
+	pkt->partial_2 = fr_partial(skb);
+	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60)))
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
+	if (unlikely(!fr_fits(&pkt->p->hop_peer,
+			      (is_both ? (second ? 57ULL : 34ULL) : 54ULL) + pkt->payload_len)))
+		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
+	if (is_both) {
+		if (second)
+			return both_ipv6_ipv6_stays_send(skb, pkt, 1);
+		return shared_ipv6_rule_send_ipv4(skb, pkt, 1);
+	}
+	return shared_ipv6_rule_ipv6_stays_send_3(skb, pkt, 1);
 }
 
 static __always_inline int shared_ipv4_rule_send_3(struct __sk_buff *skb, struct packet *pkt,
@@ -2245,159 +2522,11 @@ static __always_inline int shared_ipv4_rule_send_ipv6(struct __sk_buff *skb, str
 	return fr_send(&pkt->p->hop_peer, direct);
 }
 
-static __always_inline int shared_ipv6_rule_send_ipv4(struct __sk_buff *skb, struct packet *pkt,
-						      const int second)
-{
-	const int is_both = pkt->prog == PROG_BOTH;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_record *record = pkt->data + 62;
-	struct hdr_message *message = pkt->data + 65;
-	__u32 len = skb->len;
-	const __u32 headers_len = is_both ? 68 : 65, new_headers_len = is_both ? 48 :
-		45, udp_checksum_at = 60, udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 record_todo = ld8(&record->todo);
-	__u8 message_todo;
-	__u64 udp_cut_off = 0;
-
-	if (is_both) {
-		message_todo = ld8(&message->todo);
-		if (second) {
-			/* udp.checksum */
-			udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len,
-						   pkt->udp_end,
-						   ((pkt->message_end - 54) & 1) != 0);
-		}
-	}
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum;
-	if (is_both) {
-		if (second)
-			udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
-					   udp_old_pseudo,
-					   (__u64)ld32(&udp->src_port) + old_udp_length +
-					   ((__u64)ld16(&record->length) << 8) +
-					   ld16(&message->length) + udp_cut_off);
-		else
-			udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-					   udp_old_pseudo,
-					   (__u64)ld32(&udp->src_port) + old_udp_length +
-					   ((__u64)ld16(&record->length) << 8) +
-					   ld16(&message->length));
-	} else {
-		udp_csum = fr_csum(pkt->partial, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length +
-				   ((__u64)ld16(&record->length) << 8));
-	}
-	__u64 udp_new_pseudo = (__u64)fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-		bpf_htons(pkt->payload_len + (is_both ? 14 : 11)) + bpf_htons(IPPROTO_UDP);
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
-			  (is_both ? (__u64)bpf_htons(pkt->p->local.port) +
-			   bpf_htons(pkt->p->peer.port) : (__u64)bpf_htons(pkt->p->local.port)) +
-			  (is_both ? bpf_htons(pkt->payload_len + 14) :
-			   bpf_htons(pkt->p->peer.port)) +
-			  (is_both ?
-			   (__u64)bpf_htons((second ? pkt->payload_len : pkt->record_end_2 - 68) +
-					    3) << 8 : bpf_htons(pkt->payload_len + 11)) +
-			  (is_both ? bpf_htons(second ? pkt->payload_len : pkt->message_end - 68) :
-			   (__u64)bpf_htons(pkt->record_end - 65) << 8));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
-					   bpf_htons(pkt->payload_len + (is_both ? 34 : 31)) +
-					   fr_v4(pkt->p->local.addr) + fr_v4(pkt->p->peer.addr) +
-					   0x1180);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
-			    &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_record *new_record = pkt->data + 42;
-	struct hdr_message *new_message = pkt->data + 45;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + (is_both ? 34 : 31)));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->p->local.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + (is_both ? 14 : 11)));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length,
-	     bpf_htons(is_both ? (second ? pkt->payload_len : pkt->record_end_2 - 68) + 3 :
-		       pkt->record_end - 65));
-	if (is_both) {
-		st8(&new_message->todo, message_todo);
-		st16(&new_message->length,
-		     bpf_htons(second ? pkt->payload_len : pkt->message_end - 68));
-	}
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
 /*
  * prog_messages: tc/ingress
  *	eth ipv4 udp message
  *	eth ipv6 udp message
  */
-
-static __always_inline int messages_ipv6_rule_ipv6_stays_2(struct __sk_buff *skb,
-							   struct packet *pkt)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (pkt->message_end == pkt->udp_end) { /* no padding */
-		pkt->payload_len = pkt->udp_end - 65;
-		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial >> 16) >= 65 &&
-		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
-			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_punt(skb, pkt->prog + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-		return shared_ipv6_rule_ipv6_stays_send_3(skb, pkt, 0);
-	}
-	pkt->payload_len = pkt->message_end - 65;
-	pkt->partial_2 = fr_partial(skb);
-	if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_2 >> 16) >= 65 &&
-	       (pkt->partial_2 & 0xffff) < 65ULL + pkt->payload_len - 1)))
-		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_punt(skb, pkt->prog + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, 54ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-	return shared_ipv6_rule_ipv6_stays_send_3(skb, pkt, 1);
-}
 
 static __always_inline int messages_ip_rule_send_ipv6(struct __sk_buff *skb, struct packet *pkt,
 						      const int to_v6)
@@ -2517,7 +2646,7 @@ static __always_inline int messages_ip_rule(struct __sk_buff *skb, struct packet
 	if (v6) {
 		if (!fr_is_v4(pkt->p->peer.addr)) {
 			if (second)
-				return messages_ipv6_rule_ipv6_stays_2(skb, pkt);
+				return shared_ipv6_rule_ipv6_stays_2(skb, pkt, 0);
 			return shared_ipv6_rule_ipv6_stays(skb, pkt);
 		}
 	} else if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
@@ -2546,9 +2675,7 @@ static __always_inline int messages_ip_rule(struct __sk_buff *skb, struct packet
 		}
 		pkt->payload_len = pkt->message_end - 45;
 		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial_2 >> 16) >= 45 &&
-		       (pkt->partial_2 & 0xffff) < 45ULL + pkt->payload_len - 1)))
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40)))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->p->hop_peer,
 				      (second ? 34ULL : 31ULL) + pkt->payload_len)))
@@ -2581,13 +2708,9 @@ static __always_inline int messages_ip_rule(struct __sk_buff *skb, struct packet
 	pkt->payload_len = pkt->message_end - (v6 ? 65 : 45);
 	pkt->partial_3 = fr_partial(skb);
 	if (v6) {
-		if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial_3 >> 16) >= 65 &&
-		       (pkt->partial_3 & 0xffff) < 65ULL + pkt->payload_len - 1)))
+		if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60)))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	} else if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40) ||
-		     ((pkt->partial_3 >> 16) >= 45 &&
-		      (pkt->partial_3 & 0xffff) < 45ULL + pkt->payload_len - 1))) {
+	} else if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40))) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	}
 	if (be16(&udp->checksum) == 0)
@@ -2737,9 +2860,7 @@ static __always_inline int messages_ipv6_rule_3(struct __sk_buff *skb, struct pa
 	if (pkt->payload_len + 11 > 0xffff || pkt->payload_len + 11 > 0xffff)
 		return fr_punt(skb, pkt->prog + reason_length);
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial >> 16) >= 65 &&
-	       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60)))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, pkt->prog + reason_udp_checksum);
@@ -2817,9 +2938,7 @@ static __always_inline int messages_ip_rules(struct __sk_buff *skb, struct packe
 		if (pkt->payload_len + 31 > 0xffff || pkt->payload_len + 11 > 0xffff)
 			return fr_punt(skb, pkt->prog + reason_length);
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial >> 16) >= 45 &&
-		       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40)))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		return messages_ipv4_send_4(skb, pkt);
 	}
@@ -2884,9 +3003,7 @@ static __always_inline int messages_ipv4(struct __sk_buff *skb, struct packet *p
 			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->message_end - 45;
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial >> 16) >= 45 &&
-		       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40)))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
@@ -2910,9 +3027,7 @@ static __always_inline int messages_ipv4(struct __sk_buff *skb, struct packet *p
 			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->message_end - 45;
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-		      ((pkt->partial >> 16) >= 45 &&
-		       (pkt->partial & 0xffff) < 45ULL + pkt->payload_len - 1)))
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40)))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (fr_is_v4(pkt->p->peer.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&pkt->p->hop_peer, 28ULL + pkt->payload_len)))
@@ -2966,9 +3081,7 @@ static __always_inline int messages_ipv6(struct __sk_buff *skb, struct packet *p
 			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->message_end - 65;
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial >> 16) >= 65 &&
-		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60)))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, pkt->prog + reason_udp_checksum);
@@ -2992,9 +3105,7 @@ static __always_inline int messages_ipv6(struct __sk_buff *skb, struct packet *p
 			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->message_end - 65;
 		pkt->partial = fr_partial(skb);
-		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial >> 16) >= 65 &&
-		       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
+		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60)))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_punt(skb, pkt->prog + reason_udp_checksum);
@@ -3251,10 +3362,10 @@ static __always_inline int records_ipv6_rule(struct __sk_buff *skb, struct packe
 		return shared_ipv6_rule_ipv6_stays_send(skb, pkt);
 	}
 	pkt->payload_len = pkt->udp_end - 65;
-	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial >> 16) >= 65 &&
-	       (pkt->partial & 0xffff) < 65ULL + pkt->payload_len - 1)))
+	pkt->partial_3 = fr_partial(skb);
+	if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
+	      ((pkt->partial_3 >> 16) >= 65 &&
+	       (pkt->partial_3 & 0xffff) < 65ULL + pkt->payload_len - 1)))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, pkt->prog + reason_udp_checksum);
@@ -3451,161 +3562,6 @@ static __always_inline __u32 check_record_2(struct __sk_buff *skb, void *data, v
 	return 0;
 }
 
-static __always_inline int both_ipv6_ipv6_stays_send(struct __sk_buff *skb, struct packet *pkt,
-						     const int second)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_record *record = pkt->data + 62;
-	struct hdr_message *message = pkt->data + 65;
-	__u32 len = skb->len;
-	const __u32 headers_len = 68, new_headers_len = 71, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__u8 record_todo = ld8(&record->todo);
-	__u8 message_todo = ld8(&message->todo);
-	__u64 udp_cut_off = 0;
-
-	if (second) {
-		/* udp.checksum */
-		udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, pkt->udp_end,
-					   ((pkt->message_end - 54) & 1) != 0);
-	}
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + bpf_htons(IPPROTO_UDP);
-	struct fr_csum udp_csum;
-	if (second)
-		udp_csum = fr_csum(pkt->partial_3, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
-				   ((__u64)ld16(&record->length) << 8) +
-				   ((__u64)message_todo << 8) + ld16(&message->length) +
-				   udp_cut_off);
-	else
-		udp_csum = fr_csum(pkt->partial_2, udp_checksum_at, ld16(&udp->checksum),
-				   udp_old_pseudo,
-				   (__u64)ld32(&udp->src_port) + old_udp_length + record_todo +
-				   ((__u64)ld16(&record->length) << 8) +
-				   ((__u64)message_todo << 8) + ld16(&message->length));
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(pkt->p->local.addr)) +
-		fr_add128(ld128(pkt->p->peer.addr)) + bpf_htons(pkt->payload_len + 17) +
-		bpf_htons(IPPROTO_UDP);
-	udp_csum.new_pseudo = udp_new_pseudo;
-	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if (1)
-		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0((__u64)udp_payload + bpf_htons(pkt->p->local.port) +
-					 bpf_htons(pkt->p->peer.port) +
-					 bpf_htons(pkt->payload_len + 17) + record_todo +
-					 ((__u64)bpf_htons((second ? pkt->payload_len :
-							    pkt->record_end_2 - 68) + 6) << 8) +
-					 ((__u64)message_todo << 8) +
-					 bpf_htons((second ? pkt->payload_len :
-						    pkt->message_end - 68) + 3) + udp_new_pseudo +
-					 0x204);
-	int direct = pkt->p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, pkt->prog + reason_fault);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		if (!udp_csum.partial && 1)
-			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	}
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_record *new_record = pkt->data + 62;
-	struct hdr_message *new_message = pkt->data + 65;
-	struct hdr_tag *new_tag = pkt->data + 68;
-	if (direct)
-		fr_link(pkt->data, &pkt->p->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->p->local.addr));
-	st128(new_ipv6->dst, ld128(pkt->p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->p->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_record->todo, record_todo);
-	st16(&new_record->length,
-	     bpf_htons((second ? pkt->payload_len : pkt->record_end_2 - 68) + 6));
-	st8(&new_message->todo, message_todo);
-	st16(&new_message->length,
-	     bpf_htons((second ? pkt->payload_len : pkt->message_end - 68) + 3));
-	st8(new_tag->id, 1);
-	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->p->slot, 0, len, pkt->now);
-	return fr_send(&pkt->p->hop_peer, direct);
-}
-
-static __always_inline int both_ipv6_rule(struct __sk_buff *skb, struct packet *pkt,
-					  const int second)
-{
-	struct hdr_udp *udp = pkt->data + 54;
-
-	if (!second) {
-		/* _send: {send: {from: "p.local", to: "p.peer"}} */
-		if (fr_is_v4(pkt->p->local.addr) != fr_is_v4(pkt->p->peer.addr))
-			return fr_punt(skb, pkt->prog + reason_address_family);
-		if (!fr_is_v4(pkt->p->peer.addr))
-			return shared_ipv6_rule_ipv6_stays(skb, pkt);
-	}
-	/* _send: {send: {from: "p.local", to: "p.peer"}} */
-	if (pkt->message_end == pkt->record_end_2) { /* no padding */
-		pkt->payload_len = pkt->udp_end - 68;
-		pkt->partial_2 = fr_partial(skb);
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial_2 >> 16) >= 68 &&
-		       (pkt->partial_2 & 0xffff) < 68ULL + pkt->payload_len - 1)))
-			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_punt(skb, pkt->prog + reason_udp_checksum);
-		if (unlikely(!fr_fits(&pkt->p->hop_peer,
-				      (second ? 57ULL : 34ULL) + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-		if (second)
-			return both_ipv6_ipv6_stays_send(skb, pkt, 0);
-		return shared_ipv6_rule_send_ipv4(skb, pkt, 0);
-	}
-	if (pkt->record_end_2 != pkt->udp_end)
-		return fr_punt(skb, pkt->prog + reason_padding);
-	pkt->payload_len = pkt->message_end - 68;
-	pkt->partial_3 = fr_partial(skb);
-	if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(54, 60) ||
-	      ((pkt->partial_3 >> 16) >= 68 &&
-	       (pkt->partial_3 & 0xffff) < 68ULL + pkt->payload_len - 1)))
-		return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_punt(skb, pkt->prog + reason_udp_checksum);
-	if (unlikely(!fr_fits(&pkt->p->hop_peer, (second ? 57ULL : 34ULL) + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
-	if (second)
-		return both_ipv6_ipv6_stays_send(skb, pkt, 1);
-	return shared_ipv6_rule_send_ipv4(skb, pkt, 1);
-}
-
 static __always_inline int both_ipv4_rule_ipv4_stays(struct __sk_buff *skb, struct packet *pkt)
 {
 	/* _send: {send: {from: "p.local", to: "p.peer"}} */
@@ -3624,9 +3580,7 @@ static __always_inline int both_ipv4_rule_ipv4_stays(struct __sk_buff *skb, stru
 		return fr_punt(skb, pkt->prog + reason_padding);
 	pkt->payload_len = pkt->message_end - 48;
 	pkt->partial = fr_partial(skb);
-	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial >> 16) >= 48 &&
-	       (pkt->partial & 0xffff) < 48ULL + pkt->payload_len - 1)))
+	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40)))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->p->hop_peer, 34ULL + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->p->hop_peer, pkt->prog + reason_too_big);
@@ -3784,9 +3738,7 @@ static __always_inline int both_ipv4_rule(struct __sk_buff *skb, struct packet *
 		return fr_punt(skb, pkt->prog + reason_padding);
 	pkt->payload_len = pkt->message_end - 48;
 	pkt->partial_3 = fr_partial(skb);
-	if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40) ||
-	      ((pkt->partial_3 >> 16) >= 48 &&
-	       (pkt->partial_3 & 0xffff) < 48ULL + pkt->payload_len - 1)))
+	if (!(pkt->partial_3 == 0 || pkt->partial_3 == FR_PARTIAL(34, 40)))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (!second && be16(&udp->checksum) == 0)
 		return fr_punt(skb, pkt->prog + reason_udp_checksum);
@@ -4064,7 +4016,7 @@ static __always_inline int both_ip(struct __sk_buff *skb, struct packet *pkt, co
 	/* rules: [{match: "record.todo": 16, do: [_send]}, {do: [{push: tag: id: 0x010203}, _... */
 	if (be8(&record->todo) == 16) {
 		if (v6)
-			return both_ipv6_rule(skb, pkt, 0);
+			return shared_ipv6_rule_ipv6_stays_2(skb, pkt, 0);
 		return both_ipv4_rule(skb, pkt, 0);
 	}
 
@@ -4073,7 +4025,7 @@ static __always_inline int both_ip(struct __sk_buff *skb, struct packet *pkt, co
 		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (v6) {
 		if (!fr_is_v4(pkt->p->peer.addr))
-			return both_ipv6_rule(skb, pkt, 1);
+			return shared_ipv6_rule_ipv6_stays_2(skb, pkt, 1);
 	} else if (fr_is_v4(pkt->p->peer.addr)) {
 		return both_ipv4_rule(skb, pkt, 1);
 	}
@@ -4103,13 +4055,9 @@ static __always_inline int both_ip(struct __sk_buff *skb, struct packet *pkt, co
 	pkt->payload_len = pkt->message_end - (v6 ? 68 : 48);
 	pkt->partial_2 = fr_partial(skb);
 	if (v6) {
-		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60) ||
-		      ((pkt->partial_2 >> 16) >= 68 &&
-		       (pkt->partial_2 & 0xffff) < 68ULL + pkt->payload_len - 1)))
+		if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(54, 60)))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
-	} else if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40) ||
-		     ((pkt->partial_2 >> 16) >= 48 &&
-		      (pkt->partial_2 & 0xffff) < 48ULL + pkt->payload_len - 1))) {
+	} else if (!(pkt->partial_2 == 0 || pkt->partial_2 == FR_PARTIAL(34, 40))) {
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	}
 	if (be16(&udp->checksum) == 0)

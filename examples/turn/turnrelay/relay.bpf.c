@@ -427,8 +427,7 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, struct packet *pk
 		return fr_punt(skb, pkt->prog + reason_address_family);
 	pkt->payload_len = channel_data_end - 46;
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-	      ((partial >> 16) >= 46 && (partial & 0xffff) < 46ULL + pkt->payload_len - 1)))
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40)))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	const __u32 headers_len = 46, udp_checksum_at = 40;
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + pkt->payload_len, udp_end,
@@ -495,8 +494,7 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, struct packet *pk
 		return fr_punt(skb, pkt->prog + reason_address_family);
 	pkt->payload_len = channel_data_end - 66;
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-	      ((partial >> 16) >= 66 && (partial & 0xffff) < 66ULL + pkt->payload_len - 1)))
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60)))
 		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_punt(skb, pkt->prog + reason_udp_checksum);
