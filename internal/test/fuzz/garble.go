@@ -64,7 +64,7 @@ func Garble(c Config, n int) (out Garbled, err error) {
 // garble tries all forms of one datagram, if its program learns from it.
 func (f *fuzzer) garble(program *spec.Program, data []byte, out *Garbled) error {
 	b, name := f.bench, program.Name.Value
-	if !f.believable(name, data) {
+	if right, known := f.believable(name, data); !right || !known {
 		return nil
 	}
 	res, err := b.probe.Run(name, sim.Packet{Data: data, Link: sim.LinkType(data, packet.DefaultDestination)})
@@ -87,7 +87,7 @@ func (f *fuzzer) garble(program *spec.Program, data []byte, out *Garbled) error 
 		if f.rows(b.model) == old {
 			continue
 		}
-		if !f.believable(name, form) {
+		if right, known := f.believable(name, form); known && !right {
 			out.Wrong = fmt.Sprintf("program %q learns from %x, which was %x (%s) when it was sent", name, form, data,
 				res.Reason)
 			return nil
@@ -142,18 +142,19 @@ func (f *fuzzer) rows(m *sim.Relay) (text string) {
 	return text
 }
 
-// believable reports whether a packet has checksums, which are right.
-func (f *fuzzer) believable(program string, data []byte) bool {
+// believable reports whether a packet has checksums, which are right; known says that gopacket finds the headers that
+// have them: an EtherType in front of them that a spec doesn't look at may be another one.
+func (f *fuzzer) believable(program string, data []byte) (right, known bool) {
 	frame := f.framed(program, data)
 	wrong, known := judge(frame)
 	p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy)
 	switch l := p.TransportLayer().(type) {
 	case *layers.UDP:
-		return known && wrong == "" && l.Checksum != 0
+		return wrong == "" && l.Checksum != 0, known
 	case *layers.TCP:
-		return known && wrong == ""
+		return wrong == "", known
 	}
-	return false
+	return false, p.NetworkLayer() != nil
 }
 
 // verifies reports whether a program learns, and only after it has verified the checksum of the outermost UDP or TCP.
