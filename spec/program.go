@@ -176,6 +176,10 @@ func (l *loader) action(v cue.Value, vars map[string]Name) *Action {
 		return nil
 	}
 	a := &Action{Kind: ActionKind(n.Value), Pos: n.Pos}
+	if a.Kind.OnHeader() {
+		a.Header = l.name(arg, "header")
+		return a
+	}
 	switch a.Kind {
 	case ActSet:
 		a.Set = l.assigns(arg)
@@ -187,8 +191,6 @@ func (l *loader) action(v cue.Value, vars map[string]Name) *Action {
 			a.ZeroChecksum = l.bool(get(arg, "zero_checksum"))
 			arg = get(arg, "header")
 		}
-		a.Header = l.name(arg, "header")
-	case ActBlank:
 		a.Header = l.name(arg, "header")
 	case ActLearn:
 		table, row, ok := l.only(arg, "learn")

@@ -381,6 +381,14 @@ const (
 	ActFanOut ActionKind = "fan_out"
 )
 
+// Edits reports whether an action changes the packet that leaves.
+func (k ActionKind) Edits() bool {
+	return k == ActSet || k == ActPush || k == ActPop || k == ActMark || k.OnHeader()
+}
+
+// OnHeader reports whether all that an action says is the header that it is done to.
+func (k ActionKind) OnHeader() bool { return k == ActBlank }
+
 // Action is one action; the members that its Kind doesn't name are zero. Members that are one expression or one switch
 // have a tag with their name in specs: by it they are read, searched and shown (see members.go), so that one more is a
 // line here.

@@ -231,7 +231,7 @@ func (x *context) shares(f *c.Func) map[string]bool {
 	return several
 }
 
-// assigned is what declares a variable, if it is a member: a value is assigned. One that nobody uses would overwrite
+// assigned is what declares a variable, if it is a member: a value is assigned. One that nothing reads would overwrite
 // what another caller has in the member.
 func (x *context) assigned(s c.Stmt, shares map[string]bool) (out []c.Stmt) {
 	d, ok := s.(*c.Declare)

@@ -77,8 +77,7 @@ func mayFanOut(w *edit.Packet, a *spec.Action, r *spec.Rule) bool {
 		return false
 	}
 	for _, b := range r.Do {
-		switch b.Kind {
-		case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActBlank, spec.ActMark:
+		if b.Kind.Edits() {
 			w.Scope.Fail(code.FanOut, b.Pos, "%s has no effect here: the packet that came goes on as it came", b.Kind).
 				WithHint("change the copies, in the rules of fan_out")
 			return false

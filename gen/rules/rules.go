@@ -33,15 +33,15 @@ func Check(p *draft.Program, rules []*spec.Rule) {
 		}
 		for j, a := range r.Do {
 			last := j == len(r.Do)-1
-			switch a.Kind {
-			case spec.ActSend, spec.ActDrop, spec.ActPass, spec.ActFanOut:
+			switch {
+			case a.Kind == spec.ActSend, a.Kind == spec.ActDrop, a.Kind == spec.ActPass, a.Kind == spec.ActFanOut:
 				if !last {
 					p.Diags.Add(code.Action, a.Pos, "%s ends a rule: nothing can follow it", a.Kind)
 				}
 				if a.FanOut != nil {
 					Check(p, a.FanOut.Rules)
 				}
-			case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActBlank, spec.ActMark, spec.ActAdmit:
+			case a.Kind.Edits(), a.Kind == spec.ActAdmit:
 				if r.Do[len(r.Do)-1].Kind == spec.ActDrop {
 					p.Diags.Add(code.Action, a.Pos, "%s has no effect on a packet that is dropped", a.Kind)
 				}

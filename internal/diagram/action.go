@@ -8,11 +8,12 @@ import (
 
 // action writes what a rule of a fan-out does.
 func action(a *spec.Action) string {
+	if a.Kind.OnHeader() {
+		return string(a.Kind) + " " + a.Header.Value
+	}
 	switch a.Kind {
 	case spec.ActSet, spec.ActLet, spec.ActMark:
 		return string(a.Kind) + " " + assigns(a.Set)
-	case spec.ActBlank:
-		return "blank " + a.Header.Value
 	case spec.ActEmit:
 		return "emit " + a.Event.Value + " {" + assigns(a.Set) + "}"
 	case spec.ActAdmit:
