@@ -70,13 +70,15 @@ func (r *renderer) canBeMember(x *c.Local) bool {
 
 // members gives the variables that functions are given members.
 func (x *context) members() {
-	classes := x.classes()
+	together := x.interferences()
+	classes := x.classes(together)
 	meet := x.meet()
 	taken := map[string][]*c.Local{}
 	clash := func(name string, class []*c.Local) bool {
 		return slices.ContainsFunc(taken[name], func(other *c.Local) bool {
 			return slices.ContainsFunc(class, func(one *c.Local) bool {
-				return one.Type != other.Type || meet[[2]*c.Local{one, other}]
+				pair := [2]*c.Local{one, other}
+				return one.Type != other.Type || meet[pair] || together[pair]
 			})
 		})
 	}
@@ -96,8 +98,9 @@ func (x *context) members() {
 	}
 }
 
-// classes are the variables that functions are given; those that one parameter has are one class.
-func (x *context) classes() (out [][]*c.Local) {
+// classes are the variables that functions are given; those that one parameter has are one class, unless two of them
+// hold values at the same time: then the parameter gets its value where the function is called.
+func (x *context) classes(together interference) (out [][]*c.Local) {
 	of := map[*c.Local]int{}
 	var order []*c.Local
 	add := func(local *c.Local) {
@@ -127,6 +130,9 @@ func (x *context) classes() (out [][]*c.Local) {
 				}
 				add(given)
 				from, to := of[given], of[param]
+				if x.apart(of, from, to, together) {
+					continue
+				}
 				for local, class := range of {
 					if class == from {
 						of[local] = to
@@ -146,6 +152,21 @@ func (x *context) classes() (out [][]*c.Local) {
 		out[i] = append(out[i], local)
 	}
 	return out
+}
+
+// apart reports whether variables of two classes hold values at the same time.
+func (x *context) apart(of map[*c.Local]int, a, b int, together interference) bool {
+	for one, class := range of {
+		if class != a {
+			continue
+		}
+		for other, class := range of {
+			if class == b && a != b && together[[2]*c.Local{one, other}] {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // meet are the pairs of variables that a function has both of on one path through it.
@@ -193,7 +214,7 @@ func eachPath(body []c.Stmt, has map[*c.Local]bool, end func(map[*c.Local]bool))
 // rewrite has a function use members.
 func (x *context) rewrite(f *c.Func, entry bool) {
 	shares := x.shares(f)
-	f.Body = c.Rewrite(f.Body, func(s c.Stmt) []c.Stmt { return x.assigned(s, shares) })
+	f.Body = c.Rewrite(f.Body, func(s c.Stmt) []c.Stmt { return append(x.handed(s), x.assigned(s, shares)...) })
 	c.ReplaceIn(f.Body, func(y c.Expr) c.Expr { return x.replaced(y, entry) })
 	if entry {
 		f.Body = slices.Insert(f.Body, 0, variable(c.StructType(packetType), pkt))
@@ -202,6 +223,45 @@ func (x *context) rewrite(f *c.Func, entry bool) {
 	f.Params = slices.DeleteFunc(slices.Clone(f.Params), func(p c.Param) bool { return x.isMember(p.Name) })
 	own := c.Param{Type: c.Pointer(c.StructType(packetType)), Name: pkt}
 	f.Params = slices.Insert(f.Params, min(1, len(f.Params)), own)
+}
+
+// handed are the values of a call's parameters that are other members than what it is given.
+func (x *context) handed(s c.Stmt) (out []c.Stmt) {
+	own := []c.Stmt{s}
+	switch branch := s.(type) {
+	case *c.If: // what is in its blocks comes by itself
+		own = []c.Stmt{&c.Eval{X: branch.Cond}}
+	case *c.Block, *c.List:
+		return nil
+	}
+	type value struct {
+		of c.Param
+		x  *c.Local
+	}
+	var values []value
+	c.Exprs(own, func(y c.Expr) {
+		call, ok := y.(c.Call)
+		if !ok {
+			return
+		}
+		for i, p := range x.params[call.Name] {
+			given, ok := call.Args[i].(*c.Local)
+			if !ok || !x.isMember(p.Name) || x.member[given] == x.member[p.Name.(*c.Local)] {
+				continue
+			}
+			values = append(values, value{p, given})
+		}
+	})
+	var last []c.Stmt
+	for _, v := range values {
+		var from c.Expr = v.x
+		if len(values) > 1 { // two may change places
+			saved := c.NewLocal(v.x.Want, v.of.Type)
+			out, from = append(out, define(v.of.Type, saved, v.x)), saved
+		}
+		last = append(last, &c.Assign{To: v.of.Name, Op: "=", X: from})
+	}
+	return append(out, last...)
 }
 
 // shares are the members that several variables of a function have. In a function that serves two callers they are

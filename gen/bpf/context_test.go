@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/gen/c"
@@ -112,5 +113,44 @@ static __always_inline int both(struct __sk_buff *skb, struct packet *pkt, const
 `
 	if got := file.String(); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
+// A parameter is a member of its own if what it is given holds a value at the same time as another variable of that
+// member: it gets its value where the function is called. A flag says which of two values a caller's function wants.
+func TestCopiedMember(t *testing.T) {
+	r := &renderer{of: map[*c.Local]any{}}
+	p := &program{renderer: r, ir: &ir.Program{}, short: "p", locals: map[any]*c.Local{}}
+	variable := func(name string) *c.Local {
+		v := &ir.Var{Name: name, Type: ir.UintType(64)}
+		p.ir.Vars = append(p.ir.Vars, v)
+		return p.varLocal(v)
+	}
+	options, end, taken := variable("options_end"), variable("end"), variable("end")
+	flag := c.NewLocal("v6", flagType)
+	param := func(x *c.Local) c.Param { return c.Param{Type: x.Type, Name: x} }
+	last := &c.Func{Result: "int", Name: "last", Params: []c.Param{skbParam, param(taken)}, Body: []c.Stmt{
+		&c.Return{X: taken},
+	}}
+	both := &c.Func{Result: "int", Name: "both", Params: []c.Param{skbParam, param(flag)}, Body: []c.Stmt{
+		define("__u64", options, c.Do("first", skb)),
+		&c.If{Cond: flag, Then: []c.Stmt{&c.Return{X: c.Do("last", skb, options)}}},
+		define("__u64", end, c.Do("second", skb)),
+		&c.If{Cond: c.Join("<", end, options), Then: []c.Stmt{&c.Return{X: c.Dec(1)}}},
+		&c.Return{X: c.Do("last", skb, end)},
+	}}
+	u := &unit{renderer: r, programs: []*program{p}, entries: map[*c.Func]bool{}}
+	packet := u.inContext([]*c.Func{last, both})
+	both.NameLocals()
+	file := &c.Printer{}
+	file.Tops([]c.Top{packet, both})
+	got := file.String()
+	for _, text := range []string{
+		"pkt->options_end = first(skb);", "pkt->end = pkt->options_end;", "pkt->end = second(skb);",
+		"if (pkt->end < pkt->options_end)",
+	} {
+		if !strings.Contains(got, text) {
+			t.Errorf("no %q in\n%s", text, got)
+		}
 	}
 }

@@ -234,7 +234,7 @@ func (m *meeting) canJoin(f *c.Func) bool {
 func (m *meeting) makeRules() {
 	x := m.context(m.given())
 	meet := x.meet()
-	for _, class := range x.classes() {
+	for _, class := range x.classes(x.interferences()) {
 		for _, local := range class[1:] {
 			m.unite(class[0], local)
 		}

@@ -332,3 +332,6 @@ func (x Init) String() string {
 }
 
 func (Init) member(m Member) string { return "." + m.Name + " = " + m.X.String() }
+
+// Operands are the expressions that an expression consists of.
+func Operands(x Expr) []Expr { return x.parts() }
