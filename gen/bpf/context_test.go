@@ -146,7 +146,7 @@ func TestCopiedMember(t *testing.T) {
 	file.Tops([]c.Top{packet, both})
 	got := file.String()
 	for _, text := range []string{
-		"pkt->options_end = first(skb);", "pkt->end = pkt->options_end;", "pkt->end = second(skb);",
+		"pkt->options_end = first(skb);", "pkt->end = second(skb);", "pkt->options_end = pkt->end;",
 		"if (pkt->end < pkt->options_end)",
 	} {
 		if !strings.Contains(got, text) {
