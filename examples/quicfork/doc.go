@@ -61,7 +61,7 @@
 // A relay for Media over QUIC (draft-ietf-moq-transport-14) has peers that aren't ours, so packets are protected, and
 // the library sends them. It uses the input side: StreamFrame, StreamReset and Datagram hand over objects before
 // their streams are whole, and groups map to streams, subgroup by subgroup; the control stream is bidirectional, and
-// stays with the library. SparseMaxStreams and SetPriority are of use with any peer. If an implementation of Media
+// stays with the library. SparseMaxStreams and SetPriority are of use with any peer. Where an implementation of Media
 // over QUIC imports quic-go itself, quicfork -replace gives it the fork. Sealed batches can send its streams.
 //
 // # Sealed batches

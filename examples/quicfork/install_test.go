@@ -15,7 +15,7 @@ import (
 // TestInstall uses this module as its README tells others to: from another module, which has it from a proxy. One
 // such module imports the fork under a path of its own, beside upstream's quic-go; a second one imports that module; in
 // a third one, a library that imports quic-go gets the fork in its place. Other modules come from this machine's module
-// cache, and if it lacks one, from the proxy that this machine uses.
+// cache, and where it lacks one, from the proxy that this machine uses.
 func TestInstall(t *testing.T) {
 	const self, version = "github.com/fastrelay/fastrelay-gen/examples/quicfork", "v0.1.0"
 	p := newProxy(t)

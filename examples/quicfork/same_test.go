@@ -86,7 +86,7 @@ func run(t *testing.T, binary string) []byte {
 	t.Helper()
 	record := filepath.Join(t.TempDir(), "record")
 	cmd := exec.Command(binary, "-test.run", "^TestScript$")
-	// On one processor, goroutines take turns only when they wait.
+	// On one processor, goroutines take turns only where they wait.
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1", "GODEBUG=asyncpreemptoff=1", "GOGC=off",
 		"FASTRELAY_SCRIPT_RECORD="+record)
 	if out, err := cmd.CombinedOutput(); err != nil {

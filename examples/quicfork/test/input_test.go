@@ -259,8 +259,8 @@ func TestSparseMaxStreams(t *testing.T) {
 	}
 }
 
-// TestLoneStreamFrames counts packets with several STREAM frames, with the hook and without, also if packets are
-// lost.
+// TestLoneStreamFrames counts packets with several STREAM frames, with the hook and without, where packets are lost as
+// well.
 func TestLoneStreamFrames(t *testing.T) {
 	for _, lone := range []bool{true, false} {
 		sent := &several{}

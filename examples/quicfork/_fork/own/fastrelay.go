@@ -29,7 +29,7 @@ type Hooks struct {
 	// urgent. A peer of the fork sends packets on the connection ID of their level, which is their most urgent
 	// stream's urgency (RFC 9218) on a scale of as many levels as there are; packets without streams are of the most
 	// urgent level if they have DATAGRAM frames, and of any level otherwise. Levels aren't retired after a number of
-	// packets. There are fewer if the peer's active_connection_id_limit (RFC 9000, section 18.2) allows fewer. A
+	// packets. There are fewer where the peer's active_connection_id_limit (RFC 9000, section 18.2) allows fewer. A
 	// connection whose own connection IDs are shorter than 8 bytes is closed: what remains of them has to be
 	// unpredictable.
 	Levels int

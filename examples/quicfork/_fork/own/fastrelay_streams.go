@@ -214,7 +214,7 @@ func (c *Conn) handleStreamFrame(f *wire.StreamFrame, connID protocol.Connection
 			Level: o.ourLevel(connID), Time: now.ToTime(),
 		})
 	}
-	if end > in.highest { // what was handed over is read, even if a frame before it is missing: nothing is kept
+	if end > in.highest { // what was handed over is read, also where a frame before it is missing: nothing is kept
 		more, moreConn := s.flowController.AddBytesRead(end - in.highest)
 		in.highest = end
 		if more {

@@ -160,7 +160,7 @@ func script(ctx context.Context, r *record) error {
 		return err
 	}
 	synctest.Wait()
-	// One step after another: if several goroutines can go on, their order isn't ours.
+	// One step after another: where several goroutines can go on, their order isn't ours.
 	for step := range 12 {
 		for name, ends := range ordered(client, server) {
 			if err := exchange(ctx, ends[0], ends[1], step); err != nil {
