@@ -129,15 +129,7 @@ func (x *context) classes(together interference) (out [][]*c.Local) {
 					continue
 				}
 				add(given)
-				from, to := of[given], of[param]
-				if x.apart(of, from, to, together) {
-					continue
-				}
-				for local, class := range of {
-					if class == from {
-						of[local] = to
-					}
-				}
+				unite(of, given, param, together)
 			}
 		})
 	}
@@ -154,19 +146,21 @@ func (x *context) classes(together interference) (out [][]*c.Local) {
 	return out
 }
 
-// apart reports whether variables of two classes hold values at the same time.
-func (x *context) apart(of map[*c.Local]int, a, b int, together interference) bool {
+// unite makes one class of those of two variables, unless variables of the two hold values at the same time.
+func unite(of map[*c.Local]int, given, param *c.Local, together interference) {
+	from, to := of[given], of[param]
 	for one, class := range of {
-		if class != a {
-			continue
-		}
-		for other, class := range of {
-			if class == b && a != b && together[[2]*c.Local{one, other}] {
-				return true
+		for other, with := range of {
+			if from != to && class == from && with == to && together[[2]*c.Local{one, other}] {
+				return
 			}
 		}
 	}
-	return false
+	for local, class := range of {
+		if class == from {
+			of[local] = to
+		}
+	}
 }
 
 // meet are the pairs of variables that a function has both of on one path through it.

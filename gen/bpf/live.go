@@ -10,8 +10,8 @@ import (
 // each function from its end to its beginning, and notes at each value that is given which others are still read. A
 // function that serves several callers is followed as each of them runs it: a branch on a flag is taken in one way.
 
-// mostFlagsFollowed is how many flags a function may have of which all combinations are followed; of more, each branch is
-// taken in both ways.
+// mostFlagsFollowed is how many flags a function may have of which all combinations are followed. If it has more, each
+// branch is taken in both ways.
 const mostFlagsFollowed = 6
 
 // interference are the pairs of variables that hold values at the same time.
