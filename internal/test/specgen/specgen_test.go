@@ -159,7 +159,8 @@ func (tl *tally) check(t *testing.T) {
 		seeds := tl.failed[kind]
 		t.Logf("%d × %s (seeds %v)", len(seeds), kind, seeds[:min(8, len(seeds))])
 	}
-	t.Logf("%d specs: %d compared on %d packets (%d sent by %d, %d copies by %d, %.0f%% to the end of a rule), %d refused",
+	t.Logf("%d specs: %d compared on %d packets (%d sent by %d, %d copies by %d, %.0f%% to the end of a rule), "+
+		"%d refused",
 		tl.tried, tl.done, tl.packets, tl.sent, tl.sending, tl.copies, tl.copying,
 		100*tl.reached/float64(max(1, tl.done)), refused)
 	if tl.tried < 100 {
