@@ -229,20 +229,20 @@ func TestLevelContradictions(t *testing.T) {
 	}
 }
 
-func TestBlankContradictions(t *testing.T) {
+func TestFillContradictions(t *testing.T) {
 	for _, c := range []struct {
-		blank ir.Blank
-		want  string
+		fill ir.Filled
+		want string
 	}{
-		{ir.Blank{At: at(44), Len: num(3), Max: 2, Header: "msg"}, "3 bytes become zeros, at most 2"},
-		{ir.Blank{At: at(2000), Len: num(2), Max: 2, Header: "msg"}, "are written, the front has"},
-		{ir.Blank{At: at(44), Len: num(0), Max: 2, Header: "msg"}, ""},
+		{ir.Filled{With: ir.Zeros, At: at(44), Len: num(3), Max: 2, Header: "msg"}, "3 bytes become zeros, at most 2"},
+		{ir.Filled{With: ir.Zeros, At: at(2000), Len: num(2), Max: 2, Header: "msg"}, "are written, the front has"},
+		{ir.Filled{With: ir.Zeros, At: at(44), Len: num(0), Max: 2, Header: "msg"}, ""},
 	} {
 		fp := newFanPlan()
-		fp.copy.Rewrite.Blanks = []ir.Blank{c.blank}
+		fp.copy.Rewrite.Filled = []ir.Filled{c.fill}
 		_, err := fp.open(t, anna).Run("forward", sim.Packet{Data: fanFrame(1)})
 		if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%+v: %v", c.blank, err)
+			t.Errorf("%+v: %v", c.fill, err)
 		}
 	}
 }

@@ -92,7 +92,7 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 			to.written[i] = true
 		}
 	}
-	if !to.blanks(w.Blanks) || !to.stores(w.Stores) {
+	if !to.fill(w.Filled) || !to.stores(w.Stores) {
 		return out
 	}
 	r.end = oldFront + payload
@@ -169,14 +169,14 @@ func (x writing) put(at int, b []byte, what string) {
 	}
 }
 
-func (x writing) blanks(blanks []ir.Blank) (ok bool) {
-	for _, b := range blanks {
-		n := int(x.uint(b.Len))
-		if n < 0 || n > b.Max {
-			x.fail("header %q: %d bytes become zeros, at most %d", b.Header, n, b.Max)
+func (x writing) fill(filled []ir.Filled) (ok bool) {
+	for _, f := range filled {
+		n := int(x.uint(f.Len))
+		if n < 0 || n > f.Max {
+			x.fail("header %q: %d bytes become %s, at most %d", f.Header, n, f.With.Text, f.Max)
 			return false
 		}
-		x.put(x.offset(b.At), make([]byte, n), b.Header)
+		x.put(x.offset(f.At), make([]byte, n), f.Header)
 	}
 	return true
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/bits"
 	"path"
 	"slices"
 	"strings"
@@ -337,18 +336,3 @@ func comment(s string) string {
 	}
 	return s
 }
-
-// zeros is how many of them a program puts in place of a header at most, as a power of two.
-func zeros(p *ir.Plan) (n int) {
-	for s := range ir.AllStmts(p) {
-		if rw := ir.RewriteOf(s); rw != nil {
-			for _, b := range rw.Blanks {
-				n = max(n, roomOf(b.Max))
-			}
-		}
-	}
-	return n
-}
-
-// roomOf is the smallest power of two that is at least n.
-func roomOf(n int) int { return 1 << bits.Len(uint(n-1)) }

@@ -95,12 +95,12 @@ func (n *fan) rewrite(w *writer) c.Expr {
 	w.metadata()
 	index := w.ofHop(s.Hop, "ifindex")
 
-	blanks, sum := n.blanks(w)
+	fills, sum := n.fill(w)
 	w.fan = nil // what follows is about the packet
-	if len(blanks) > 0 {
+	if len(fills) > 0 {
 		w.gap()
-		for _, b := range blanks {
-			w.failIf(b)
+		for _, call := range fills {
+			w.failIf(call)
 		}
 	}
 	w.rederive()
@@ -143,37 +143,6 @@ func (n *fan) rewrite(w *writer) c.Expr {
 		refused = append(refused, equals(kind, c.Ident("FR_SUM_ODD")))
 	}
 	return c.Join("||", append(refused, c.Do("bpf_clone_redirect", skb, index, c.Num(0)))...)
-}
-
-// blanks are the calls that make zeros of headers, and those that put back what only other copies make zeros of; and
-// the sum of the device without the bytes that copies change, and without what is zero.
-func (n *fan) blanks(w *writer) (calls []c.Expr, sum c.Expr) {
-	for _, made := range n.all {
-		if made.Rewrite == nil {
-			continue
-		}
-		for _, b := range made.Rewrite.Blanks {
-			if !slices.ContainsFunc(n.zeroed, func(k ir.Blank) bool { return k.At == b.At }) {
-				n.zeroed = append(n.zeroed, b)
-			}
-		}
-	}
-	sum = c.To(same, "csum")
-	without := c.Expr(c.Binary{Op: "+", X: zero, Y: sum})
-	for i, b := range n.zeroed {
-		at, size := w.offset(b.At), w.expr(b.Len)
-		if slices.ContainsFunc(w.rw.Blanks, func(own ir.Blank) bool { return own.At == b.At }) {
-			calls = append(calls, w.unlessEmpty(b, c.Do("fr_blank", skb, at, size)))
-			without = c.Binary{Op: "-", X: without, Y: n.keep("__u32", fmt.Sprint("zeroed", i), c.Num(0))}
-			sum = c.Do("fr_fold", without)
-			continue
-		}
-		room := roomOf(b.Max)
-		w.holds(b.At.Plus(room))
-		call := c.Do("fr_put_back", skb, at, w.ptr(b.At), size, c.Dec(room))
-		calls = append(calls, w.unlessEmpty(b, call))
-	}
-	return calls, sum
 }
 
 // back returns stores that undo what only other copies change.

@@ -42,7 +42,7 @@ type fan struct {
 	kept              map[string]bool
 	members           map[*c.Local]string // of the structures, by what they keep
 	taken             map[string]bool
-	zeroed            []ir.Blank       // headers that copies make zeros of
+	filled            []ir.Filled      // headers that copies fill
 	rests             map[[3]c.Key]int // what of a checksum is the same for all receivers
 	tallies           []int            // reasons of copies
 }
@@ -419,11 +419,7 @@ func (n *fan) loop(t *turn, spans []span) {
 			for _, p := range spans {
 				w.assign(noPos, sum, p.of("fr_complete_without", sum))
 			}
-			for i, b := range n.zeroed {
-				at := w.offset(b.At)
-				counted := c.Do("fr_counted", at, c.Do(w.sumOf(b.Max), skb, at, w.expr(b.Len)))
-				w.assign(noPos, c.To(same, fmt.Sprint("zeroed", i)), counted)
-			}
+			n.countFilled()
 		})
 	}
 	w.gap()
@@ -500,7 +496,7 @@ func (n *fan) sums(f *function) []span {
 		}
 	}
 	spans := w.spans()
-	if len(spans) == 0 && len(n.zeroed) > 0 {
+	if len(spans) == 0 && len(n.filled) > 0 {
 		spans = []span{{c.Num(0), c.Num(0)}}
 	}
 	return spans

@@ -103,7 +103,7 @@ func (p *program) fitsLater(s *ir.CheckHop, rest []ir.Stmt) bool {
 func (p *program) canShareWrite(s *ir.Forward) bool {
 	rw, fx := s.Rewrite, &s.Effects
 	if rw == nil || !p.ir.L2 || s.Hop == nil || s.Hop.Row == nil || s.End != nil || rw.Resize == ir.InPlace ||
-		rw.PopTag || rw.PopInner || rw.OldFront.Base != nil || rw.NewFront.Base != nil || len(rw.Blanks) > 0 ||
+		rw.PopTag || rw.PopInner || rw.OldFront.Base != nil || rw.NewFront.Base != nil || len(rw.Filled) > 0 ||
 		rw.Priority != nil || rw.Mark != nil || (rw.NewFront.Const-rw.OldFront.Const)%2 != 0 {
 		return false
 	}

@@ -291,7 +291,7 @@ func (w *writer) fails(cond, result c.Expr) { w.stopIf(noPos, cond, w.fx.undo, r
 
 // stored reports whether something is stored into the front of the packet that leaves.
 func (w *writer) stored() bool {
-	return len(w.cells) > 0 || len(w.sums) > 0 || len(w.rw.Blanks) > 0 || w.linked
+	return len(w.cells) > 0 || len(w.sums) > 0 || len(w.rw.Filled) > 0 || w.linked
 }
 
 // front renders the stores into the front of the packet that leaves.
@@ -299,7 +299,7 @@ func (w *writer) front(direct c.Ident) {
 	if !w.stored() {
 		return
 	}
-	w.blank()
+	w.fill()
 	if w.moves {
 		w.rederive()
 	}
@@ -430,25 +430,6 @@ func (w *writer) constant(name *c.Local, n int) {
 func (w *writer) declareConstants() {
 	if len(w.constants) > 0 {
 		w.constantsAt.Body = []c.Stmt{&c.Declare{Type: "const __u32", Vars: w.constants}}
-	}
-}
-
-// unlessEmpty renders a call for a header that has bytes.
-func (w *writer) unlessEmpty(b ir.Blank, call c.Expr) c.Expr {
-	if !b.Empty {
-		return call
-	}
-	return c.Join("&&", w.expr(b.Len), call)
-}
-
-// blank renders the zeros of headers.
-func (w *writer) blank() {
-	for i, b := range w.rw.Blanks {
-		if i == 0 {
-			w.gap()
-		}
-		w.failIf(w.unlessEmpty(b, c.Do("fr_blank", skb, w.offset(b.At), w.expr(b.Len))))
-		w.changed, w.moves, w.checked = true, true, 0
 	}
 }
 

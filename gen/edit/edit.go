@@ -26,7 +26,7 @@ type Header struct {
 	Values map[string]ir.Expr
 	SetAt  map[string]diag.Pos // where the spec gives fields values
 	Size   int                 // bytes; -1: varies (kept, in its old place)
-	Blank  bool                // all bytes are 0
+	Fill   *ir.Fill            // of all bytes; nil: they stay, but for Values
 	Sum    SumChoice           // of a header that is put in
 	Pos    diag.Pos
 }

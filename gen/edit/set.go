@@ -59,8 +59,8 @@ func (w *Packet) store(pl *draft.Field, v expr.Value, as *spec.Assign) {
 	case o == nil:
 		no("its header is popped", "")
 		return
-	case o.Blank:
-		no("its header is blanked", "")
+	case o.Fill != nil:
+		no("its header is "+o.Fill.Done, "")
 		return
 	case f.Counts != nil:
 		no("it is a length, which follows from the packet", "leave it out: lengths are always right")

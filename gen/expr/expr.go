@@ -390,7 +390,7 @@ func (s *Scope) ofLevel(r *ir.Row, m *ir.Member, e *spec.Expr) (Value, bool) {
 
 // FanOut is the fan-out whose rules are compiled.
 type FanOut struct {
-	Row     *ir.Row
-	Blanked map[*draft.Header]diag.Pos // headers of variable size that a rule makes zeros of
-	Set     map[*draft.Header]diag.Pos // and those whose fields a rule sets
+	Row    *ir.Row
+	Filled map[*draft.Header]ir.Filled // headers of variable size that a rule fills
+	Set    map[*draft.Header]bool      // and those whose fields a rule sets
 }

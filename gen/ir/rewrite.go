@@ -54,7 +54,7 @@ type Rewrite struct {
 	// (CHECKSUM_UNNECESSARY), it has verified so many fewer of those that are left
 	Summed   int
 	Runs     []*FieldRun // where each part is in the new front
-	Blanks   []Blank     // before the stores
+	Filled   []Filled    // before the stores
 	Stores   []Store
 	Sums     []*Sum
 	Priority Expr // skb->priority, or nil
@@ -68,7 +68,7 @@ func (w *Rewrite) parts(v *visitor) {
 	if w.Encap != nil {
 		v.exprs(w.Encap.Front)
 	}
-	for _, b := range w.Blanks {
+	for _, b := range w.Filled {
 		v.bounds(b.At)
 		v.exprs(b.Len)
 	}
@@ -125,9 +125,21 @@ type Store struct {
 	Pos   diag.Pos
 }
 
-// Blank makes zeros of Len bytes of the front that leaves, at most Max, from At on: a header of variable size, which
-// stays where it is.
-type Blank struct {
+// Fill is what all bytes of a header become.
+type Fill struct {
+	Text string // in plans
+	Done string // what was done to the header, in messages
+}
+
+// The fills.
+var (
+	Zeros = &Fill{Text: "zeros", Done: "blanked"}
+)
+
+// Filled gives Len bytes of the front that leaves, at most Max, from At on other values: a header of variable size,
+// which stays where it is.
+type Filled struct {
+	With   *Fill
 	At     Off
 	Len    Expr
 	Max    int

@@ -32,21 +32,8 @@ func (r *rewriter) copy(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state []
 			WithHint("the next hop is found when the row is written, not for every copy")
 		return
 	}
-	for _, o := range r.headers {
-		switch {
-		case o.Size >= 0:
-		case o.Blank:
-			r.p.Scope.Each.Blanked[o.Old] = o.Pos
-		case len(o.SetAt) > 0:
-			r.p.Scope.Each.Set[o.Old] = pos
-		}
-		blanked, is := r.p.Scope.Each.Blanked[o.Old]
-		if _, too := r.p.Scope.Each.Set[o.Old]; is && too {
-			r.p.Scope.Fail(code.FanOut, blanked, "header %q can't be blanked: another rule of the fan-out sets its "+
-				"fields",
-				o.Entry)
-			return
-		}
+	if !r.agree() {
+		return
 	}
 	draft.Emit(r.p.Blk, r.p.Guards...)
 	check := r.checkHop(hop, length, pos)

@@ -225,7 +225,7 @@ func (r *rewriter) plan(hop *ir.HopRef, first int, pos diag.Pos) (rw *ir.Rewrite
 	if r.resizes() && !r.resizeKind(rw, first, kept, pos) || !r.checksums(rw, pos) || !r.write(rw, kept, hop) {
 		return nil, nil, false
 	}
-	if len(rw.Stores)+len(rw.Blanks)+len(rw.Sums) == 0 && !cut && !rw.PopTag && rw.Priority == nil && rw.Mark == nil {
+	if len(rw.Stores)+len(rw.Filled)+len(rw.Sums) == 0 && !cut && !rw.PopTag && rw.Priority == nil && rw.Mark == nil {
 		rw = nil
 	}
 	return rw, length, true
@@ -281,15 +281,7 @@ func (r *rewriter) write(rw *ir.Rewrite, kept int, hop *ir.HopRef) (ok bool) {
 	if !ok {
 		return false
 	}
-	for _, o := range r.headers {
-		if o.Blank && o.Size < 0 {
-			rw.Blanks = append(rw.Blanks, ir.Blank{
-				At: o.off, Len: fold.Distance(o.end, o.off), Max: o.Decl.MaxBytes(), Empty: mayBeEmpty(o.Decl),
-				Header: o.Entry,
-				Pos:    o.Pos,
-			})
-		}
-	}
+	r.fill(rw)
 	return true
 }
 

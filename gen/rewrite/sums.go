@@ -234,12 +234,8 @@ func (r *rewriter) coveredTerms(s *ir.Sum, i int, o *header, first int) {
 // of bytes, or may have, all of it counts; so it does (all) if what follows moved so, since the bytes of everything
 // that doesn't count are swapped then.
 func (r *rewriter) keptTerms(n, c *header, all bool) (was, now []ir.Term) {
-	if n.Blank && n.Size < 0 {
-		odd, oddIf := oddness(n.Old.Off, c.Old.Off)
-		return []ir.Term{{
-			Region: true, At: n.Old.Off, Len: fold.Distance(n.Old.End, n.Old.Off), Max: n.Decl.MaxBytes(), Odd: odd,
-			OddIf: oddIf,
-		}}, nil // zeros add nothing
+	if n.filled() {
+		return filledTerms(n, c)
 	}
 	odd := false
 	if n.off != n.Old.Off || c.off != c.Old.Off {
@@ -397,8 +393,8 @@ func (r *rewriter) pseudoNow(e *spec.Expr, i int, o *header, rw *ir.Rewrite) (ir
 	f, x := h.Decl.Fields[j], h.Values[name]
 	switch {
 	case x != nil:
-	case h.Blank:
-		x = edit.Zero(f)
+	case h.Fill != nil:
+		x = edit.Filled(f, h.Fill)
 	case h.Old != nil:
 		x = h.Old.Fields[name].Load
 	}

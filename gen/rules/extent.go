@@ -22,7 +22,7 @@ func extent(each []ir.Stmt, all ir.Off) ir.Off {
 		}
 		if w := ir.RewriteOf(s); w != nil {
 			end = max(end, w.L2)
-			variable = variable || len(w.Blanks) > 0 ||
+			variable = variable || len(w.Filled) > 0 ||
 				slices.ContainsFunc(w.Stores, func(c ir.Store) bool { return c.Width != nil })
 		}
 	}

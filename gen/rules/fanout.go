@@ -11,7 +11,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/expr"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/rewrite"
-	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -124,7 +123,7 @@ func fanOutGroup(w *edit.Packet, a *spec.Action) *ir.Group {
 // receivers compiles the rules of a fan-out.
 func receivers(w *edit.Packet, out *ir.FanOut, fo *spec.FanOut) {
 	s := *w.Scope
-	s.Each = &expr.FanOut{Row: out.Row, Blanked: map[*draft.Header]diag.Pos{}, Set: map[*draft.Header]diag.Pos{}}
+	s.Each = &expr.FanOut{Row: out.Row, Filled: map[*draft.Header]ir.Filled{}, Set: map[*draft.Header]bool{}}
 	s.Fx = nil
 	s.Rows, s.Facts, s.Named = maps.Clone(w.Scope.Rows), maps.Clone(w.Scope.Facts), maps.Clone(w.Scope.Named)
 	s.Rows[declare.Receiver] = out.Row

@@ -286,7 +286,7 @@ func compileActions(s *expr.Scope, r *spec.Rule, blk *[]ir.Stmt) {
 		case spec.ActPop:
 			w.Pop(a)
 		case spec.ActBlank:
-			w.Blank(a)
+			w.Fill(a)
 		case spec.ActMark:
 			w.Mark(a)
 		case spec.ActLet:

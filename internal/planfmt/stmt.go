@@ -176,8 +176,8 @@ func (w *writer) rewrite(r *ir.Rewrite) {
 		if r.Mark != nil {
 			w.line(none, "mark = %s", expr(r.Mark))
 		}
-		for _, b := range r.Blanks {
-			w.line(b.Pos, "[%s +%s] = zeros, at most %d  (%s)", offset(b.At), operand(b.Len), b.Max, b.Header)
+		for _, f := range r.Filled {
+			w.line(f.Pos, "[%s +%s] = %s, at most %d  (%s)", offset(f.At), operand(f.Len), f.With.Text, f.Max, f.Header)
 		}
 		for _, c := range r.Stores {
 			w.cell(c)

@@ -156,8 +156,8 @@ var fanOutFaults = []fault{
 			return was
 		})},
 	{where: "back end", spec: "blank", what: "a header stays", plan: copied(func(s *ir.Copy) bool {
-		was := len(s.Rewrite.Blanks) > 0
-		s.Rewrite.Blanks = nil
+		was := len(s.Rewrite.Filled) > 0
+		s.Rewrite.Filled = nil
 		return was
 	})},
 	{where: "back end", spec: "blank", what: "a checksum keeps a header that is zeros",

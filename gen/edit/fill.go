@@ -8,11 +8,15 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass makes zeros of headers: a frame of a protocol becomes padding. A header of fixed size is a matter of its
-// fields, which all get the value 0. One of variable size stays where it is (Rewrite.Blanks).
+// This pass gives all bytes of headers other values: blank makes padding of a frame of a protocol. A header of fixed
+// size is a matter of its fields, which all get values. One of variable size stays where it is (Rewrite.Filled).
 
-// Blank makes zeros of a header.
-func (w *Packet) Blank(a *spec.Action) {
+// fills are what actions make of a header's bytes.
+var fills = map[spec.ActionKind]*ir.Fill{spec.ActBlank: ir.Zeros}
+
+// Fill gives all bytes of a header other values.
+func (w *Packet) Fill(a *spec.Action) {
+	with := fills[a.Kind]
 	in, known := w.Scope.Find(a.Header.Value)
 	if in == nil {
 		if !known {
@@ -22,15 +26,16 @@ func (w *Packet) Blank(a *spec.Action) {
 		return // an optional header that isn't there
 	}
 	no := func(code diag.Code, format string, args ...any) {
-		w.Scope.Fail(code, a.Header.Pos, "header %q can't be blanked: "+format, append([]any{in.Entry}, args...)...)
+		w.Scope.Fail(code, a.Header.Pos, "header %q can't be %s: "+format,
+			append([]any{in.Entry, with.Done}, args...)...)
 	}
 	o := w.Header(in)
 	switch {
 	case o == nil:
 		no(code.Push, "it is popped")
 		return
-	case o.Blank:
-		no(code.Push, "it is blank already")
+	case o.Fill != nil:
+		no(code.Push, "it is %s already", o.Fill.Done)
 		return
 	case len(o.Values) > 0:
 		no(code.Push, "its fields are set")
@@ -53,18 +58,18 @@ func (w *Packet) Blank(a *spec.Action) {
 		no(code.Target, "its field %q %s", pl.Decl.Name.Value, why)
 		return
 	}
-	o.Blank, o.Pos = true, a.Header.Pos
+	o.Fill, o.Pos = with, a.Header.Pos
 	if o.Size < 0 {
 		return
 	}
 	for _, f := range in.Decl.Fields {
-		o.Values[f.Name.Value] = Zero(f)
+		o.Values[f.Name.Value] = Filled(f, with)
 		o.SetAt[f.Name.Value] = a.Header.Pos
 	}
 }
 
-// Zero is the value of a field in a header that is blank.
-func Zero(f *spec.Field) ir.Expr {
+// Filled is the value of a field in a header that is filled.
+func Filled(f *spec.Field, _ *ir.Fill) ir.Expr {
 	if f.Kind == spec.FieldBytes {
 		return &ir.BytesConst{B: make([]byte, f.Bytes), T: ir.Type{Kind: ir.Bytes, Size: f.Bytes}}
 	}
