@@ -9,6 +9,6 @@
 //
 // Two things of the kernel are inputs: the World (clocks, lease, routes, which clones are refused) and the facts about
 // a packet that are not in its bytes. A kernel that runs out of memory is not modelled, so reasons of kind Fault are
-// never counted here; nor are other processors, so that no compare and swap fails, and a translation is unfinished only
+// counted here only if it would cut into a transport header (Packet.Transport); nor are other processors, so that no compare and swap fails, and a translation is unfinished only
 // if the state before says so.
 package sim

@@ -32,7 +32,10 @@ type Packet struct {
 	Mark     uint32
 	Priority uint32
 	Proto    uint16 // skb->protocol; 0: what the kernel finds in the frame's EtherType
-	Link     uint8  // skb->pkt_type: whom the frame is addressed to, one of ir.ToHost, …; see LinkType
+	// where the kernel takes the transport header to be, in front of which it cuts no packet (__bpf_skb_min_len in
+	// net/core/filter.c): the stack of a sender on this host may have guessed, and looks behind the end of a datagram
+	Transport int
+	Link      uint8 // skb->pkt_type: whom the frame is addressed to, one of ir.ToHost, …; see LinkType
 }
 
 // Partial says where a checksum is left to a device (CHECKSUM_PARTIAL), as offsets in the frame. Zero: all checksums
@@ -530,6 +533,10 @@ func (r *run) forward(n *node, s *ir.Forward) {
 		r.punt(s.NoRoom)
 		return
 	}
+	if r.cutShort(s) {
+		r.giveBack(taken)
+		return
+	}
 	out := *r.packet
 	addressed := s.Hop != nil && r.prog.ir.L2
 	if s.Rewrite != nil {
@@ -563,6 +570,33 @@ func (r *run) forward(n *node, s *ir.Forward) {
 	r.result.Hop = hop
 	r.result.Modified = !bytes.Equal(out.Data, r.in) || out.VLAN != r.packet.VLAN ||
 		out.Mark != r.packet.Mark || out.Priority != r.packet.Priority
+}
+
+// cutShort ends a packet that would be cut in front of its transport header, which the kernel refuses. A tail is cut off
+// before the headers move, unless they are as long as before, or longer.
+func (r *run) cutShort(s *ir.Forward) bool {
+	w, end := s.Rewrite, len(r.in)
+	changed := false
+	switch {
+	case r.packet.Transport == 0:
+		return false
+	case s.End != nil:
+		end = int(r.uint(s.End))
+	case w != nil && w.Trim:
+		front := r.offset(w.OldFront)
+		by := r.offset(w.NewFront) - front
+		end = front + int(r.uint(w.Payload))
+		changed = by > 0 || by == 0 && (w.PopInner || w.Family != 0)
+	}
+	switch {
+	case end >= min(len(r.in), r.packet.Transport):
+		return false
+	case changed:
+		r.finish(VerdictDrop, s.Fault, *r.packet)
+	default:
+		r.punt(s.NoRoom)
+	}
+	return true
 }
 
 // cut returns a frame of the size of the one that came, without the bytes from end on.

@@ -61,7 +61,7 @@ func (d *dissected) within(frame []byte, inside []*packet.Span, shown *pdml, fai
 		if !sp.Header.Std || i > 0 && (d.given["ip"] || !announced(frame, inside[i-1], sp.Header) ||
 			slices.ContainsFunc(d.spec.Headers, func(h *spec.Header) bool {
 				return !h.Std && len(h.After) > 0 && announced(frame, inside[i-1], h)
-			})) {
+			})) || i > 0 && portless(frame, inside[i-1]) {
 			return
 		}
 		name := sp.Name()
@@ -76,6 +76,13 @@ func (d *dissected) within(frame []byte, inside []*packet.Span, shown *pdml, fai
 			return
 		}
 	}
+}
+
+// portless reports whether a header has the port 0, which tshark takes for none: it looks for nothing behind it.
+func portless(frame []byte, sp *packet.Span) bool {
+	return slices.ContainsFunc(sp.Places, func(pl packet.Place) bool {
+		return strings.HasSuffix(pl.Field.Name.Value, "_port") && pl.Get(frame).Int == 0
+	})
 }
 
 // announced reports whether a header says that another one follows it, if that one has to be announced.

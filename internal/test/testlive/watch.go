@@ -50,6 +50,7 @@ type skbLayout struct {
 	ipSummed, csumLevel        int // in bits: numbers of two bits
 	csumStart, csumOffset      int
 	head, data, end, sharedGSO int
+	transport                  int
 	innerMAC, innerProto       int
 }
 
@@ -66,7 +67,7 @@ func findLayout() (l skbLayout, err error) {
 	for name, at := range map[string]*int{
 		"csum_start": &l.csumStart, "csum_offset": &l.csumOffset,
 		"head": &l.head, "data": &l.data, "end": &l.end,
-		"inner_mac_header": &l.innerMAC, "inner_protocol": &l.innerProto,
+		"inner_mac_header": &l.innerMAC, "inner_protocol": &l.innerProto, "transport_header": &l.transport,
 	} {
 		n, ok := skbfacts.Offset(skb.Members, name)
 		if !ok {
@@ -82,7 +83,8 @@ func findLayout() (l skbLayout, err error) {
 	}
 	n, ok := skbfacts.Offset(shared.Members, "gso_type")
 	l.sharedGSO = n / 8
-	last := max(l.csumStart, l.head, l.data, l.end, l.ipSummed/8, l.csumLevel/8, l.innerMAC, l.innerProto)
+	last := max(l.csumStart, l.head, l.data, l.end, l.ipSummed/8, l.csumLevel/8, l.innerMAC, l.innerProto,
+		l.transport)
 	if !ok || l.sharedGSO+4 > sharedSize || last+8 > skbSize {
 		return l, errors.New("struct sk_buff is larger than watches expect")
 	}
@@ -106,6 +108,9 @@ var gate = asm.Instructions{
 	asm.Mov.Imm(asm.R0, -1),
 	asm.Return().WithSymbol("out"),
 }
+
+// noTransport is skb->transport_header while it isn't known.
+const noTransport = 0xFFFF
 
 // levelUp is BPF_CSUM_LEVEL_INC.
 const levelUp = 1
@@ -205,6 +210,9 @@ func (l *Live) parse(record []byte) Seen {
 	}
 	skb := record[seenSKB:]
 	front := binary.NativeEndian.Uint64(skb[l.layout.data:]) - binary.NativeEndian.Uint64(skb[l.layout.head:])
+	if at := binary.NativeEndian.Uint16(skb[l.layout.transport:]); at != noTransport {
+		s.Packet.Transport = max(int(at)-int(front), 0)
+	}
 	bits := func(at int) int { return int(skb[at/8]) >> (at % 8) & 3 }
 	switch bits(l.layout.ipSummed) {
 	case unnecessary:
