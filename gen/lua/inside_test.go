@@ -61,7 +61,7 @@ func (d *dissected) within(frame []byte, inside []*packet.Span, shown *pdml, fai
 		if !sp.Header.Std || i > 0 && (d.given["ip"] || !announced(frame, inside[i-1], sp.Header) ||
 			slices.ContainsFunc(d.spec.Headers, func(h *spec.Header) bool {
 				return !h.Std && len(h.After) > 0 && announced(frame, inside[i-1], h)
-			})) || i > 0 && portless(frame, inside[i-1]) {
+			})) {
 			return
 		}
 		name := sp.Name()
@@ -78,19 +78,15 @@ func (d *dissected) within(frame []byte, inside []*packet.Span, shown *pdml, fai
 	}
 }
 
-// portless reports whether a header has the port 0, which tshark takes for none: it looks for nothing behind it.
-func portless(frame []byte, sp *packet.Span) bool {
-	return slices.ContainsFunc(sp.Places, func(pl packet.Place) bool {
-		return strings.HasSuffix(pl.Field.Name.Value, "_port") && pl.Get(frame).Int == 0
-	})
-}
-
-// announced reports whether a header says that another one follows it, if that one has to be announced.
+// announced reports whether a header says that another one follows it, if that one has to be announced. (That there is
+// IP in UDP only the spec's stack says, and Wireshark can't know.)
 func announced(frame []byte, front *packet.Span, h *spec.Header) bool {
 	return len(h.After) == 0 || slices.ContainsFunc(h.After, func(a *spec.After) bool {
-		return a.Parent.Value == front.Name() && !slices.ContainsFunc(a.Match, func(m *spec.FieldMatch) bool {
+		says := func(m *spec.FieldMatch) bool {
 			pl := front.Place(m.Field.Path[len(m.Field.Path)-1].Value)
-			return !packet.Allows(m.Is, pl.Field, pl.Get(frame))
-		})
+			return packet.Allows(m.Is, pl.Field, pl.Get(frame))
+		}
+		return a.Parent.Value == front.Name() && len(a.Match) > 0 &&
+			!slices.ContainsFunc(a.Match, func(m *spec.FieldMatch) bool { return !says(m) })
 	})
 }
