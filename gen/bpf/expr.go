@@ -231,8 +231,9 @@ func (f *function) meta(k ir.MetaKind) c.Expr {
 		return c.Do("fr_segment_front", skb)
 	case ir.LinkType:
 		return ofSKB("pkt_type")
-	case ir.LeaseValid:
-		return c.Do("fr_lease_valid", lease, now)
+	}
+	if fact := ir.Facts[k]; fact.Word != "" {
+		return c.Do("fr_"+fact.Text, lease, now)
 	}
 	f.fail("no C for fact %d", k)
 	return c.Num(0)

@@ -1,6 +1,9 @@
 package ir
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // This file has the expressions.
 
@@ -52,7 +55,7 @@ type VarRef struct{ Var *Var }
 func (e *VarRef) Type() Type       { return e.Var.Type }
 func (e *VarRef) parts(v *visitor) { v.reads(e.Var) }
 
-// MetaKind is a fact about the packet that is not in its bytes.
+// MetaKind is a fact about the packet that is not in its bytes, or about the relay.
 type MetaKind int
 
 const (
@@ -85,19 +88,43 @@ const (
 	ToOther     = 3 // another host
 )
 
-// Meta reads a fact about the packet.
-type Meta struct{ Kind MetaKind }
-
-func (e *Meta) Type() Type {
-	if e.Kind == VLANTag || e.Kind == LeaseValid || e.Kind == Encapsulated {
-		return BoolType
-	}
-	if e.Kind == VLANTCI || e.Kind == VLANProto || e.Kind == LinkProto {
-		return UintType(16)
-	}
-	return UintType(32)
+// Fact is what there is to know about a kind of fact, but for what it is in the model and in C.
+type Fact struct {
+	Text string // in plans
+	Type Type
+	Word string // in expressions; for a fact about the relay it is also a condition of tests (spec.Conditions)
+	Not  bool   // the word says that the fact doesn't hold
 }
 
+// Facts are all of them.
+var Facts = [...]Fact{
+	FrameLen: {Text: "frame_len", Type: UintType(32), Word: "skb.len"},
+	VLANTag:  {Text: "vlan_tag", Type: BoolType}, VLANTCI: {Text: "vlan_tci", Type: UintType(16)},
+	VLANProto: {Text: "vlan_proto", Type: UintType(16)}, GSOSize: {Text: "gso_size", Type: UintType(32)},
+	SKBMark:   {Text: "skb_mark", Type: UintType(32), Word: "skb.mark"},
+	SKBPrio:   {Text: "skb_priority", Type: UintType(32), Word: "skb.priority"},
+	LinkProto: {Text: "link_proto", Type: UintType(16)}, LinkType: {Text: "link_type", Type: UintType(32)},
+	LeaseValid: {Text: "lease_valid", Type: BoolType, Word: "lapsed", Not: true},
+	Partial:    {Text: "partial", Type: UintType(32)}, Encapsulated: {Text: "encapsulated", Type: BoolType},
+	SegmentFront: {Text: "segment_front", Type: UintType(32)},
+}
+
+// Asked reads the fact that an expression's word asks for; nil if there is none.
+func Asked(word string) Expr {
+	k := slices.IndexFunc(Facts[:], func(f Fact) bool { return f.Word == word })
+	switch {
+	case k < 0:
+		return nil
+	case Facts[k].Not:
+		return &Not{X: &Meta{MetaKind(k)}}
+	}
+	return &Meta{MetaKind(k)}
+}
+
+// Meta reads a fact about the packet or the relay.
+type Meta struct{ Kind MetaKind }
+
+func (e *Meta) Type() Type     { return Facts[e.Kind].Type }
 func (e *Meta) parts(*visitor) {}
 
 // SettingRef reads a setting.

@@ -14,14 +14,6 @@ var binOps = map[ir.BinOp]string{
 	ir.Land: "&&", ir.Lor: "||",
 }
 
-var metaNames = map[ir.MetaKind]string{
-	ir.FrameLen: "frame_len", ir.VLANTag: "vlan_tag", ir.VLANTCI: "vlan_tci", ir.VLANProto: "vlan_proto",
-	ir.GSOSize: "gso_size", ir.SKBMark: "skb_mark", ir.SKBPrio: "skb_priority", ir.LinkProto: "link_proto",
-	ir.LinkType:   "link_type",
-	ir.LeaseValid: "lease_valid", ir.Partial: "partial", ir.Encapsulated: "encapsulated",
-	ir.SegmentFront: "segment_front",
-}
-
 // expr returns the text of an expression.
 func expr(e ir.Expr) string {
 	switch e := e.(type) {
@@ -38,7 +30,7 @@ func expr(e ir.Expr) string {
 	case *ir.VarRef:
 		return e.Var.Name
 	case *ir.Meta:
-		return metaNames[e.Kind]
+		return ir.Facts[e.Kind].Text
 	case *ir.SettingRef:
 		return "setting." + e.Setting.Name
 	case *ir.RowHas:
