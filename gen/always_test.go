@@ -21,7 +21,7 @@ import (
 // odd makes packets odd, each under the reason that it is counted by when a program takes none of the kind, and which
 // its name begins with. It returns false if a packet can't be made so. A frame is a copy.
 var odd = map[string]func(p *sim.Packet, w *sim.World) bool{
-	"inactive":            func(_ *sim.Packet, w *sim.World) bool { w.LeaseDeadline = 0; return true },
+	"inactive":            func(_ *sim.Packet, w *sim.World) bool { w.Conditions = []string{"lapsed"}; return true },
 	"vlan_tag":            func(p *sim.Packet, _ *sim.World) bool { p.VLAN = &sim.Tag{Proto: 0x8100}; return true },
 	"other_host":          func(p *sim.Packet, _ *sim.World) bool { p.Link = ir.ToOther; return true },
 	"link_broadcast":      func(p *sim.Packet, _ *sim.World) bool { p.Link = ir.ToBroadcast; return true },

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
@@ -280,14 +281,15 @@ func (r *run) meta(k ir.MetaKind) uint64 {
 		return uint64(r.packet.linkProto())
 	case ir.LinkType:
 		return uint64(r.packet.Link)
-	case ir.LeaseValid:
-		return truth(r.relay.World.Now < r.relay.World.LeaseDeadline)
 	case ir.Partial:
 		return uint64(r.packet.Partial.Start)<<16 | uint64(r.packet.Partial.Field)
 	case ir.Encapsulated:
 		return truth(r.packet.Tunnel)
 	case ir.SegmentFront:
 		return uint64(r.packet.segmentFront())
+	}
+	if fact := ir.Facts[k]; fact.Word != "" {
+		return truth(slices.Contains(r.relay.World.Conditions, fact.Word) != fact.Not)
 	}
 	r.fail("unknown fact %d about the packet", k)
 	return 0

@@ -11,9 +11,9 @@ import (
 
 // World is what a run takes from its surroundings.
 type World struct {
-	Now           uint64 // jiffies
-	LeaseDeadline uint64 // jiffies; the lease is valid while Now is before it
-	Clock         uint64 // nanoseconds, the monotonic clock: what refills buckets
+	Now        uint64   // jiffies
+	Clock      uint64   // nanoseconds, the monotonic clock: what refills buckets
+	Conditions []string // those of the relay that hold, such as "lapsed" (spec.Conditions)
 	// Infers says that the kernel doesn't say where checksums are partial: programs infer it (ir.Sum).
 	Infers bool
 	// Route is the kernel's route lookup, for hops that no row holds; addresses are in their 16-byte form; an
@@ -138,7 +138,7 @@ func New(plan *ir.Plan, settings map[string][]byte) (*Relay, error) {
 	}
 	r.Shared = make([]uint64, plan.Shared)
 	r.Named = make([]uint64, len(plan.Counters))
-	r.World = World{Now: 1, LeaseDeadline: 1 << 63}
+	r.World = World{Now: 1}
 	return r, nil
 }
 

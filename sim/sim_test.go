@@ -198,7 +198,7 @@ func TestUp(t *testing.T) {
 		edit         func(*sim.Relay, []byte) []byte
 	}{
 		{"lease lapsed", "inactive", func(r *sim.Relay, p []byte) []byte {
-			r.World.LeaseDeadline = r.World.Now
+			r.World.Conditions = []string{"lapsed"}
 			return p
 		}},
 		{"cut off", "header", func(_ *sim.Relay, p []byte) []byte { return p[:45] }},

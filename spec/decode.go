@@ -22,9 +22,6 @@ const (
 // reserved words have a meaning of their own where names of headers and lookups are.
 var reserved = []string{"setting", "skb", "payload", "priority", "true", "false"}
 
-// lapsedWord is a condition, where nothing else is called so.
-const lapsedWord = "lapsed"
-
 // functions of expressions; package gen has what they mean.
 var functions = []string{"len", "low", "pick", "alloc", "translate", "has", "element"}
 

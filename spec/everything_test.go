@@ -203,8 +203,8 @@ func dump(s *Spec) string {
 		if x.Route != nil {
 			p("  route %s %d", x.Route.State, x.Route.MTU)
 		}
-		if x.Lapsed {
-			p("  lapsed")
+		for _, word := range x.Conditions {
+			p("  %s", word)
 		}
 		packet("packet", x.Packet)
 		via := ""

@@ -140,7 +140,7 @@ func (l *loader) dropped(v cue.Value) *Name {
 func (l *loader) lets(v cue.Value, vars map[string]Name) (all []*Assign) {
 	l.each(v, func(n Name, v cue.Value) {
 		l.notReserved(l.named(n, "name"))
-		if n.Value == lapsedWord || slices.Contains(functions, n.Value) {
+		if slices.Contains(Conditions, n.Value) || slices.Contains(functions, n.Value) {
 			l.add(codeName, n.Pos, "%q has a meaning of its own in expressions, and can't be the name of a value",
 				n.Value).
 				WithHint("give the value another name: my_%s", n.Value)

@@ -449,19 +449,26 @@ type Assign struct {
 	Value  *Expr
 }
 
+// Lapsed is the condition that the relay's lease has expired.
+const Lapsed = "lapsed"
+
+// Conditions are what may be so of a relay, as expressions ask for it and tests have it; nothing else is called so
+// there. What expressions read is in ir.Facts.
+var Conditions = []string{Lapsed}
+
 // Test is a test in the spec.
 type Test struct {
-	Name     Name // any text
-	Program  Name
-	Settings []*TestValue
-	Sessions []*TestSession
-	Rows     []*TestRow
-	Groups   []*TestGroup
-	Route    *TestRoute
-	Lapsed   bool // the lease has expired
-	Packet   *Packet
-	Expect   *Expect
-	Pos      diag.Pos
+	Name       Name // any text
+	Program    Name
+	Settings   []*TestValue
+	Sessions   []*TestSession
+	Rows       []*TestRow
+	Groups     []*TestGroup
+	Route      *TestRoute
+	Conditions []string // those of Conditions that hold
+	Packet     *Packet
+	Expect     *Expect
+	Pos        diag.Pos
 }
 
 // TestValue is a named literal.

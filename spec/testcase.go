@@ -37,7 +37,11 @@ func (l *loader) test(n Name, v cue.Value) *Test {
 			t.Route.MTU = m
 		}
 	}
-	t.Lapsed = l.bool(get(v, "lapsed"))
+	for _, word := range Conditions {
+		if l.bool(get(v, word)) {
+			t.Conditions = append(t.Conditions, word)
+		}
+	}
 	if p := get(v, "packet"); p.Exists() {
 		t.Packet = l.packet(p)
 		t.Packet.VLAN = l.tag(get(v, "vlan"))

@@ -3,7 +3,6 @@ package expr
 import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/draft"
-	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -13,16 +12,14 @@ import (
 // packets to the stack then. One whose expressions say "lapsed" runs, and may pass packets and drop them; nothing is
 // sent for a process that has ended.
 
-const LapsedName = "lapsed"
-
-// lapsed is true if the lease has expired.
-func (s *Scope) lapsed(pos diag.Pos) (Value, bool) {
-	if s.Program.Congestion() {
+// condition is whether the relay is in a state.
+func (s *Scope) condition(x ir.Expr, word string, pos diag.Pos) (Value, bool) {
+	if word == spec.Lapsed && s.Program.Congestion() {
 		s.Fail(code.Lapsed, pos, "a program at %s can't decide what happens without a lease", ir.Congestion).
 			WithHint("Reno's rules decide then")
 		return Value{}, false
 	}
-	return Value{Type: ir.BoolType, X: fold.Not(&ir.Meta{Kind: ir.LeaseValid})}, true
+	return Value{Type: ir.BoolType, X: x}, true
 }
 
 // asksPriority reports whether the program needs to know it.

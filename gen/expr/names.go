@@ -72,11 +72,11 @@ func (s *Scope) name(e *spec.Expr) (Value, bool) {
 	}
 	in, ok := s.Find(first.Value)
 	if !ok && len(e.Path) == 1 && s.Self == nil {
-		switch first.Value {
-		case priorityName:
+		if first.Value == priorityName {
 			return s.priority(e.Pos)
-		case LapsedName:
-			return s.lapsed(e.Pos)
+		}
+		if x := ir.Asked(first.Value); x != nil {
+			return s.condition(x, first.Value, e.Pos)
 		}
 	}
 	if !ok {
@@ -277,18 +277,14 @@ func (s *Scope) settingRef(e *spec.Expr) (Value, bool) {
 	return Value{Type: set.Type, X: &ir.SettingRef{Setting: set}, Max: set.Max}, true
 }
 
-var skbNames = map[string]ir.MetaKind{"len": ir.FrameLen, "mark": ir.SKBMark, "priority": ir.SKBPrio}
-
 func (s *Scope) skb(e *spec.Expr) (Value, bool) {
 	if s.Program.Congestion() {
 		s.Fail(code.Congestion, e.Pos, "there is no packet at %s", ir.Congestion).
 			WithHint("what there is are the fields of socket, such as socket.in_flight")
 		return Value{}, false
 	}
-	if len(e.Path) == 2 {
-		if k, ok := skbNames[e.Path[1].Value]; ok {
-			return Value{Type: ir.UintType(32), X: &ir.Meta{Kind: k}, Max: 0xFFFF_FFFF}, true
-		}
+	if x := ir.Asked(e.String()); x != nil {
+		return Value{Type: ir.UintType(32), X: x, Max: 0xFFFF_FFFF}, true
 	}
 	s.Fail(code.UnknownName, e.Pos, "no such fact about a packet").
 		WithHint("skb.len, skb.mark and skb.priority are the ones there are")

@@ -482,13 +482,13 @@ func count(s *expr.Scope, a *spec.Action) *ir.Count {
 
 // CheckLapsed reports a program that would send packets without a lease.
 func CheckLapsed(p *draft.Program) {
-	if !p.Asks(expr.LapsedName) {
+	if !p.Asks(spec.Lapsed) {
 		return
 	}
 	for a := range spec.Actions(p.Src.Rules) {
 		if a.Kind == spec.ActSend || a.Kind == spec.ActFanOut {
 			p.Diags.Add(code.Lapsed, a.Pos, "a program that runs without a lease can't %s packets", a.Kind).
-				WithHint("its expressions say %s; rules that send belong into another program", expr.LapsedName)
+				WithHint("its expressions say %s; rules that send belong into another program", spec.Lapsed)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func Compile(src *spec.Program, names *declare.Names, protos map[*ir.Member]int,
 	p.Reason("sent", ir.Sent, "rewritten and sent", src.Name.Pos)
 	p.Reason("pass", ir.Passed, "passed to the stack, as the spec says", src.Name.Pos)
 	inactive := -1
-	if !p.Asks(expr.LapsedName) {
+	if !p.Asks(spec.Lapsed) {
 		inactive = p.Punted("inactive", "the relay's lease has expired", src.Name.Pos)
 	}
 	errors := diags.Len()

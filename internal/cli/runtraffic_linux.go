@@ -104,8 +104,10 @@ func unsendable(p spectest.Packet) string {
 	switch size := len(p.Packet.Data); {
 	case p.Test.Route != nil:
 		return "it has a route of its own"
-	case p.Test.Lapsed:
+	case slices.Contains(p.Test.Conditions, spec.Lapsed):
 		return "the relay's lease has expired in it"
+	case p.Test.Conditions != nil:
+		return "the relay is " + p.Test.Conditions[0] + " in it"
 	case size < 14:
 		return fmt.Sprintf("its frame has %d bytes, less than an Ethernet header", size)
 	case size > lab.MTU+14:

@@ -16,7 +16,10 @@ func (l *live) stateOf(s *spec.Spec, program spec.Name) (*spec.Test, error) {
 			Message: fmt.Sprintf("relay %q runs there, and the spec is %q", l.info.Name, s.Name.Value),
 			Hint:    "fastrelay-gen ps lists the relays of this machine"}
 	}
-	t := &spec.Test{Name: program, Program: program, Settings: values(l.info.Settings), Lapsed: l.info.Lease.Left <= 0}
+	t := &spec.Test{Name: program, Program: program, Settings: values(l.info.Settings)}
+	if l.info.Lease.Left <= 0 {
+		t.Conditions = append(t.Conditions, spec.Lapsed)
+	}
 	number := map[string]int{} // of the sessions, by their IDs
 	for _, k := range l.info.Sessions {
 		all, err := api.All[api.Session](l.ctx, l.client, "/v1/sessions/"+k.Name)

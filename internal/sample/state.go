@@ -9,6 +9,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/sim"
+	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
 // State fills a relay with random sessions, rows, counters, groups and credits. If generators are given, it returns
@@ -20,13 +21,15 @@ func (s Source) State(plan *ir.Plan, r *sim.Relay, generators ...*Generator) []F
 		keys[g.Name] = r.Group(g.Name).Keys()
 	}
 	r.Reset()
-	r.World.Now, r.World.LeaseDeadline = 1, math.MaxUint64
-	often := 40
-	if asksLease(plan) {
-		often = 4
-	}
-	if s.One(often) {
-		r.World.LeaseDeadline = 0
+	r.World.Now, r.World.Conditions = 1, nil
+	for _, word := range spec.Conditions {
+		often := 40
+		if asks(plan, word) {
+			often = 4
+		}
+		if s.One(often) {
+			r.World.Conditions = append(r.World.Conditions, word)
+		}
 	}
 	s.groups(plan, r, keys)
 	slot := s.rows(plan, r)
@@ -42,21 +45,20 @@ func (s Source) State(plan *ir.Plan, r *sim.Relay, generators ...*Generator) []F
 	return fitted
 }
 
-// asksLease reports whether rules differ when the lease has lapsed; in other plans it only stops everything.
-func asksLease(plan *ir.Plan) bool {
+// asks reports whether rules differ by a condition of the relay; in other plans it stops everything, or nothing.
+func asks(plan *ir.Plan, condition string) bool {
+	is := func(e ir.Expr) bool {
+		m, ok := e.(*ir.Meta)
+		return ok && ir.Facts[m.Kind].Word == condition
+	}
 	for _, p := range plan.Programs {
 		for s := range ir.Stmts(p.Body) {
-			if s, ok := s.(*ir.If); ok && slices.ContainsFunc(slices.Collect(ir.Exprs(s)), isLease) {
+			if s, ok := s.(*ir.If); ok && slices.ContainsFunc(slices.Collect(ir.Exprs(s)), is) {
 				return true
 			}
 		}
 	}
 	return false
-}
-
-func isLease(e ir.Expr) bool {
-	m, ok := e.(*ir.Meta)
-	return ok && m.Kind == ir.LeaseValid
 }
 
 // rows fills a relay's tables and shared counters, and returns the first slot that no session has.

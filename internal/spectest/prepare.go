@@ -219,9 +219,7 @@ func (p *preparer) settings() bool {
 		return false
 	}
 	p.t.state = state
-	if p.t.src.Lapsed {
-		state.World.LeaseDeadline = state.World.Now
-	}
+	state.World.Conditions = p.t.src.Conditions
 	hop := p.hop
 	state.World.Route = func(_, to netip.Addr) sim.Hop {
 		h := hop

@@ -179,8 +179,8 @@ func (x *Trial) text(name string, p sim.Packet, f *Fate, raw bool) string {
 	if p.VLAN != nil {
 		fmt.Fprintf(&b, "vlan: %s\n", tagText(p.VLAN))
 	}
-	if t.Lapsed {
-		b.WriteString("lapsed: true\n")
+	for _, word := range t.Conditions {
+		b.WriteString(word + ": true\n")
 	}
 	if p.Link == ir.ToOther {
 		b.WriteString("other_host: true\n")

@@ -58,7 +58,7 @@ func Together(s *spec.Spec, program spec.Name) *spec.Test {
 	}
 	for _, own := range []bool{true, false} {
 		for _, t := range s.Tests {
-			if !t.Lapsed && own == (t.Program.Value == program.Value) {
+			if t.Conditions == nil && own == (t.Program.Value == program.Value) {
 				add(t)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -13,16 +14,13 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/sim"
+	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// Sync makes the kernel's tables, groups, slots, counters and credits those of s, and its lease as valid. Deadlines in
+// Sync makes the kernel's tables, groups, slots, counters and credits those of s, and the same conditions hold. Deadlines in
 // s are compared with the kernel's clock: only 0 (past) and the far future make sense.
 func (r *Relay) Sync(s *sim.Relay) error {
-	deadline := uint64(0)
-	if s.World.Now < s.World.LeaseDeadline {
-		deadline = ^uint64(0)
-	}
-	if err := r.SetLease(deadline); err != nil {
+	if err := r.put(abi.MapLease, 0, lease(s.World.Conditions)); err != nil {
 		return err
 	}
 	for _, t := range r.plan.Tables {
@@ -46,6 +44,15 @@ func (r *Relay) Sync(s *sim.Relay) error {
 	}
 	r.Events() // what came before belongs to no test
 	return nil
+}
+
+// lease is an entry of MapLease: conditions hold of the relay, and no others.
+func lease(conditions []string) []byte {
+	value := make([]byte, abi.LeaseSize)
+	if !slices.Contains(conditions, spec.Lapsed) {
+		binary.LittleEndian.PutUint64(value[abi.LeaseDeadline:], math.MaxUint64)
+	}
+	return value
 }
 
 // slots writes the slots of sessions and their use, and the receivers and credits.

@@ -41,7 +41,6 @@ type Relay struct {
 	plan  *ir.Plan
 	coll  *ebpf.Collection
 	progs map[string]*ebpf.Program
-	lease *ebpf.Map
 	ctx   []byte
 	out   []byte
 	octx  []byte
@@ -94,8 +93,7 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 	}
 	r := &Relay{
 		plan: plan, coll: coll, progs: map[string]*ebpf.Program{}, live: map[string]map[int]bool{},
-		lease: coll.Maps[abi.MapLease],
-		ctx:   make([]byte, ctxSize), octx: make([]byte, ctxSize), out: make([]byte, 2*sim.MaxFrame),
+		ctx: make([]byte, ctxSize), octx: make([]byte, ctxSize), out: make([]byte, 2*sim.MaxFrame),
 		lists: map[string]*lists{},
 	}
 	for _, g := range plan.Groups {
@@ -119,7 +117,7 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 			return nil, fmt.Errorf("the object has no program %q", p.Name)
 		}
 	}
-	if err := r.SetLease(math.MaxUint64); err != nil {
+	if err := r.put(abi.MapLease, 0, lease(nil)); err != nil {
 		r.Close()
 		return nil, err
 	}
@@ -142,19 +140,6 @@ func (r *Relay) Close() {
 
 // Join says that the runs are made in a network that captures, and their results have the copies that it takes.
 func (r *Relay) Join(n *Net) { r.net = n }
-
-// SetLease sets the deadline of the lease, in jiffies.
-func (r *Relay) SetLease(deadline uint64) error {
-	if r.lease == nil {
-		return errors.New("the object has no map fr_lease")
-	}
-	value := make([]byte, abi.LeaseSize)
-	binary.LittleEndian.PutUint64(value, deadline)
-	if err := r.lease.Put(uint32(0), value); err != nil {
-		return fmt.Errorf("set the lease: %w", err)
-	}
-	return nil
-}
 
 // Offsets in struct __sk_buff (include/uapi/linux/bpf.h) of what a run may set and see.
 const (

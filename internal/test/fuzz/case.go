@@ -16,19 +16,19 @@ import (
 // Case is a difference as it is saved: a state and packets, all bytes in hexadecimal digits in the layouts of
 // docs/internals.md.
 type Case struct {
-	Relay    string            `json:"relay"`
-	Spec     string            `json:"spec"` // the folder of its spec
-	Text     string            `json:"difference"`
-	Settings map[string]string `json:"settings,omitempty"`
-	Lapsed   bool              `json:"lease_lapsed,omitempty"`
-	Slots    []CaseSlot        `json:"slots,omitempty"`
-	Shared   map[int]uint64    `json:"shared,omitempty"`
-	Rows     []CaseRow         `json:"rows,omitempty"`
-	Groups   []CaseGroup       `json:"groups,omitempty"`
-	Credits  []CaseCredit      `json:"credits,omitempty"`
-	Names    []CaseTranslation `json:"translations,omitempty"`
-	Patience int               `json:"patience,omitempty"` // packets that pass before user space reads the ring
-	Packets  []CasePacket      `json:"packets"`
+	Relay      string            `json:"relay"`
+	Spec       string            `json:"spec"` // the folder of its spec
+	Text       string            `json:"difference"`
+	Settings   map[string]string `json:"settings,omitempty"`
+	Conditions []string          `json:"conditions,omitempty"` // of the relay
+	Slots      []CaseSlot        `json:"slots,omitempty"`
+	Shared     map[int]uint64    `json:"shared,omitempty"`
+	Rows       []CaseRow         `json:"rows,omitempty"`
+	Groups     []CaseGroup       `json:"groups,omitempty"`
+	Credits    []CaseCredit      `json:"credits,omitempty"`
+	Names      []CaseTranslation `json:"translations,omitempty"`
+	Patience   int               `json:"patience,omitempty"` // packets that pass before user space reads the ring
+	Packets    []CasePacket      `json:"packets"`
 }
 
 // CaseSlot is an open slot.
@@ -82,7 +82,7 @@ type CasePacket struct {
 func newCase(plan *ir.Plan, b *bench, state *sim.Relay, log []logged, text string) *Case {
 	c := &Case{
 		Relay: plan.Name, Spec: filepath.Base(filepath.Dir(plan.Pos.File)), Text: text,
-		Lapsed: state.World.Now >= state.World.LeaseDeadline,
+		Conditions: state.World.Conditions,
 	}
 	c.Patience = b.patience
 	for name, v := range b.settings {
@@ -174,10 +174,7 @@ func Replay(plan *ir.Plan, object []byte, c *Case) (string, error) {
 	defer b.close()
 	m := b.model
 	m.Reset()
-	m.World.Now, m.World.LeaseDeadline = 1, ^uint64(0)
-	if c.Lapsed {
-		m.World.LeaseDeadline = 0
-	}
+	m.World.Now, m.World.Conditions = 1, c.Conditions
 	for _, s := range c.Slots {
 		if s.Index >= len(m.Slots) {
 			return "", fmt.Errorf("case of %s: there is no slot %d", c.Relay, s.Index)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
 // program makes a program.
@@ -97,7 +99,9 @@ func (s *scope) program(name string) string {
 		w.WriteString("\trules: [\n")
 		if !s.socket && !strings.Contains(rules.String(), "{send: ") &&
 			!strings.Contains(rules.String(), "{fan_out: ") && g.one(3) {
-			w.WriteString("\t\t{when: \"lapsed\", do: [{drop: \"lapsed\"}]},\n")
+			for _, word := range spec.Conditions {
+				fmt.Fprintf(&w, "\t\t{when: %[1]q, do: [{drop: %[1]q}]},\n", word)
+			}
 		}
 		w.WriteString(rules.String() + "\t]\n")
 	}
