@@ -64,8 +64,3 @@ func (h *hops) regroup(e *hop) (lookups []*hop) {
 	}
 	return append(lookups, e)
 }
-
-// tellPrograms tells the programs that look routes up in the kernel what they don't see there.
-func (h *hops) tellPrograms() {
-	h.relay.lease.Store64(0, abi.LeasePolicy, h.routes.Policy())
-}

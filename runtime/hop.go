@@ -190,7 +190,6 @@ func newHops(r *Relay) (*hops, error) {
 		h.routes.Close()
 		return nil, &KernelError{Doing: "follow the path MTUs of this host", Cause: "netlink can't be used", Err: err}
 	}
-	h.tellPrograms()
 	return h, nil
 }
 
@@ -438,7 +437,7 @@ func (h *hops) follow() {
 		began := time.Now()
 		all, some := h.routes.Changes()
 		if all {
-			h.tellPrograms()
+			h.relay.tellPrograms()
 		}
 		paths := h.paths.Changes()
 		h.refresh(context.Background(), func(e *hop) bool { return all || some[e.via] || paths[e.key.To] })

@@ -231,3 +231,13 @@ func (r *Relay) endLease(d time.Duration) {
 	r.leaseOver = true
 	r.lease.Store64(0, abi.LeaseDeadline, deadline)
 }
+
+// tellPrograms tells the programs what they don't see for themselves: in the first place, what route lookups in the
+// kernel leave out.
+func (r *Relay) tellPrograms() {
+	policy := uint64(0)
+	if r.hops != nil {
+		policy = r.hops.routes.Policy()
+	}
+	r.lease.Store64(0, abi.LeasePolicy, policy)
+}

@@ -331,6 +331,7 @@ func (r *Relay) setUp(spec *ebpf.CollectionSpec) (err error) {
 			return err
 		}
 	}
+	r.tellPrograms()
 	for i := range r.desc.Programs {
 		d := &r.desc.Programs[i]
 		r.programs = append(r.programs, &AnyProgram{relay: r, desc: d, prog: r.coll.Programs[abi.ProgramPrefix+d.Name]})
