@@ -12,7 +12,7 @@ import (
 // packets to the stack then. One whose expressions say "lapsed" runs, and may pass packets and drop them; nothing is
 // sent for a process that has ended.
 
-// condition is whether the relay is in a state.
+// condition reads a condition of the relay that an expression asks for.
 func (s *Scope) condition(x ir.Expr, word string, pos diag.Pos) (Value, bool) {
 	if word == spec.Lapsed && s.Program.Congestion() {
 		s.Fail(code.Lapsed, pos, "a program at %s can't decide what happens without a lease", ir.Congestion).
