@@ -572,8 +572,8 @@ func (r *run) forward(n *node, s *ir.Forward) {
 		out.Mark != r.packet.Mark || out.Priority != r.packet.Priority
 }
 
-// cutShort ends a packet that would be cut in front of its transport header, which the kernel refuses. A tail is cut off
-// before the headers move, unless they are as long as before, or longer.
+// cutShort ends a packet that would be cut in front of its transport header, which the kernel refuses. A tail is cut
+// off before the headers move, unless they are as long as before, or longer.
 func (r *run) cutShort(s *ir.Forward) bool {
 	w, end := s.Rewrite, len(r.in)
 	changed := false

@@ -64,7 +64,9 @@ func (r *rewriter) resizes() bool { return r.p.Resized || r.p.Family != 0 || r.p
 
 // changes reports whether a rewrite writes anything.
 func (r *rewriter) changes() bool {
-	return r.resizes() || slices.ContainsFunc(r.headers, func(o *header) bool { return len(o.Values) > 0 || o.Fill != nil })
+	return r.resizes() || slices.ContainsFunc(r.headers, func(o *header) bool {
+		return len(o.Values) > 0 || o.Fill != nil
+	})
 }
 
 // asReceived reports whether the i-th header encloses as many bytes as when it came.

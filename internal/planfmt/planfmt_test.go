@@ -160,7 +160,8 @@ func TestFanOutText(t *testing.T) {
 							},
 						},
 						Rewrite: &ir.Rewrite{
-							Filled: []ir.Filled{{With: ir.Zeros, At: ir.Off{Const: 30}, Len: five, Max: 8, Header: "ack"}},
+							Filled: []ir.Filled{{With: ir.Zeros, At: ir.Off{Const: 30}, Len: five, Max: 8,
+								Header: "ack"}},
 							Stores: []ir.Store{{Off: ir.Off{Const: 42}, Size: 8, Width: width, Value: five}},
 						},
 						Hop: &ir.HopRef{Row: row, Member: hop, Family: 4}, Reason: 4, Failed: 5,

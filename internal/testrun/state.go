@@ -17,8 +17,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// Sync makes the kernel's tables, groups, slots, counters and credits those of s, and the same conditions hold. Deadlines in
-// s are compared with the kernel's clock: only 0 (past) and the far future make sense.
+// Sync makes the kernel's tables, groups, slots, counters and credits those of s, and the same conditions hold.
+// Deadlines in s are compared with the kernel's clock: only 0 (past) and the far future make sense.
 func (r *Relay) Sync(s *sim.Relay) error {
 	if err := r.put(abi.MapLease, 0, lease(s.World.Conditions)); err != nil {
 		return err
