@@ -9,6 +9,8 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -143,4 +145,56 @@ func sumField(ip, payload []byte) []byte {
 		binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, 40001), 4433),
 		binary.BigEndian.AppendUint16(nil, length), {0, 0}, payload}, nil)
 	return binary.LittleEndian.AppendUint16(nil, ^sumOf(covered))
+}
+
+// The same where room of an odd size was closed in front of the header: the kernel's helper leaves the sum with its
+// bytes swapped.
+func TestBlankAfterOddPop(t *testing.T) {
+	needs.Root(t)
+	file := filepath.Join(t.TempDir(), "spec.cue")
+	text := `name: "odd"
+headers: {
+	cookie: fields: [{name: "value", bytes: 9}]
+	note: fields: [{name: "size", bits: 8}, {name: "text", bytes: "size", max: 200}]
+}
+programs: other: {
+	hook: "tc/ingress"
+	stack: ["eth", "ip", "udp", "cookie", "note", {more: "note"}]
+	do: [{pop: "cookie"}, {blank: "more"}, "pass"]
+}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	u := compile(t, file)
+	line, relayIn, _ := tunnel(t)
+	r := &fan{turn{u.load(t), u.plan}}
+	put(t, r.Maps["fr_lease"], uint32(0), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64),
+		make([]byte, 32)...))
+	client, server := netip.MustParseAddrPort("198.51.100.2:40001"), netip.MustParseAddrPort("198.51.100.1:4433")
+	sender, atServer := listen(t, line.Client, client), listen(t, line.Relay, server)
+	r.attach(t, "other", relayIn)
+	left := watchSums(t, relayIn)
+	for i, size := range []int{0, 1, 2, 63, 64, 65, 200} {
+		note := append([]byte{byte(size)}, bytes.Repeat([]byte{0x5B}, size)...)
+		packet := func(cookie, more []byte) []byte {
+			return bytes.Join([][]byte{cookie, note, more, []byte("hi!")}, nil)
+		}
+		if _, err := sender.WriteToUDPAddrPort(packet([]byte("a cookie!"), note), server); err != nil {
+			t.Fatal(err)
+		}
+		want := packet(nil, make([]byte, len(note)))
+		expect(t, atServer, client, want)
+		err := testnet.Until(2*time.Second, "the sum", func() bool { return left(t).count > uint64(i) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The IP header sums to FFFF, and so does UDP with its pseudo-header: what is left is that one's complement.
+		source, destination := client.Addr().As4(), server.Addr().As4()
+		length := binary.BigEndian.AppendUint16(nil, uint16(8+len(want)))
+		pseudo := ^sumOf(bytes.Join([][]byte{source[:], destination[:], {0, 17}, length}, nil))
+		if w := left(t); w.sum < 0 || fold(uint64(w.sum)) != pseudo {
+			t.Errorf("a note of %d bytes: the device's sum is %#04x, the packet's %#04x", size, w.sum, pseudo)
+		}
+	}
 }

@@ -40,6 +40,19 @@ func (w *writer) filling(f ir.Filled) c.Expr {
 	return w.unlessEmpty(f, c.Do("fr_blank", skb, w.offset(f.At), w.expr(f.Len)))
 }
 
+// unshift puts the sum of the device right after room of an odd size was made or closed, in front of helpers that change
+// it.
+func (w *writer) unshift(shifted c.Expr) {
+	w.gap()
+	w.define(noPos, "__s64", deviceSum, c.Do("bpf_csum_update", skb, c.Num(0)))
+	w.when(noPos, c.Join("&&", isSummed(deviceSum), shifted), func() {
+		w.do(noPos, "fr_complete", skb, c.Do("fr_complete_shifted", deviceSum), c.Num(0), c.Num(0))
+	})
+}
+
+// deviceSum is the sum of the device before headers are filled.
+const deviceSum = c.Ident("device_csum")
+
 // fill renders how headers are filled.
 func (w *writer) fill() {
 	for i, f := range w.rw.Filled {

@@ -299,6 +299,11 @@ func (w *writer) front(direct c.Ident) {
 	if !w.stored() {
 		return
 	}
+	shifted := w.shifted()
+	if len(w.rw.Filled) > 0 && shifted != nil {
+		w.unshift(shifted)
+		shifted = nil
+	}
 	w.fill()
 	if w.moves {
 		w.rederive()
@@ -309,7 +314,6 @@ func (w *writer) front(direct c.Ident) {
 	}
 	spread := len(spans) > 0 // what the device has summed up is put right in several steps
 	if len(spans) > 0 {
-		shifted := w.shifted()
 		spread = len(spans) > 1 || shifted != nil
 		w.gap()
 		if spread {

@@ -41,7 +41,7 @@ func (w *Packet) announce() bool {
 }
 
 // inheritNext has the i-th header say what follows, as the header said that was taken out after it, if the spec
-// doesn't know what that is. It returns false if that header had no such field.
+// doesn't know what that is; unless it is filled, and says nothing. It returns false if that header had no such field.
 func (w *Packet) inheritNext(i int) bool {
 	a, gone := w.Headers[i], w.takenOut(i)
 	known := i+1 < len(w.Headers) && (len(w.Headers[i+1].Decl.After) > 0 || w.Headers[i+1].Old == nil)
@@ -49,7 +49,7 @@ func (w *Packet) inheritNext(i int) bool {
 		return true
 	}
 	pl := draft.Announcer(a.Old, w.Scope.Path[a.Index+1].Decl)
-	if pl == nil || a.Values[pl.Decl.Name.Value] != nil || isPort(a.Decl, pl.Decl) {
+	if pl == nil || a.Fill != nil || a.Values[pl.Decl.Name.Value] != nil || isPort(a.Decl, pl.Decl) {
 		return true
 	}
 	same := gone.Fields[pl.Decl.Name.Value]

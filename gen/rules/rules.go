@@ -285,8 +285,6 @@ func compileActions(s *expr.Scope, r *spec.Rule, blk *[]ir.Stmt) {
 			w.Push(a)
 		case spec.ActPop:
 			w.Pop(a)
-		case spec.ActBlank:
-			w.Fill(a)
 		case spec.ActMark:
 			w.Mark(a)
 		case spec.ActLet:
@@ -302,7 +300,11 @@ func compileActions(s *expr.Scope, r *spec.Rule, blk *[]ir.Stmt) {
 				counts = append(counts, c)
 			}
 		default:
-			end = a
+			if a.Kind.OnHeader() {
+				w.Fill(a)
+			} else {
+				end = a
+			}
 		}
 	}
 	if s.Program.Diags.Len() > errors {
