@@ -88,9 +88,9 @@ const (
 	ToOther     = 3 // another host
 )
 
-// Fact is what there is to know about a kind of fact, but for what it is in the model and in C.
+// Fact is what there is to know about a kind of fact, but for where the model and C have one about the packet.
 type Fact struct {
-	Text string // in plans
+	Text string // in plans; of one about the relay also in C, where fr_TEXT reads it
 	Type Type
 	Word string // in expressions; for a fact about the relay it is also a condition of tests (spec.Conditions)
 	Not  bool   // the word says that the fact doesn't hold
