@@ -6,6 +6,7 @@
 //	rules     on each path: match, lookups, rules, actions, fan-outs
 //	edit      for each rule: the packet that leaves, its headers and their values, and its next hop
 //	rewrite   how the packet that came becomes that one: lengths, checksums, stores, room
+//	xdp       of a program that runs at XDP, too: the one that takes its packets first
 //	check     what the plan needs of a kernel, and the invariants of its shape
 //	warn      what is declared and not used, what no packet gets to
 //
@@ -25,6 +26,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/stack"
 	"github.com/fastrelay/fastrelay-gen/gen/trace"
 	"github.com/fastrelay/fastrelay-gen/gen/warn"
+	"github.com/fastrelay/fastrelay-gen/gen/xdp"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -37,10 +39,17 @@ func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
 	protos := map[*ir.Member]int{}
 	var traces []*trace.Program
 	for _, src := range s.Programs {
-		if p := stack.Compile(src, names, protos, diags); p != nil {
-			plan.Programs = append(plan.Programs, p.Out)
-			traces = append(traces, p.Trace)
+		p := stack.Compile(src, names, protos, false, diags)
+		if p == nil {
+			continue
 		}
+		if src.XDP {
+			if first := stack.Compile(src, names, protos, true, &diag.List{}); first != nil {
+				p.Out.XDP = xdp.Of(first.Out)
+			}
+		}
+		plan.Programs = append(plan.Programs, p.Out)
+		traces = append(traces, p.Trace)
 	}
 	check.Needs(plan, s.Kernel, diags)
 	if diags.Len() == 0 {

@@ -18,7 +18,7 @@ type Point struct {
 }
 
 func (b *builder) point(pos diag.Pos, what string) *Point {
-	p := &Point{Program: b.prog.ir.Name, What: what, Stmt: b.stmt, Pos: pos}
+	p := &Point{Program: b.prog.ir.Title(), What: what, Stmt: b.stmt, Pos: pos}
 	b.prog.points = append(b.prog.points, p)
 	return p
 }
@@ -39,8 +39,8 @@ func (b *builder) fails(pos diag.Pos, what string) *Point {
 // Coverage returns all points of all programs, in the order of the plan. The counts go on with further runs.
 func (r *Relay) Coverage() []*Point {
 	var all []*Point
-	for _, p := range r.plan.Programs {
-		all = append(all, r.programs[p.Name].points...)
+	for p := range r.plan.Flow() {
+		all = append(all, r.programs[p].points...)
 	}
 	return all
 }

@@ -13,6 +13,9 @@ const (
 // Devices are the indices above, and one that leads nowhere.
 var Devices = []uint32{Wire, OtherWire, Refusing, Down, 1004}
 
+// TakesFrames is a [World]'s word for the devices that frames may leave by.
+func TakesFrames(index uint32) bool { return index != Down }
+
 // Refuses is a [World]'s word for what the devices do with copies.
 func Refuses(_ int, h Hop) bool { return h.Ifindex != Wire && h.Ifindex != OtherWire }
 

@@ -113,6 +113,12 @@ func (r *run) uint(e ir.Expr) uint64 {
 		return truth(r.row(e.Row).found)
 	case *ir.RowMember:
 		return littleEndian(r.memberOf(e))
+	case *ir.PseudoSum:
+		sum := r.terms(e.Terms, "pseudo-header")
+		if sum == 0 {
+			return modulus // of summands that are not all zero
+		}
+		return sum
 	case *ir.CounterValue:
 		if c := r.shared(e.Row, e.Member); c != nil {
 			return *c

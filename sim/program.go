@@ -113,7 +113,7 @@ func (b *builder) node(s ir.Stmt) *node {
 		n.ran = b.point(s.Pos, "hop")
 		for state, reason := range s.Reasons {
 			name := ""
-			if !leaves(abi.HopState(state), b.each) {
+			if !leaves(abi.HopState(state), b.each || s.Direct) {
 				name = b.stop(reason)
 			}
 			n.outcomes = append(n.outcomes, b.outcome(s.Pos, fmt.Sprintf("hop: %s %s", stateNames[state], name)))

@@ -19,6 +19,8 @@ type World struct {
 	// Route is the kernel's route lookup, for hops that no row holds; addresses are in their 16-byte form; an
 	// invalid source is none. Nil: no routes.
 	Route func(from, to netip.Addr) Hop
+	// TakesFrames reports whether a device takes frames that a program at XDP sends. Nil: all do.
+	TakesFrames func(index uint32) bool
 	// Refuses reports whether the kernel refuses the clone for the receiver that is the nth of its group, counted from
 	// 0. Nil: it takes all.
 	Refuses func(n int, h Hop) bool
@@ -48,12 +50,12 @@ type Relay struct {
 	groups   map[string]*Group
 	byName   map[string]*Table
 	settings map[*ir.Setting][]byte
-	programs map[string]*program
+	programs map[*ir.Program]*program
 	run      run // reused, so that a run allocates little
 }
 
 // Tally is where Reasons has the i-th reason of a program.
-func (r *Relay) Tally(p *ir.Program, i int) int { return r.programs[p.Name].tallies[i] }
+func (r *Relay) Tally(p *ir.Program, i int) int { return r.programs[p].tallies[i] }
 
 // Slot ties the rows of one session together: see fr_slots in docs/internals.md.
 type Slot struct {
@@ -85,7 +87,7 @@ func New(plan *ir.Plan, settings map[string][]byte) (*Relay, error) {
 		groups:   map[string]*Group{},
 		byName:   map[string]*Table{},
 		settings: map[*ir.Setting][]byte{},
-		programs: map[string]*program{},
+		programs: map[*ir.Program]*program{},
 
 		Receivers:    make([]ReceiverUsage, plan.Receivers),
 		Credits:      make([]Credit, plan.Credits),
@@ -120,12 +122,12 @@ func New(plan *ir.Plan, settings map[string][]byte) (*Relay, error) {
 		r.Credits[i].Refused = refused[i*levels : (i+1)*levels : (i+1)*levels]
 	}
 	tallies := plan.Tallies()
-	for _, p := range plan.Programs {
+	for p := range plan.Flow() {
 		prog, err := prepare(plan, p)
 		if err != nil {
-			return nil, fmt.Errorf("program %q: %w", p.Name, err)
+			return nil, fmt.Errorf("program %q: %w", p.Title(), err)
 		}
-		r.programs[p.Name] = prog
+		r.programs[p] = prog
 		for i := range p.Reasons {
 			prog.tallies = append(prog.tallies, tallies.Of(p, i))
 		}

@@ -35,6 +35,7 @@ type Packet struct {
 	// where the kernel takes the transport header to be, in front of which it cuts no packet (__bpf_skb_min_len in
 	// net/core/filter.c): the stack of a sender on this host may have guessed, and looks behind the end of a datagram
 	Transport int
+	Frame     bool  // it comes as the driver has it: a program at XDP takes it, or leaves it to tc/ingress
 	Link      uint8 // skb->pkt_type: whom the frame is addressed to, one of ir.ToHost, …; see LinkType
 }
 
@@ -95,6 +96,7 @@ type Result struct {
 	Packet   Packet // as it goes on; for VerdictDrop as it came
 	Hop      *Hop   // VerdictSent: how it leaves
 	Modified bool   // bytes or metadata differ from what came
+	Taken    bool   // at XDP
 	Moved    bool   // headers moved inside the packet, which the kernel does to IP packets only
 
 	Copies []Copy  // what became of each receiver's turn, in the order of the group
@@ -163,14 +165,25 @@ type run struct {
 
 // Run executes a program on a packet, whose bytes it doesn't change. The result's packet may share them.
 func (r *Relay) Run(program string, p Packet) (Result, error) {
-	prog := r.programs[program]
-	if prog == nil {
+	i := slices.IndexFunc(r.plan.Programs, func(prog *ir.Program) bool { return prog.Name == program })
+	if i < 0 {
 		return Result{}, fmt.Errorf("the plan has no program %q", program)
 	}
-	s := &r.run
+	prog := r.plan.Programs[i]
+	if p.Frame && prog.XDP != nil {
+		if res, err := r.exec(prog.XDP, &p); err != nil || res.Verdict != VerdictPunt {
+			res.Taken = true
+			return res, err
+		}
+	}
+	return r.exec(prog, &p)
+}
+
+func (r *Relay) exec(p *ir.Program, packet *Packet) (Result, error) {
+	prog, s := r.programs[p], &r.run
 	*s = run{
-		relay: r, prog: prog, packet: &p, in: p.Data, size: len(p.Data), vars: s.vars, set: s.set, rows: s.rows,
-		arena: s.arena[:0],
+		relay: r, prog: prog, packet: packet, in: packet.Data, size: len(packet.Data), vars: s.vars, set: s.set,
+		rows: s.rows, arena: s.arena[:0],
 	}
 	s.vars = sized(s.vars, len(prog.ir.Vars))
 	s.set = sized(s.set, len(prog.ir.Vars))
@@ -179,7 +192,7 @@ func (r *Relay) Run(program string, p Packet) (Result, error) {
 		s.fail("the program ends without a terminal")
 	}
 	if s.err != nil {
-		return Result{}, &Contradiction{Program: program, Pos: s.pos, Err: s.err}
+		return Result{}, &Contradiction{Program: p.Title(), Pos: s.pos, Err: s.err}
 	}
 	return s.result, nil
 }
@@ -330,7 +343,9 @@ func (r *run) finish(v Verdict, reason int, p Packet) {
 	if r.err != nil {
 		return
 	}
-	r.relay.Reasons[r.prog.tallies[reason]].add(len(r.in))
+	if v != VerdictPunt || !r.prog.ir.ToTC { // else the program at tc/ingress counts it
+		r.relay.Reasons[r.prog.tallies[reason]].add(len(r.in))
+	}
 	r.result.Verdict, r.result.Reason, r.result.Packet = v, r.prog.ir.Reasons[reason].Name, p
 }
 
@@ -512,7 +527,7 @@ func (r *run) checkHop(n *node, s *ir.CheckHop) bool {
 		state = ir.HopNone
 	}
 	switch {
-	case !leaves(state, r.turn != nil):
+	case !leaves(state, r.turn != nil || s.Direct), s.Direct && !r.takesFrames(hop):
 		n.outcomes[state].Hits++
 		return r.stop(s.Reasons[state])
 	case length > uint64(hop.MTU):
@@ -521,6 +536,11 @@ func (r *run) checkHop(n *node, s *ir.CheckHop) bool {
 	}
 	n.outcomes[state].Hits++
 	return false
+}
+
+// takesFrames reports whether a frame can leave through a hop.
+func (r *run) takesFrames(h Hop) bool {
+	return r.relay.World.TakesFrames == nil || r.relay.World.TakesFrames(h.Ifindex)
 }
 
 func (r *run) forward(n *node, s *ir.Forward) {

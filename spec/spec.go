@@ -311,8 +311,10 @@ type SessionRow struct {
 
 // Program is what runs at one hook.
 type Program struct {
-	Name    Name
-	Hook    string // "tc/ingress", "tc/egress"
+	Name Name
+	Hook string // "tc/ingress", "tc/egress", "tcp/congestion"
+	// at tc/ingress: packets come to it at XDP first. No spec says so yet, since the runtime doesn't attach there
+	XDP     bool
 	HookPos diag.Pos
 	Stack   []*StackEntry
 	Match   []*FieldMatch

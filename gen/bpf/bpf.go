@@ -13,6 +13,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/templates"
 )
 
@@ -23,6 +24,7 @@ const (
 
 	// what follows in FileHeader, if a plan needs it
 	fileFanOut     = "fanout.h"
+	fileFrames     = "xdp.h"
 	fileCongestion = "congestion.h"
 )
 
@@ -77,6 +79,9 @@ func Render(p *ir.Plan, opt Options) (*Source, error) {
 	files := []string{FileHeader}
 	if r.more {
 		files = append(files, fileFanOut)
+	}
+	if r.frames() {
+		files = append(files, fileFrames)
 	}
 	if data.Congestion != nil {
 		files = append(files, fileCongestion)
@@ -212,7 +217,7 @@ func (r *renderer) file() *fileData {
 	for _, e := range p.Events {
 		r.event(e, d)
 	}
-	for _, prog := range p.Programs {
+	for prog := range p.Flow() {
 		d.Programs = append(d.Programs, r.program(prog))
 	}
 	r.made.passes()
@@ -240,6 +245,9 @@ func (r *renderer) file() *fileData {
 	for _, what := range slices.Sorted(maps.Keys(r.needs)) { // parts of the helpers' files that not every plan needs
 		r.define(d, "FR_NEEDS_%s", strings.ToUpper(what))
 	}
+	if r.frames() {
+		d.Defines = append(d.Defines, fmt.Sprintf("FR_DEVICES %d", abi.Devices))
+	}
 	r.oneToMany(d)
 	for _, h := range r.headerList {
 		if len(h.members) > 0 {
@@ -254,9 +262,9 @@ func (r *renderer) nameReasons() {
 	for _, reason := range r.tallies.Reasons {
 		r.reasons = append(r.reasons, c.Ident(r.unique("reason_"+ident(reason.Name))))
 	}
-	for _, p := range r.plan.Programs {
-		if len(r.plan.Programs) > 1 {
-			r.bases[p] = c.Ident(r.unique("PROG_" + strings.ToUpper(ident(p.Name))))
+	for p := range r.plan.Flow() {
+		if len(r.plan.Programs) > 1 || r.frames() {
+			r.bases[p] = c.Ident(r.unique(strings.ToUpper(r.programName(p))))
 		}
 	}
 }
@@ -275,7 +283,7 @@ func (r *renderer) counted() []c.Top {
 		return []c.Top{why}
 	}
 	where := &c.Enum{Doc: "Where the counters of a program begin in fr_reasons."}
-	for _, p := range r.plan.Programs {
+	for p := range r.plan.Flow() {
 		where.Constants = append(where.Constants, c.Constant{Name: r.bases[p], Value: c.Dec(r.tallies.Base(p))})
 	}
 	return []c.Top{why, where}

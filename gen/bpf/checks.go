@@ -107,7 +107,7 @@ func (f *function) check(stmts []ir.Stmt) int {
 // checkFunction is the name of the function that checks.
 func (f *function) checkFunction(g *function, run *ir.FieldRun, free []*c.Local, end *ir.Var) string {
 	g.end(noPos, c.Num(0))
-	made := &c.Func{Result: "__u32", Params: []c.Param{skbParam}}
+	made := &c.Func{Result: "__u32", Params: []c.Param{f.prog.ctx()}}
 	for _, x := range free {
 		made.Params = append(made.Params, c.Param{Type: x.Type, Name: x})
 	}

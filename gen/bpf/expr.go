@@ -64,6 +64,8 @@ func (f *function) expr(e ir.Expr) c.Expr {
 		return b.load(e.Index, 1)
 	case *ir.SumOK:
 		return f.sum(e)
+	case *ir.PseudoSum:
+		return c.Do("bpf_htons", c.Do("fr_fold", sumIn64(f.pseudo(e.Terms))))
 	case *ir.Pick:
 		return c.Choice{If: f.expr(e.If), Then: f.picked(e.Then), Else: f.picked(e.Else)}
 	case *ir.Word:
@@ -230,6 +232,9 @@ func (f *function) meta(k ir.MetaKind) c.Expr {
 		f.needs["facts"], f.needs["segments"] = "yes", "yes"
 		return c.Do("fr_segment_front", skb)
 	case ir.LinkType:
+		if f.prog.frame() {
+			return c.Do("fr_xdp_link_type", xdp, data, dataEnd)
+		}
 		return ofSKB("pkt_type")
 	}
 	if fact := ir.Facts[k]; fact.Word != "" {
@@ -313,7 +318,7 @@ func (f *function) sum(e *ir.SumOK) c.Expr {
 		return f.wholeSum(e)
 	}
 	if e.Size != nil {
-		return c.Do("fr_sum_ok", c.Do(f.sumOf(e.Len), skb, f.offset(e.Off), f.expr(e.Size)))
+		return c.Do("fr_sum_ok", c.Do(f.sumOf(e.Len), f.prog.given(), f.offset(e.Off), f.expr(e.Size)))
 	}
 	var loads []c.Expr
 	for done := 0; done < e.Len; {

@@ -77,6 +77,10 @@ func (f *function) hopFits(s *ir.CheckHop, rest []ir.Stmt) {
 	if s.Hop.Row == nil {
 		f.route(s, length)
 	}
+	if s.Direct {
+		f.stopIf(s.Pos, c.Unlikely(c.Not(c.Do("fr_xdp_fits", f.hop(s.Hop), length))), nil, f.stop(nil))
+		return
+	}
 	f.prog.inChain(s)
 	hop, reason := f.hop(s.Hop), func(state abi.HopState) c.Expr { return f.prog.reasonName(s.Reasons[state]) }
 	switch {

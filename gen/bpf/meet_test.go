@@ -137,8 +137,9 @@ SEC("tc") int prog_b(struct __sk_buff *skb)
 // What isn't joined: functions of one program that want other lengths of the packet, what the kernel calls, and
 // functions that differ in most.
 func TestMeetRefuses(t *testing.T) {
+	begin, last := c.To(skb, "data"), c.To(skb, "data_end")
 	end := func(n int) c.Stmt {
-		return &c.If{Cond: exceeds(c.Plus(data, n), packetEnd), Then: []c.Stmt{&c.Return{X: c.Num(2)}}}
+		return &c.If{Cond: exceeds(c.Plus(data, n), last), Then: []c.Stmt{&c.Return{X: c.Num(2)}}}
 	}
 	for name, f := range map[string][2][]c.Stmt{
 		"lengths":  {work(1, end(20), &c.Return{X: c.Num(1)}), work(1, end(40), &c.Return{X: c.Num(1)})},
@@ -149,7 +150,7 @@ func TestMeetRefuses(t *testing.T) {
 			for _, f := range []*c.Func{a, b} {
 				f.Params = append(f.Params, c.Param{Type: data.Type, Name: data})
 			}
-			entry := kernels("prog_p", define(data.Type, data, packetBegin), &c.Eval{X: c.Do("p_a", skb, data)},
+			entry := kernels("prog_p", define(data.Type, data, begin), &c.Eval{X: c.Do("p_a", skb, data)},
 				&c.Return{X: c.Do("p_b", skb, data)})
 			u := unitOf(map[string][]*c.Func{"p": {a, b, entry}}, "p")
 			u.passes()

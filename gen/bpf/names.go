@@ -23,13 +23,13 @@ var keywords = strings.Fields(
 
 // locals are names that functions use for what every relay has.
 var locals = strings.Fields(
-	`skb pkt why data data_end lease now len csum err direct key val found list front same fan size clock event
+	`skb xdp pkt why data data_end lease now len csum err direct key val found list front same fan size clock event
 	element form how i params translation quiet`)
 
 // ours are the beginnings of names that have a meaning at file scope.
 var ours = regexp.MustCompile(
-	`^(bpf|fr|prog|tbl|key|val|grp|rcv|group|receiver|list|event|set|find|copy|reason|hdr|hop|fib|v|m|skb|new|saved|` +
-		`headers)_|^(kind|rest|full|copies|event|credit|level|spent|admitted)\d+$`)
+	`^(bpf|fr|prog|tbl|key|val|grp|rcv|group|receiver|list|event|set|find|copy|reason|xdp|hdr|hop|fib|v|m|skb|new|` +
+		`saved|headers)_|^(kind|rest|full|copies|event|credit|level|spent|admitted)\d+$`)
 
 // atFileScope matches what the helpers define: macros, functions, and pointers to the kernel's.
 var atFileScope = regexp.MustCompile(`(?m)^#define (\w+)|^\w[\w *]*?\b(\w+)\(|^static [^(]*\(\*(\w+)\)`)
@@ -40,7 +40,7 @@ var meant = sync.OnceValue(func() map[string]bool {
 	for _, name := range keywords {
 		taken[name] = true
 	}
-	for _, file := range []string{FileHeader, fileFanOut, fileCongestion} {
+	for _, file := range []string{FileHeader, fileFanOut, fileFrames, fileCongestion} {
 		text, err := templates.FS.ReadFile(file)
 		if err != nil {
 			panic(err) // it is embedded

@@ -9,7 +9,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
-	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // program is what the functions of one program share.
@@ -107,10 +106,13 @@ func (k known) both(l known) known {
 
 func (r *renderer) program(p *ir.Program) programData {
 	prog := &program{
-		renderer: r, ir: p, name: abi.ProgramPrefix + ident(p.Name), short: shortName(p.Name),
+		renderer: r, ir: p, name: r.programName(p), short: shortName(p.Name),
 		flow: p.Hook == ir.Congestion,
 		vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}, read: readersOf(p.Body),
 		locals: map[any]*c.Local{}, hops: map[string]*lookedUp{}, partials: map[*ir.Var]bool{},
+	}
+	if prog.frame() {
+		prog.short = prog.name
 	}
 	d := programData{Name: prog.name, Hook: p.Hook}
 	for _, s := range p.Paths {
@@ -161,7 +163,8 @@ func lookups(block []ir.Stmt) (n int) {
 
 func (p *program) function() *function {
 	f := &function{
-		renderer: p.renderer, prog: p, known: known{bytes: map[*ir.Var]int{}}, quoted: map[diag.Pos]bool{},
+		renderer: p.renderer, prog: p, known: known{bytes: map[*ir.Var]int{}, plain: p.frame()},
+		quoted:   map[diag.Pos]bool{},
 		declared: map[*ir.Var]bool{}, rowsDeclared: map[*ir.Row]bool{},
 		given:    map[*ir.Var]bool{},
 		received: map[*ir.Forward]*receivedSums{},
@@ -246,14 +249,17 @@ func (f *function) punt(reason int) c.Expr {
 		if f.checking != nil {
 			f.checking.drops = true
 		}
-		return c.Do("fr_drop", ofSKB("len"), f.prog.reasonName(reason))
+		return f.dropped(reason)
 	}
 	return f.puntFor(reason)
 }
 
 // puntFor is what is returned if a packet passes to the stack for a reason. A function that checks says why.
 func (f *function) puntFor(reason int) c.Expr {
-	if f.checking != nil {
+	switch {
+	case f.checking != nil && f.prog.ir.ToTC:
+		return c.Num(1)
+	case f.checking != nil:
 		return f.reasons[f.prog.number(reason)]
 	}
 	return f.stop(f.prog.reasonName(reason))
@@ -261,15 +267,26 @@ func (f *function) puntFor(reason int) c.Expr {
 
 // stop is what is returned if a packet passes to the stack.
 func (f *function) stop(why c.Expr) c.Expr {
-	if f.prog.flow {
+	switch {
+	case f.prog.ir.ToTC:
+		return untaken
+	case f.prog.flow:
 		return c.Do("fr_leave", f.length(), why)
 	}
 	return c.Do("fr_punt", skb, why)
 }
 
+// dropped is what is returned if a packet is dropped.
+func (f *function) dropped(reason int) c.Expr {
+	return c.Do(f.prog.helper("drop"), f.length(), f.prog.reasonName(reason))
+}
+
 // length is the length of the packet that came.
 func (f *function) length() c.Expr {
-	if !f.prog.flow {
+	switch {
+	case f.prog.frame():
+		return c.Do("bpf_xdp_get_buff_len", xdp)
+	case !f.prog.flow:
 		return ofSKB("len")
 	}
 	return c.Do("fr_length", f.front(), dataEnd)
@@ -312,7 +329,10 @@ func (f *function) giveBack(calls []c.Expr) {
 
 // entry puts the function together that the kernel calls.
 func (f *function) entry() *c.Func {
-	out := &c.Func{Linkage: c.Program, Result: "int", Name: f.prog.name, Params: []c.Param{skbParam}}
+	out := &c.Func{Linkage: c.Program, Result: "int", Name: f.prog.name, Params: []c.Param{f.prog.ctx()}}
+	if f.prog.frame() {
+		out.Linkage = c.XDP
+	}
 	if f.prog.flow {
 		out = &c.Func{Result: "int", Name: f.prog.onRecord(), Params: []c.Param{
 			{Type: data.Type, Name: data}, {Type: dataEnd.Type, Name: dataEnd},
@@ -334,8 +354,9 @@ func (f *function) entry() *c.Func {
 		g.do(noPos, "fr_pull", skb, c.Dec(n))
 	}
 	if !f.prog.flow && (slices.Contains(given, data) || slices.Contains(given, dataEnd)) {
-		g.define(noPos, data.Type, data, packetBegin)
-		g.define(noPos, dataEnd.Type, dataEnd, packetEnd)
+		begin, end := f.prog.bounds()
+		g.define(noPos, data.Type, data, begin)
+		g.define(noPos, dataEnd.Type, dataEnd, end)
 	}
 	g.add(text...)
 	return out
@@ -348,9 +369,10 @@ func (p *program) onRecord() string { return p.short + "_on" }
 
 // forTests is the entry of such a program for runs on records in the place of frames.
 func (p *program) forTests() *c.Func {
+	begin, end := p.bounds()
 	return &c.Func{Linkage: c.Program, Result: "int", Name: p.name, Params: []c.Param{skbParam}, Body: []c.Stmt{
 		&c.Eval{X: c.Do("fr_pull", skb, c.Dec(ir.RecordSize))},
-		&c.Return{X: c.Do(p.onRecord(), packetBegin, packetEnd)},
+		&c.Return{X: c.Do(p.onRecord(), begin, end)},
 	}}
 }
 

@@ -125,6 +125,10 @@ func (w *writer) isEnd(v *ir.Var, n int) bool {
 // room renders the call that makes and closes room.
 func (w *writer) room() {
 	rw := w.rw
+	if w.prog.frame() && w.resizes() {
+		w.roomForFrame()
+		return
+	}
 	var how []c.Expr
 	if rw.PopInner {
 		how = append(how, c.Ident("FR_POP_INNER"))
@@ -197,7 +201,11 @@ func (w *writer) cutOff() {
 	end := w.expr(w.fwd.End)
 	w.gap()
 	cut := w.when(w.fwd.Pos, c.Unlikely(exceeds(frameLen, end)), func() {
-		w.failIf(c.Do("bpf_skb_change_tail", skb, end, c.Num(0)))
+		if w.prog.frame() {
+			w.failIf(c.Do("bpf_xdp_adjust_tail", xdp, c.Binary{Op: "-", X: end, Y: frameLen}))
+		} else {
+			w.failIf(c.Do("bpf_skb_change_tail", skb, end, c.Num(0)))
+		}
 		w.changed = true
 		w.rederive()
 		w.changed = false

@@ -153,7 +153,7 @@ func (f *function) drop(s *ir.Drop) {
 	e := f.effects(&s.Effects)
 	e.before()
 	e.after()
-	f.end(s.Pos, c.Do("fr_drop", ofSKB("len"), f.prog.reasonName(s.Reason)))
+	f.end(s.Pos, f.dropped(s.Reason))
 }
 
 func isMeta(e ir.Expr, k ir.MetaKind) bool {
@@ -179,7 +179,7 @@ func (f *function) let(s *ir.Let) {
 	}
 	value := f.expr(s.Value)
 	if f.prog.read.bases[s.Var] && s.Var.Max > 0 && s.Var.Max <= maxForgotten {
-		value = c.Do("fr_forget", skb, value)
+		value = c.Do(f.prog.helper("forget"), f.prog.given(), value)
 	}
 	f.set(s.Pos, s.Var, value)
 }

@@ -77,7 +77,7 @@ func (w *writer) summands(ts []ir.Term) (out []summand) {
 		}
 		if t.Region {
 			name := w.prog.local("region_sum", "")
-			w.define(noPos, "__u64", name, c.Do(w.sumOf(t.Max), skb, w.offset(t.At), w.expr(t.Len)))
+			w.define(noPos, "__u64", name, c.Do(w.sumOf(t.Max), w.prog.given(), w.offset(t.At), w.expr(t.Len)))
 			out = append(out, w.turned(t, []summand{{scalar{size: 4}, t.Odd, name}})...)
 			continue
 		}
@@ -412,14 +412,14 @@ func (s *sum) function() string {
 func (w *writer) tail(s *sum) summand {
 	name := s.name("cut_off")
 	end := c.Binary{Op: "+", X: w.oldFront(), Y: w.expr(w.rw.Payload)}
-	odd, cut := c.Expr(c.Num(0)), "fr_sum_cut64"
+	odd, cut := c.Expr(c.Num(0)), w.prog.helper("sum_cut64")
 	if s.TailOdd != nil {
 		odd = w.expr(s.TailOdd)
 	}
-	if w.sumOf(s.TailMax) != "fr_sum64" {
+	if w.sumOf(s.TailMax) != w.prog.helper("sum64") {
 		cut = "fr_sum_cut"
 	}
-	w.define(noPos, "__u64", name, c.Do(cut, skb, end, w.offset(s.TailEnd), odd))
+	w.define(noPos, "__u64", name, c.Do(cut, w.prog.given(), end, w.offset(s.TailEnd), odd))
 	return summand{scalar{size: 4}, false, name}
 }
 
@@ -462,9 +462,9 @@ func (w *writer) finish(s *sum) {
 // sumOf is the function that sums up to so many bytes.
 func (f *function) sumOf(limit int) string {
 	if limit <= 64 {
-		return "fr_sum64"
+		return f.prog.helper("sum64")
 	}
-	if limit > 2048 {
+	if limit > 2048 || f.prog.frame() {
 		f.fail("a checksum over up to %d bytes of the packet", limit)
 	}
 	f.needs["scratch"] = "yes"

@@ -179,9 +179,9 @@ func copies(p *ir.Plan) (rowsAt map[*ir.Row]int, size int) {
 		}
 		return at
 	}
-	for _, hook := range []string{"tc/ingress", "tc/egress"} {
+	for _, hook := range []string{"tc/ingress", "tc/egress", ir.XDP} {
 		end := size
-		for _, prog := range p.Programs {
+		for prog := range p.Flow() {
 			if prog.Hook == hook {
 				end = max(end, block(prog.Body, size))
 			}

@@ -80,7 +80,7 @@ func (f *function) assemble(result c.Type, name string, params []c.Param) (out *
 	})
 	free = f.prog.inOrder(free)
 	if !f.prog.flow {
-		out.Params = append(out.Params, skbParam)
+		out.Params = append(out.Params, f.prog.ctx())
 	}
 	for _, x := range free {
 		out.Params = append(out.Params, c.Param{Type: x.Type, Name: x})
@@ -92,7 +92,7 @@ func (f *function) assemble(result c.Type, name string, params []c.Param) (out *
 // arguments are what functions are given: the packet, and variables.
 func (p *program) arguments(variables []*c.Local) (out []c.Expr) {
 	if !p.flow {
-		out = append(out, skb)
+		out = append(out, p.given())
 	}
 	for _, x := range variables {
 		out = append(out, x)
@@ -206,7 +206,7 @@ func (w *writer) goes() {
 	rw := w.rw
 	w.metadata()
 	direct := c.Ident("")
-	if w.linked {
+	if w.linked && !w.prog.frame() {
 		direct = "direct"
 		w.define(noPos, "int", direct, w.isDirect(w.fwd.Hop))
 	}
@@ -238,6 +238,10 @@ func (w *writer) goes() {
 	w.fx.after()
 	if w.fwd.Hop == nil {
 		w.end(noPos, c.Ident("TC_ACT_UNSPEC"))
+		return
+	}
+	if w.prog.frame() {
+		w.end(noPos, c.Do("fr_xdp_send", w.hop(w.fwd.Hop)))
 		return
 	}
 	w.redirect(w.fwd.Hop, direct)
@@ -281,7 +285,7 @@ func (w *writer) failIf(cond c.Expr) {
 	case !w.changed:
 		result = w.stop(w.reasonOf(w.fwd.NoRoom))
 	default:
-		result = c.Do("fr_drop", frameLen, w.reasonOf(w.fwd.Fault))
+		result = c.Do(w.prog.helper("drop"), frameLen, w.reasonOf(w.fwd.Fault))
 	}
 	w.fails(cond, result)
 }
@@ -308,8 +312,8 @@ func (w *writer) front(direct c.Ident) {
 	if w.moves {
 		w.rederive()
 	}
-	var spans []span // a record has no sum of the device's
-	if !w.prog.flow {
+	var spans []span // a record has no sum of the device's, and neither has a frame
+	if !w.prog.flow && !w.prog.frame() {
 		spans = w.spans()
 	}
 	spread := len(spans) > 0 // what the device has summed up is put right in several steps
@@ -336,14 +340,18 @@ func (w *writer) front(direct c.Ident) {
 		w.gap()
 	}
 	w.newAt = w.place()
-	if direct != "" {
-		w.when(noPos, direct, func() { w.do(noPos, "fr_link", data, w.hop(w.fwd.Hop)) })
+	link := func() { w.do(noPos, "fr_link", data, w.hop(w.fwd.Hop)) }
+	switch {
+	case direct != "":
+		w.when(noPos, direct, link)
+	case w.linked:
+		link()
 	}
 	w.gap()
 	for _, x := range w.cells {
 		w.put(x)
 	}
-	if len(w.cells) > 0 || direct != "" {
+	if len(w.cells) > 0 || w.linked {
 		w.changed = true
 	}
 	for _, s := range w.sums {
@@ -391,8 +399,9 @@ func (w *writer) put(x cell) {
 // putVarying stores a cell of a size that packets give.
 func (w *writer) putVarying(x cell) {
 	width := w.variable(x.width)
+	_, end := w.prog.bounds()
 	if x.word == 0 {
-		w.do(x.pos, "fr_put_varint", w.newPtr(x.off), packetEnd, x.code, width)
+		w.do(x.pos, "fr_put_varint", w.newPtr(x.off), end, x.code, width)
 		return
 	}
 	limit := uint64(x.off.Const + x.word)
@@ -400,14 +409,8 @@ func (w *writer) putVarying(x cell) {
 		limit += x.off.Base.Max
 	}
 	at := w.word(c.Binary{Op: "+", X: w.offset(x.off.Plus(-x.word)), Y: width}, limit)
-	w.do(x.pos, "fr_put_uint", at, packetEnd, c.Dec(x.word), x.code, width)
+	w.do(x.pos, "fr_put_uint", at, end, c.Dec(x.word), x.code, width)
 }
-
-// The packet's first byte, and the one after its last, as they are now.
-var (
-	packetBegin = untyped(c.Cast{Type: "long", X: ofSKB("data")})
-	packetEnd   = untyped(c.Cast{Type: "long", X: ofSKB("data_end")})
-)
 
 // newPtr is a pointer into the packet that leaves.
 func (w *writer) newPtr(o ir.Off) c.Expr {
@@ -493,7 +496,8 @@ func (w *writer) spans() (out []span) {
 func (w *writer) rederive() {
 	if w.checked == 0 {
 		w.gap()
-		w.assign(noPos, data, packetBegin)
+		begin, _ := w.prog.bounds()
+		w.assign(noPos, data, begin)
 	}
 	begins, ends := map[*ir.Var]int{}, map[*ir.Var]int{}
 	var order []*ir.Var
@@ -527,6 +531,7 @@ func (w *writer) rederive() {
 			p = w.base(v)
 		}
 		end := c.Binary{Op: "+", X: p, Y: w.endOf(v, ends[v]+w.lowered[v])}
+		_, packetEnd := w.prog.bounds()
 		w.failIf(c.Unlikely(exceeds(end, packetEnd)))
 	}
 }

@@ -32,9 +32,10 @@ const (
 	Inline   Linkage = iota // other functions; it becomes a part of them
 	NoInline                // other functions, or the kernel
 	Program                 // the kernel, for each packet
+	XDP                     // the kernel, for each frame, in the driver
 )
 
 // head is what stands in front of the type of a function's result.
 func (l Linkage) head() string {
-	return [...]string{"static __always_inline ", "static __noinline ", `SEC("tc") `}[l]
+	return [...]string{"static __always_inline ", "static __noinline ", `SEC("tc") `, `SEC("xdp.frags") `}[l]
 }

@@ -76,13 +76,13 @@ func less(a, b ir.Version) bool {
 // follows one. A plan that doesn't is a fault of the compiler, whatever the spec was; it is reported instead of handed
 // on.
 func Shape(plan *ir.Plan, diags *diag.List) {
-	for _, p := range plan.Programs {
+	for p := range plan.Flow() {
 		done, problem := Ends(p.Body, false)
 		if problem == "" && !done {
 			problem = "a path has no end"
 		}
 		if problem != "" {
-			diags.Add(code.Internal, p.Pos, "the plan of program %q is wrong: %s", p.Name, problem).
+			diags.Add(code.Internal, p.Pos, "the plan of program %q is wrong: %s", p.Title(), problem).
 				WithHint("this is a fault of fastrelay-gen, not of your spec: please report it with the spec")
 		}
 	}

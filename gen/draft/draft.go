@@ -46,6 +46,7 @@ type Program struct {
 	Starts map[*ir.Var]bool   // where headers begin after the payload of another one
 	Stop   Stop               // what a check does to the packets that it stops, at the place that is compiled
 	Trace  *trace.Program     // where in the plan the spec's rules and headers are
+	Driver bool               // it runs on frames as the driver has them
 	Protos map[*ir.Member]int // of hops of rows: the IP protocol of the packets; 0: several
 }
 

@@ -75,14 +75,11 @@ func (w *Packet) Present(pl *draft.Field, h *spec.Header, pos diag.Pos) {
 // is right, too.
 func (w *Packet) VerifyWhole(in *draft.Header, pl *draft.Field, none bool, pos diag.Pos) {
 	right := &ir.SumOK{Off: in.Off, Len: ir.MaxWhole, Size: fold.Bin(ir.Sub, in.Inner, fold.Off(in.Off)), Whole: true}
-	inside := &expr.Scope{Program: w.Program, Path: w.Scope.UpTo(in), Self: in}
-	for _, e := range pl.Decl.Checksum.Pseudo {
-		v, ok := inside.Value(e)
-		if !ok {
-			return
-		}
-		right.Pseudo = append(right.Pseudo, v.Term())
+	terms, ok := w.pseudoHeader(in, pl)
+	if !ok {
+		return
 	}
+	right.Pseudo = terms
 	var cond ir.Expr = right
 	switch {
 	case pl.Decl.Checksum.Optional && none:
@@ -91,6 +88,37 @@ func (w *Packet) VerifyWhole(in *draft.Header, pl *draft.Field, none bool, pos d
 		w.Present(pl, in.Decl, pos)
 	}
 	w.Guard(cond, draft.WrongSum(w.Program, in.Decl, pl.Decl), pos)
+}
+
+// Finished lets packets pass to the stack of which a checksum seems to be left to a device: it holds the sum of the
+// pseudo-header. A driver isn't told.
+func (w *Packet) Finished(reason int, pos diag.Pos) {
+	for _, in := range w.Scope.Path {
+		for _, pl := range in.Order {
+			k := pl.Decl.Checksum
+			if k == nil || !k.Offloaded {
+				continue
+			}
+			sum, ok := w.pseudoHeader(in, pl)
+			if !ok {
+				return
+			}
+			w.Guard(fold.Bin(ir.Ne, pl.Load, &ir.PseudoSum{Terms: sum}), reason, pos)
+		}
+	}
+}
+
+// pseudoHeader are the terms of the pseudo-header of a checksum, as the packet came.
+func (w *Packet) pseudoHeader(in *draft.Header, pl *draft.Field) (terms []ir.Term, ok bool) {
+	inside := &expr.Scope{Program: w.Program, Path: w.Scope.UpTo(in), Self: in}
+	for _, e := range pl.Decl.Checksum.Pseudo {
+		v, ok := inside.Value(e)
+		if !ok {
+			return nil, false
+		}
+		terms = append(terms, v.Term())
+	}
+	return terms, true
 }
 
 // summedUp reports whether a header is one whose checksum a device may have verified. What follows IP may be such a

@@ -289,6 +289,19 @@ func (e *SumOK) parts(v *visitor) {
 	}
 }
 
+// PseudoSum is the sum of a pseudo-header's terms, folded to 16 bits: what the field of a checksum holds that is left
+// to a device (CHECKSUM_PARTIAL).
+type PseudoSum struct{ Terms []Term }
+
+// Type implements Expr.
+func (e *PseudoSum) Type() Type { return UintType(16) }
+
+func (e *PseudoSum) parts(v *visitor) {
+	for _, t := range e.Terms {
+		v.term(t)
+	}
+}
+
 // Pick is Then when If holds, else Else: integers, conditions, or byte strings of one type. Only the one that is
 // chosen is evaluated.
 type Pick struct{ If, Then, Else Expr }

@@ -23,6 +23,7 @@
 package ir
 
 import (
+	"iter"
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -157,7 +158,7 @@ type Counter struct {
 // Program runs at one hook.
 type Program struct {
 	Name    string
-	Hook    string   // "tc/ingress", "tc/egress", Congestion
+	Hook    string   // "tc/ingress", "tc/egress", XDP, Congestion
 	On      []string // Congestion: the events of a socket that it runs at, by their headers' names
 	L2      bool     // the stack begins with a link-layer header: refuse devices without one
 	Reasons []*Reason
@@ -166,7 +167,22 @@ type Program struct {
 	Rows    []*Row
 	Body    []Stmt
 	Paths   []string // the sequences of headers, for people: "eth ipv4 udp channel_data"
-	Pos     diag.Pos
+
+	// XDP is what takes packets first, at XDP; it has the program's name. nil: nothing does
+	XDP *Program
+	// ToTC, of such a one: packets that it doesn't take come to the program at tc/ingress, which counts them. It has
+	// one reason for all
+	ToTC bool
+	Left []Left // at XDP: what it doesn't do
+	Pos  diag.Pos
+}
+
+// Title is a program's name, and where it runs if another one has the name.
+func (p *Program) Title() string {
+	if p.ToTC {
+		return p.Name + " at xdp"
+	}
+	return p.Name
 }
 
 // Congestion is the hook without a packet. Its programs run on a record of a TCP socket, of RecordSize bytes, which has
@@ -176,6 +192,26 @@ const (
 	Congestion = "tcp/congestion"
 	RecordSize = 144
 )
+
+// XDP is the hook of frames as the driver has them, before the kernel makes an skb.
+const XDP = "xdp"
+
+// Left is something that a program at XDP doesn't do.
+type Left struct {
+	What string // "a fan-out"
+	Pos  diag.Pos
+}
+
+// Flow returns a plan's programs, each followed by the one that takes its packets first.
+func (p *Plan) Flow() iter.Seq[*Program] {
+	return func(yield func(*Program) bool) {
+		for _, prog := range p.Programs {
+			if !yield(prog) || prog.XDP != nil && !yield(prog.XDP) {
+				return
+			}
+		}
+	}
+}
 
 // ReasonKind says what happened to a packet.
 type ReasonKind int

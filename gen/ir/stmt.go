@@ -179,6 +179,7 @@ type CheckHop struct {
 	// Reasons by state, indexed by the HopXxx constants; TooBig for a packet over the MTU.
 	Reasons [HopStates]int
 	TooBig  int
+	Direct  bool // the neighbour has to be known: a driver gets whole frames
 	Pos     diag.Pos
 }
 

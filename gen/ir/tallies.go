@@ -45,7 +45,7 @@ func chain(id ReasonID) (out []ReasonID) {
 // Tallies numbers the reasons of a plan.
 func (p *Plan) Tallies() *Tallies {
 	c := &Tallies{Reasons: []ReasonID{{}}, numbers: map[ReasonID]int{}, bases: map[*Program]int{}}
-	for _, prog := range p.Programs {
+	for prog := range p.Flow() {
 		for _, r := range prog.Reasons {
 			for _, id := range chain(ReasonID{r.Name, r.Kind}) {
 				if c.numbers[id] == 0 {
@@ -55,8 +55,13 @@ func (p *Plan) Tallies() *Tallies {
 			}
 		}
 	}
-	for i, prog := range p.Programs {
-		c.bases[prog] = i * len(c.Reasons)
+	for _, prog := range p.Programs {
+		c.bases[prog] = len(c.bases) * len(c.Reasons)
+	}
+	for prog := range p.Flow() {
+		if _, known := c.bases[prog]; !known {
+			c.bases[prog] = len(c.bases) * len(c.Reasons)
+		}
 	}
 	return c
 }

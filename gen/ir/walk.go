@@ -51,7 +51,7 @@ func stmts(block []Stmt, yield func(Stmt) bool) bool {
 // AllStmts are the statements of all programs of a plan.
 func AllStmts(p *Plan) iter.Seq[Stmt] {
 	return func(yield func(Stmt) bool) {
-		for _, prog := range p.Programs {
+		for prog := range p.Flow() {
 			if !stmts(prog.Body, yield) {
 				return
 			}

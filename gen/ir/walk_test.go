@@ -24,7 +24,8 @@ var (
 	exprTypes = []Expr{
 		&Const{}, &BytesConst{}, &Load{}, &LoadBytes{}, &VarRef{}, &Meta{}, &SettingRef{}, &RowHas{}, &RowMember{},
 		&CounterValue{},
-		&Bin{}, &Not{}, &BytesEq{}, &InPrefix{}, &IsV4{}, &Unicast{}, &Multicast{}, &ByteAt{}, &SumOK{}, &Pick{},
+		&Bin{}, &Not{}, &BytesEq{}, &InPrefix{}, &IsV4{}, &Unicast{}, &Multicast{}, &ByteAt{}, &SumOK{}, &PseudoSum{},
+		&Pick{},
 		&Word{}, &Room{},
 	}
 )

@@ -27,10 +27,12 @@ const (
 	maxOrder = 7 // entries of a stack whose right order is looked for
 )
 
-// Compile compiles a program. It returns nil if something is wrong with it.
-func Compile(src *spec.Program, names *declare.Names, protos map[*ir.Member]int,
+// Compile compiles a program; driver says that it runs on frames as the driver has them (package xdp makes the rest of
+// the difference). It returns nil if something is wrong with it.
+func Compile(src *spec.Program, names *declare.Names, protos map[*ir.Member]int, driver bool,
 	diags *diag.List) *draft.Program {
 	p := draft.New(src, names, protos, diags)
+	p.Driver = driver
 	p.Reason("sent", ir.Sent, "rewritten and sent", src.Name.Pos)
 	p.Reason("pass", ir.Passed, "passed to the stack, as the spec says", src.Name.Pos)
 	inactive := -1

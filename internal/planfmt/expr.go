@@ -67,6 +67,8 @@ func expr(e ir.Expr) string {
 			return fmt.Sprintf("sum_ok[%s +%s]", offset(e.Off), operand(e.Size))
 		}
 		return fmt.Sprintf("sum_ok[%s +%d]", offset(e.Off), e.Len)
+	case *ir.PseudoSum:
+		return "pseudo_sum[" + summands(e.Terms) + "]"
 	case *ir.Pick:
 		return fmt.Sprintf("pick(%s, %s, %s)", expr(e.If), expr(e.Then), expr(e.Else))
 	case *ir.Word:

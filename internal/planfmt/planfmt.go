@@ -105,6 +105,10 @@ func (w *writer) plan(p *ir.Plan) {
 	for _, prog := range p.Programs {
 		w.WriteByte('\n')
 		w.program(prog)
+		if prog.XDP != nil {
+			w.WriteByte('\n')
+			w.program(prog.XDP)
+		}
 	}
 }
 
@@ -228,7 +232,14 @@ func (w *writer) program(p *ir.Program) {
 		for _, path := range p.Paths {
 			w.line(none, "path %s", path)
 		}
-		w.line(none, "pull %d", p.Pull)
+		if p.ToTC {
+			w.line(none, "to the stack: through the program at tc/ingress")
+		} else {
+			w.line(none, "pull %d", p.Pull)
+		}
+		for _, l := range p.Left {
+			w.line(l.Pos, "left: %s", l.What)
+		}
 		w.line(none, "reasons")
 		w.nested(func() {
 			for i, r := range p.Reasons {

@@ -48,7 +48,7 @@ func (w *writer) stmt(p *ir.Program, s ir.Stmt) {
 		w.nested(func() {
 			for i, r := range s.Reasons {
 				state := abi.HopState(i)
-				if state != ir.HopDirect && (state != ir.HopNeighbour || w.each) {
+				if state != ir.HopDirect && (state != ir.HopNeighbour || w.each || s.Direct) {
 					w.line(none, "%s: %s", hopStates[i], stop(p, r))
 				}
 			}

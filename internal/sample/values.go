@@ -188,6 +188,10 @@ func (s Source) hop() sim.Hop {
 		h.MTU = uint16(20 + s.IntN(200))
 	case 3:
 		h.MTU = 65535
+	case 7:
+		if s.Wire == 0 { // which matters at XDP alone
+			h.Ifindex = sim.Down
+		}
 	}
 	return h
 }

@@ -381,10 +381,10 @@ func (d *differences) add(format string, args ...any) {
 
 // counters compares counters that the plan has names for.
 func (d *differences) counters(plan *ir.Plan) {
-	for _, p := range plan.Programs {
+	for p := range plan.Flow() {
 		for i, reason := range p.Reasons {
 			if g, w := d.got.Reasons[d.got.Tally(p, i)], d.want.Reasons[d.want.Tally(p, i)]; g != w {
-				d.add("%s, reason %s: got %d packets and %d bytes, want %d and %d", p.Name, reason.Name, g.Packets,
+				d.add("%s, reason %s: got %d packets and %d bytes, want %d and %d", p.Title(), reason.Name, g.Packets,
 					g.Bytes, w.Packets, w.Bytes)
 			}
 		}

@@ -41,6 +41,7 @@ type Relay struct {
 	plan  *ir.Plan
 	coll  *ebpf.Collection
 	progs map[string]*ebpf.Program
+	first map[string]*ebpf.Program // at XDP
 	ctx   []byte
 	out   []byte
 	octx  []byte
@@ -92,8 +93,9 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 		return nil, fmt.Errorf("load the object: %w", err)
 	}
 	r := &Relay{
-		plan: plan, coll: coll, progs: map[string]*ebpf.Program{}, live: map[string]map[int]bool{},
-		ctx: make([]byte, ctxSize), octx: make([]byte, ctxSize), out: make([]byte, 2*sim.MaxFrame),
+		plan: plan, coll: coll, progs: map[string]*ebpf.Program{}, first: map[string]*ebpf.Program{},
+		live: map[string]map[int]bool{},
+		ctx:  make([]byte, ctxSize), octx: make([]byte, ctxSize), out: make([]byte, 2*sim.MaxFrame),
 		lists: map[string]*lists{},
 	}
 	for _, g := range plan.Groups {
@@ -116,6 +118,17 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 			r.Close()
 			return nil, fmt.Errorf("the object has no program %q", p.Name)
 		}
+		if p.XDP == nil {
+			continue
+		}
+		if r.first[p.Name] = coll.Programs[abi.XDPPrefix+p.Name]; r.first[p.Name] == nil {
+			r.Close()
+			return nil, fmt.Errorf("the object has no program %q for xdp", p.Name)
+		}
+	}
+	if err := r.devmap(); err != nil {
+		r.Close()
+		return nil, err
 	}
 	if err := r.put(abi.MapLease, 0, lease(nil)); err != nil {
 		r.Close()
@@ -250,6 +263,11 @@ func (r *Relay) Run(program string, p *sim.Packet) (Result, error) {
 	opts := ebpf.RunOptions{Data: p.Data, DataOut: r.out[:cap(r.out)], Context: r.ctx, ContextOut: r.octx}
 	if r.net != nil {
 		r.net.capture.drop()
+	}
+	if first := r.first[program]; first != nil && p.Frame {
+		if res, taken, err := r.runFrame(first, program, p); taken || err != nil {
+			return res, err
+		}
 	}
 	act, err := r.progs[program].Run(&opts)
 	if errors.Is(err, syscall.EINVAL) {

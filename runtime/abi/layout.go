@@ -242,3 +242,6 @@ func entryStructs() []Struct {
 			}},
 	}
 }
+
+// Devices is how many devices programs at XDP know: those that frames come in by, and those that they leave by.
+const Devices = 256

@@ -20,6 +20,8 @@ const (
 	MapFront      = "fr_front"
 	MapRows       = "fr_rows"
 	MapLearned    = "fr_learned"
+	MapDevmap     = "fr_devmap"
+	MapMACs       = "fr_macs"
 )
 
 // PinnedLayout is the pin beside those of the maps that says what is in them.
@@ -38,6 +40,7 @@ const (
 	LRUPerCPUHash MapType = 10
 	LPMTrie       MapType = 11
 	HashOfMaps    MapType = 13
+	DevmapHash    MapType = 25
 	RingBuf       MapType = 27
 )
 
@@ -46,7 +49,7 @@ var mapTypes = map[MapType][2]string{
 	PerCPUArray: {"per-CPU array", "PERCPU_ARRAY"}, LRUHash: {"LRU hash", "LRU_HASH"},
 	LRUPerCPUHash: {"per-CPU LRU hash", "LRU_PERCPU_HASH"},
 	LPMTrie:       {"LPM trie", "LPM_TRIE"}, HashOfMaps: {"hash of maps", "HASH_OF_MAPS"},
-	RingBuf: {"ring buffer", "RINGBUF"},
+	DevmapHash: {"hash of devices", "DEVMAP_HASH"}, RingBuf: {"ring buffer", "RINGBUF"},
 }
 
 // String names the type.
@@ -171,6 +174,11 @@ var infos = []MapInfo{
 	{Name: MapLearned, Type: Array, Entries: "tables that programs write to and read",
 		Value: "`u64` rows that they have begun to write",
 		When:  "such tables"},
+	{Name: MapDevmap, Type: DevmapHash, Entries: fmt.Sprint(Devices),
+		Value: "devices that frames may leave by, by index",
+		When:  "programs at XDP"},
+	{Name: MapMACs, Type: Hash, Entries: fmt.Sprint(Devices),
+		Value: "link-layer addresses of the devices that frames come in by, by index", When: "programs at XDP"},
 }
 
 // Maps returns the maps that the object of a relay must have, in the order of [MapInfos]. What programs need for

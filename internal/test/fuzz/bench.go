@@ -50,7 +50,7 @@ func newBench(plan *ir.Plan, object []byte, settings map[string][]byte, net *tes
 		if net != nil {
 			relay.World.Route = net.Route
 		}
-		relay.World.Refuses, relay.World.Clock = sim.Refuses, sample.Clock
+		relay.World.Refuses, relay.World.Clock, relay.World.TakesFrames = sim.Refuses, sample.Clock, sim.TakesFrames
 		relay.World.Infers = skbfacts.Allowed == skbfacts.None
 		*r = relay
 	}

@@ -32,6 +32,7 @@ type fault struct {
 	old   string // a regular expression
 	new   string
 	file  string              // "model": the file
+	frame bool                // the programs run at XDP, too
 	infer bool                // the program infers where checksums are partial, as on a kernel that doesn't say
 	plan  func(*ir.Plan) bool // "back end": the plan that it renders instead; false: there is no place for the fault
 }
@@ -44,20 +45,16 @@ const faultPackets, faultSeed = 120_000, 1
 func TestPlantedFaults(t *testing.T) {
 	needs.All(t)
 	bpftest.Rights(t)
-	specs := map[string]compiled{}
 	caught, quick := 0, 0
 	faults := allFaults()
 	for i, f := range faults {
 		name := fmt.Sprintf("%02d %s: %s", i+1, f.where, f.what)
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
-			if _, ok := specs[f.spec]; !ok {
-				specs[f.spec] = compile(t, specFile(t, f.spec))
-			}
 			find := func(packets int) string {
 				if f.where == "model" {
 					return inModel(t, f, packets)
 				}
-				return inKernel(t, f, specs[f.spec], specFile(t, f.spec), packets)
+				return inKernel(t, f, packets)
 			}
 			text := find(quickPackets)
 			if text != "" {
@@ -83,7 +80,7 @@ func TestPlantedFaults(t *testing.T) {
 
 func allFaults() []fault {
 	return slices.Concat(helperFaults, backEndFaults, fanOutFaults, fanOutCodeFaults, ingressFaults, tunnelFaults,
-		congestionFaults, modelFaults)
+		frameFaults, congestionFaults, modelFaults)
 }
 
 // The text that a fault is planted into is there, so that who changes it learns of the fault at once, and not from the
@@ -95,13 +92,14 @@ func TestFaultsHavePlaces(t *testing.T) {
 			continue
 		}
 		t.Run(f.what, func(t *testing.T) {
-			src := sources[f.spec]
+			key := fmt.Sprint(f.spec, f.frame)
+			src := sources[key]
 			if src == nil {
 				var err error
-				if src, err = bpf.Render(planOf(t, specFile(t, f.spec)), bpf.Options{}); err != nil {
+				if src, err = bpf.Render(f.planned(t).plan, bpf.Options{}); err != nil {
 					t.Fatal(err)
 				}
-				sources[f.spec] = src
+				sources[key] = src
 			}
 			if f.where == "helper" {
 				plant(t, f, src.Header)
@@ -135,10 +133,21 @@ func plant(t *testing.T, f fault, text string) string {
 	return text[:at[0]] + string(new) + text[at[1]:]
 }
 
-// inKernel compiles a spec with a fault in its C, and returns how it shows.
-func inKernel(t *testing.T, f fault, c compiled, file string, packets int) string {
+// planned is the spec whose packets show the fault.
+func (f fault) planned(t *testing.T) compiled {
 	t.Helper()
-	plan := planOf(t, file)
+	file := specFile(t, f.spec)
+	if !f.frame {
+		return planned(t, file)
+	}
+	c, _ := atXDP(t, file)
+	return c
+}
+
+// inKernel compiles a spec with a fault in its C, and returns how it shows.
+func inKernel(t *testing.T, f fault, packets int) string {
+	t.Helper()
+	c, plan := f.planned(t), f.planned(t).plan
 	if f.plan != nil && !f.plan(plan) {
 		t.Fatal("the plan has no place for the fault any more")
 	}

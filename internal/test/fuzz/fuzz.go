@@ -48,6 +48,7 @@ type Report struct {
 	Super      int // GSO packets; RunLive only
 	Left       int // packets that came out of the other end of the cable; RunLive only
 	Verdicts   map[sim.Verdict]int
+	Frames     map[sim.Verdict]int // of these, at XDP
 	Elapsed    time.Duration
 	Coverage   []*sim.Point
 	Difference *Difference               // the first one, made small; nil: none
@@ -91,10 +92,12 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 	}
 	f := &fuzzer{
 		Config: c, rng: sample.NewSource(c.Seed), headers: packet.NewHeaders(c.Spec),
-		report: Report{Verdicts: map[sim.Verdict]int{}, reached: map[string]*reach.Reached{}},
+		report: Report{
+			Verdicts: map[sim.Verdict]int{}, Frames: map[sim.Verdict]int{}, reached: map[string]*reach.Reached{},
+		},
 	}
-	for _, p := range c.Plan.Programs {
-		f.report.reached[p.Name] = reach.Of(p)
+	for p := range c.Plan.Flow() {
+		f.report.reached[p.Title()] = reach.Of(p)
 	}
 	defer f.close()
 	if c.Object != nil {
@@ -254,6 +257,7 @@ func (f *fuzzer) round(ctx context.Context) error {
 			}
 		}
 		p := g.Packet(frame)
+		p.Frame = p.VLAN == nil && p.GSO == 0 && f.rng.One(2)
 		res, err := f.try(g.Program.Name.Value, p)
 		if err != nil || f.report.Difference != nil {
 			return err
@@ -334,6 +338,9 @@ func (f *fuzzer) try(program string, p sim.Packet) (sim.Result, error) {
 	}
 	f.report.Packets++
 	f.report.Verdicts[res.Verdict]++
+	if res.Taken {
+		f.report.Frames[res.Verdict]++
+	}
 	f.report.Events += len(res.Events)
 	if res.Verdict == sim.VerdictSent && p.GSO == 0 && res.Modified && zeroSums(res.Packet.Data) {
 		f.report.Zeros++

@@ -1,0 +1,258 @@
+package xdp
+
+import (
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// This pass makes statements: each becomes one of its kind, or what the program at tc/ingress gets.
+
+// stmt makes a statement.
+func (x *maker) stmt(s ir.Stmt) []ir.Stmt {
+	var out ir.Stmt
+	switch s := s.(type) {
+	case *ir.NeedBytes:
+		c := *s
+		c.Reason, out = x.reason(s.Reason), &c
+	case *ir.Let:
+		c := *s
+		c.Value, out = x.expr(s.Value), &c
+	case *ir.Guard:
+		return x.guard(s)
+	case *ir.If:
+		return x.branch(s)
+	case *ir.ReadVarint:
+		c := *s
+		c.Reason, out = x.reason(s.Reason), &c
+	case *ir.ReadUint:
+		out = s
+	case *ir.Lookup:
+		c := *s
+		c.Key, c.Miss, c.Changing, out = x.values(s.Key), x.reason(s.Miss), x.reason(s.Changing), &c
+	case *ir.Count:
+		out = x.count(s)
+	case *ir.Learn:
+		out = x.learn(s)
+	case *ir.CheckHop:
+		out = x.checkHop(s)
+	case *ir.Punt:
+		c := *s
+		c.Reason, out = x.reason(s.Reason), &c
+	case *ir.Drop:
+		c := *s
+		c.Effects, c.Reason, out = x.effects(&s.Effects), x.reason(s.Reason), &c
+	case *ir.Forward:
+		out = x.forward(s)
+	case *ir.FanOut:
+		return x.leave("a fan-out", s.Pos)
+	case *ir.Translate:
+		return x.leave("a translation", s.Pos)
+	case *ir.FindElement:
+		return x.leave("a list of elements", s.Pos)
+	default:
+		return x.leave("this", ir.Pos(s))
+	}
+	if x.lacks != "" {
+		return x.leave(x.lacks, ir.Pos(s))
+	}
+	return []ir.Stmt{out}
+}
+
+func (x *maker) guard(s *ir.Guard) []ir.Stmt {
+	cond := x.expr(s.Cond)
+	switch {
+	case x.lacks != "":
+		return x.leave(x.lacks, s.Pos)
+	case fold.IsTrue(cond):
+		return nil
+	case fold.IsFalse(cond):
+		return []ir.Stmt{&ir.Punt{Reason: x.reason(s.Reason), Pos: s.Pos}}
+	}
+	c := *s
+	c.Cond, c.Reason = cond, x.reason(s.Reason)
+	return []ir.Stmt{&c}
+}
+
+// branch makes a branch. One whose packets aren't taken is a check.
+func (x *maker) branch(s *ir.If) []ir.Stmt {
+	cond := x.expr(s.Cond)
+	switch {
+	case x.lacks != "":
+		return x.leave(x.lacks, s.Pos)
+	case fold.IsTrue(cond):
+		return x.block(s.Then)
+	case fold.IsFalse(cond):
+		return x.block(s.Else)
+	}
+	then, els := x.block(s.Then), x.block(s.Else)
+	switch {
+	case punts(then):
+		return append([]ir.Stmt{&ir.Guard{Cond: fold.Not(cond), Reason: isLeft, Pos: s.Pos}}, els...)
+	case punts(els):
+		return append([]ir.Stmt{&ir.Guard{Cond: cond, Reason: isLeft, Pos: s.Pos}}, then...)
+	}
+	return []ir.Stmt{&ir.If{Cond: cond, Then: then, Else: els, Pos: s.Pos, Note: s.Note}}
+}
+
+// punts reports whether a block leaves all packets.
+func punts(blk []ir.Stmt) bool {
+	if len(blk) != 1 {
+		return false
+	}
+	_, ok := blk[0].(*ir.Punt)
+	return ok
+}
+
+func (x *maker) count(s *ir.Count) *ir.Count {
+	if s == nil {
+		return nil
+	}
+	c := *s
+	c.By = x.expr(s.By)
+	return &c
+}
+
+func (x *maker) learn(s *ir.Learn) *ir.Learn {
+	c := *s
+	c.Key, c.Value, c.Full = x.values(s.Key), x.values(s.Value), x.reason(s.Full)
+	return &c
+}
+
+// checkHop makes the check of a hop: a driver gets whole frames, so the neighbour has to be known.
+func (x *maker) checkHop(s *ir.CheckHop) ir.Stmt {
+	c := *s
+	if s.Hop.Row == nil {
+		x.lack("a route that the kernel looks up")
+	}
+	c.Hop, c.Length, c.TooBig, c.Direct = x.hop(s.Hop), x.expr(s.Length), x.reason(s.TooBig), true
+	for i, r := range s.Reasons {
+		c.Reasons[i] = x.reason(r)
+	}
+	c.Reasons[ir.HopNeighbour], c.Reasons[ir.HopDirect] = isLeft, isLeft // its device may take no frames
+	return &c
+}
+
+func (x *maker) effects(e *ir.Effects) (out ir.Effects) {
+	for _, s := range e.Emits {
+		c := *s
+		c.Values, c.Full = x.values(s.Values), x.reason(s.Full)
+		out.Emits = append(out.Emits, &c)
+	}
+	for _, s := range e.Admits {
+		c := *s
+		c.Level, c.Cost, c.Floor, c.Count = x.expr(s.Level), x.expr(s.Cost), x.expr(s.Floor), x.count(s.Count)
+		c.Refused, c.Contended = x.reason(s.Refused), x.reason(s.Contended)
+		out.Admits = append(out.Admits, &c)
+	}
+	for _, s := range e.Learns {
+		out.Learns = append(out.Learns, x.learn(s))
+	}
+	out.Allocs = e.Allocs
+	for _, s := range e.Lets {
+		c := *s
+		c.Value = x.expr(s.Value)
+		out.Lets = append(out.Lets, &c)
+	}
+	for _, s := range e.Counts {
+		out.Counts = append(out.Counts, x.count(s))
+	}
+	return out
+}
+
+// forward makes the end of a packet that is sent.
+func (x *maker) forward(s *ir.Forward) ir.Stmt {
+	c := *s
+	if s.Hop == nil {
+		x.lack("a packet that goes on")
+		return s
+	}
+	c.Effects, c.Hop, c.End = x.effects(&s.Effects), x.hop(s.Hop), x.expr(s.End)
+	c.Rewrite = x.rewrite(s.Rewrite)
+	c.Reason, c.Fault, c.NoRoom = x.reason(s.Reason), x.reason(s.Fault), x.reason(s.NoRoom)
+	return &c
+}
+
+func (x *maker) hop(h *ir.HopRef) *ir.HopRef {
+	if h == nil {
+		return nil
+	}
+	c := *h
+	c.From, c.To = x.expr(h.From), x.expr(h.To)
+	c.FromPort, c.ToPort = x.expr(h.FromPort), x.expr(h.ToPort)
+	return &c
+}
+
+func (x *maker) values(list []ir.MemberValue) []ir.MemberValue {
+	out := make([]ir.MemberValue, len(list))
+	for i, v := range list {
+		v.Value = x.expr(v.Value)
+		out[i] = v
+	}
+	return out
+}
+
+// rewrite makes a rewrite. Where the front has another size all of it is written, wherever the frame then begins.
+func (x *maker) rewrite(w *ir.Rewrite) *ir.Rewrite {
+	if w == nil {
+		return nil
+	}
+	c := *w
+	switch {
+	case w.PopTag:
+		x.lack("a VLAN tag beside the packet")
+	case w.Resize == ir.MovePayload:
+		x.lack("a front that isn't written anew, and changes its size")
+	case w.Priority != nil:
+		x.lack("skb.priority")
+	case w.Mark != nil:
+		x.lack("skb.mark")
+	case len(w.Filled) > 0:
+		x.lack("a header of variable size that is filled")
+	case w.Resize != ir.InPlace || w.Family != 0 || w.PopInner:
+		c.Resize = ir.MoveHeaders
+	}
+	c.Family, c.PopInner, c.Encap, c.Summed, c.Unmoved = 0, false, nil, 0, ir.Off{}
+	c.Payload = x.expr(w.Payload)
+	c.Stores = make([]ir.Store, len(w.Stores))
+	for i, s := range w.Stores {
+		s.Value, s.If = x.expr(s.Value), x.expr(s.If)
+		c.Stores[i] = s
+	}
+	c.Sums = nil
+	for _, s := range w.Sums {
+		c.Sums = append(c.Sums, x.sum(s))
+	}
+	return &c
+}
+
+// sum makes a checksum: it is complete, since a packet whose own seems to be left to a device isn't taken.
+func (x *maker) sum(s *ir.Sum) *ir.Sum {
+	c := *s
+	if s.Whole != nil {
+		x.lack("a checksum over a whole datagram")
+	}
+	c.Offloaded = false
+	c.OldTerms, c.NewTerms = x.terms(s.OldTerms), x.terms(s.NewTerms)
+	c.OldPseudo, c.NewPseudo = x.terms(s.OldPseudo), x.terms(s.NewPseudo)
+	c.TailOdd, c.Swap = x.expr(s.TailOdd), x.expr(s.Swap)
+	x.sums[s] = &c
+	return &c
+}
+
+func (x *maker) terms(list []ir.Term) (out []ir.Term) {
+	for _, t := range list {
+		t.Value, t.Len, t.OddIf = x.expr(t.Value), x.expr(t.Len), x.expr(t.OddIf)
+		if t.New != nil {
+			t.New = x.sums[t.New] // inner ones come first
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+// lack notes what the statement at hand needs that there isn't; the first word counts.
+func (x *maker) lack(what string) {
+	if x.lacks == "" {
+		x.lacks = what
+	}
+}

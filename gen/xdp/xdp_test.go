@@ -1,0 +1,135 @@
+package xdp_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fastrelay/fastrelay-gen/gen"
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/planfmt"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// at compiles a program, and returns it as it runs at XDP.
+func at(t *testing.T, program string) (*ir.Plan, *ir.Program) {
+	t.Helper()
+	text := `name: "x"
+headers: msg: fields: [{name: "kind", bits: 8}, {name: "id", bits: 24}]
+tables: {
+	routes: {kind: "hash", key: addr: "ip", value: {gateway: "next_hop", seen: "counter"}, size: 16}
+	learned: {kind: "hash", key: id: "u24", value: from: "endpoint", size: 16}
+}
+programs: p: {hook: "tc/ingress", ` + program + "}"
+	s, list := spec.Load("x.cue", []byte(text))
+	if err := list.Err(); err != nil {
+		t.Fatal(err)
+	}
+	s.Programs[0].XDP = true
+	plan, list := gen.Compile(s)
+	if err := list.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return plan, plan.Programs[0].XDP
+}
+
+const udp = `stack: ["eth", "ip", "udp", "msg"], lookup: r: routes: ["ip.dst"], `
+
+// What a driver can't do is left to the program at tc/ingress, and said.
+func TestLeft(t *testing.T) {
+	for _, c := range []struct{ program, left string }{
+		{udp + `do: [{send: via: "r.gateway"}]`, ""},
+		{udp + `rules: [{when: "msg.kind == 1", do: [{mark: mark: 7}, {send: via: "r.gateway"}]},
+			{do: [{send: via: "r.gateway"}]}]`, "skb.mark"},
+		{udp + `rules: [{when: "skb.priority == 1", do: [{drop: "urgent"}]}, {do: [{send: via: "r.gateway"}]}]`, "all"},
+		{udp + `rules: [{when: "msg.kind == 1", do: ["pass"]}, {do: [{send: via: "r.gateway"}]}]`,
+			"a packet that goes on"},
+		{udp + `rules: [{when: "msg.kind == 1", do: [{set: "msg.id": 1}, "pass"]}, {do: [{drop: "other"}]}]`,
+			"a packet that goes on"},
+		{udp + `do: [{mark: priority: 7}, {send: via: "r.gateway"}]`, "all"},
+	} {
+		_, p := at(t, c.program)
+		var left []string
+		if p == nil {
+			left = []string{"all"}
+		} else {
+			for _, l := range p.Left {
+				if !slices.Contains(left, l.What) {
+					left = append(left, l.What)
+				}
+			}
+		}
+		if got := strings.Join(left, ", "); got != c.left {
+			t.Errorf("%s\nleaves %q, not %q", c.program, got, c.left)
+		}
+	}
+}
+
+// A packet that is left has changed nothing, and nothing is asked of it that doesn't matter: it is asked again.
+func TestNothingTwice(t *testing.T) {
+	plan, p := at(t, udp+`rules: [
+		{when: "msg.kind == 1", do: [{count: {counter: "r.seen"}},
+			{learn: learned: {key: ["msg.id"], value: ["udp.src"], verified: false}}, "pass"]},
+		{when: "msg.kind == 2", do: [{count: {counter: "r.seen"}}, {send: via: "r.gateway"}]},
+		{do: [{drop: "other"}]},
+	]`)
+	for s := range ir.Stmts(p.Body) {
+		switch s := s.(type) {
+		case *ir.Count, *ir.Learn:
+			t.Errorf("%T stands in front of where the packet's way ends", s)
+		case *ir.Forward:
+			if len(s.Counts) != 1 || s.Hop == nil {
+				t.Errorf("it counts %d times", len(s.Counts))
+			}
+		}
+		for e := range ir.Exprs(s) {
+			if m, ok := e.(*ir.Meta); ok && m.Kind != ir.FrameLen && m.Kind != ir.LinkType && m.Kind != ir.LeaseValid {
+				t.Errorf("fact %s of an skb in %T", ir.Facts[m.Kind].Text, s)
+			}
+		}
+	}
+	if text := planfmt.Program(plan, p); strings.Contains(text, "learned") {
+		t.Errorf("what passes on is learned here:\n%s", text)
+	}
+	kinds := map[ir.ReasonKind]int{}
+	for _, r := range p.Reasons {
+		kinds[r.Kind]++
+	}
+	if kinds[ir.Punted] != 1 || kinds[ir.Passed] != 0 || kinds[ir.Sent] != 1 || kinds[ir.Dropped] != 1 {
+		t.Errorf("reasons by kind: %v", fmt.Sprint(kinds))
+	}
+}
+
+// Headers move where the frame begins, whatever the kernel's helpers would do to an skb; and a checksum is complete, or
+// the packet is left.
+func TestRewrites(t *testing.T) {
+	_, p := at(t, `stack: ["eth", "ip", "udp", "msg"], lookup: r: routes: ["ip.dst"],
+		do: [{pop: "msg"}, {send: via: "r.gateway"}]`)
+	sends, complete := 0, 0
+	for s := range ir.Stmts(p.Body) {
+		if g, ok := s.(*ir.Guard); ok {
+			for e := range ir.Exprs(g.Cond) {
+				if _, ok := e.(*ir.PseudoSum); ok {
+					complete++
+				}
+			}
+		}
+		w := ir.RewriteOf(s)
+		if w == nil {
+			continue
+		}
+		sends++
+		if w.Resize != ir.MoveHeaders || w.Family != 0 || w.Encap != nil {
+			t.Errorf("%+v", w)
+		}
+		for _, sum := range w.Sums {
+			if sum.Offloaded {
+				t.Errorf("%s may be left to a device", sum.Name)
+			}
+		}
+	}
+	if sends == 0 || complete < 2 {
+		t.Errorf("%d packets leave, %d checks that a checksum is complete", sends, complete)
+	}
+}

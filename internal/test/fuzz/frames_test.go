@@ -1,0 +1,106 @@
+//go:build linux
+
+package fuzz_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/fastrelay/fastrelay-gen/gen"
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/sim"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// The programs of the corpus on received packets agree with the model at XDP, too: frames that they take there, and
+// those that they leave to tc/ingress.
+func TestFramesAgree(t *testing.T) {
+	bpftest.Rights(t)
+	seed, taken := needs.Seed(t), 0
+	for i, file := range corpus() {
+		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {
+			c, ok := atXDP(t, file)
+			if !ok || needs.Left(i, 8) {
+				return
+			}
+			r := agrees(t, c.name, fuzz.Config{
+				Spec: c.spec, Plan: c.plan, Object: object(t, c.plan), Seed: seed, Decode: 4, Quick: *flagQuick,
+				Packets: needs.Of(quickPackets, wholePackets),
+			})
+			if r.Frames[sim.VerdictSent] > 0 {
+				taken++
+			}
+			t.Logf("%d packets; at xdp %v", r.Packets, r.Frames)
+		})
+	}
+	if least := needs.Of(4, 40); taken < least {
+		t.Errorf("programs of %d specs send frames at xdp, fewer than %d", taken, least)
+	}
+}
+
+// atXDP is a spec whose programs at tc/ingress run at XDP as well, if there are any.
+func atXDP(t *testing.T, file string) (c compiled, ok bool) {
+	t.Helper()
+	s, diags := spec.LoadFile(file)
+	if err := diags.Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range s.Programs {
+		p.XDP = p.Hook == "tc/ingress" && p.Stack[0].Headers[0].Value == "eth"
+		ok = ok || p.XDP
+	}
+	plan, diags := gen.Compile(s)
+	if err := diags.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return compiled{name: filepath.Base(filepath.Dir(file)), spec: s, plan: plan}, ok
+}
+
+var frameFaults = []fault{
+	{where: "helper", spec: "turn", frame: true, what: "a frame begins where its payload moved to",
+		old: `\(int\)from - \(int\)to`, new: `(int)to - (int)from`},
+	{where: "helper", spec: "turn", frame: true, what: "the tail of a frame stays",
+		old: `unlikely\(len > size\) && bpf_xdp`, new: `len < size && bpf_xdp`},
+	{where: "helper", spec: "turn", frame: true, what: "padding of a frame counts at an even place",
+		old: `(sum = fr_xdp_sum64[^;]*;\s*)if \(odd\)`, new: `${1}if (0)`},
+	{where: "helper", spec: "turn", frame: true, what: "a frame for another host is taken",
+		old: `if \(mac && ld32\(frame\)[^)]*\)[^)]*\)[^)]*\)`, new: `if (mac`},
+	{where: "helper", spec: "turn", frame: true, what: "a frame leaves to a neighbour that isn't known",
+		old: `return hop->state == FR_HOP_DIRECT && len <= hop->mtu`, new: `return fr_usable(hop) && len <= hop->mtu`},
+	{where: "helper", spec: "turn", frame: true, what: "a frame leaves that is too big",
+		old: `FR_HOP_DIRECT && len <= hop->mtu`, new: `FR_HOP_DIRECT`},
+	{where: "helper", spec: "turn", frame: true, what: "a frame leaves by a device that takes none",
+		old: ` &&\s+bpf_map_lookup_elem\(&fr_devmap, &index\)`, new: ``},
+	{where: "code", spec: "turn", frame: true, what: "a frame that isn't taken is lost",
+		old: `return XDP_PASS;`, new: `return XDP_DROP;`},
+	{where: "code", spec: "turn", frame: true, what: "a frame counts as one at tc/ingress",
+		old: `XDP_TO_PEER = \d+`, new: `XDP_TO_PEER = 0`},
+	{where: "back end", spec: "turn", frame: true, what: "a checksum that is left to a device is taken for a full one",
+		plan: func(p *ir.Plan) bool {
+			found := false
+			for s := range ir.Stmts(p.Programs[0].XDP.Body) {
+				g, ok := s.(*ir.Guard)
+				if !ok {
+					continue
+				}
+				for e := range ir.Exprs(g.Cond) {
+					if _, ok := e.(*ir.PseudoSum); ok {
+						g.Cond, found = fold.Bool(true), true
+						break
+					}
+				}
+			}
+			return found
+		}},
+	{where: "back end", spec: "gate", frame: true, what: "a lapsed lease drops frames",
+		plan: func(p *ir.Plan) bool {
+			body := &p.Programs[0].XDP.Body
+			_, ok := (*body)[0].(*ir.Guard)
+			*body = (*body)[1:]
+			return ok
+		}},
+}
