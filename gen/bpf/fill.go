@@ -40,8 +40,8 @@ func (w *writer) filling(f ir.Filled) c.Expr {
 	return w.unlessEmpty(f, c.Do("fr_blank", skb, w.offset(f.At), w.expr(f.Len)))
 }
 
-// unshift puts the sum of the device right after room of an odd size was made or closed, in front of helpers that change
-// it.
+// unshift puts the sum of the device right after room of an odd size was made or closed, in front of helpers that
+// change it.
 func (w *writer) unshift(shifted c.Expr) {
 	w.gap()
 	w.define(noPos, "__s64", deviceSum, c.Do("bpf_csum_update", skb, c.Num(0)))
