@@ -543,9 +543,12 @@ func (d *dissected) outerRight(frame []byte, headers []*spec.Header, next *spec.
 	if last.Place("src_port") != nil && port("src_port") == 0 && port("dst_port") == 0 {
 		return false // ports that are no one's
 	}
-	for _, field := range []string{"protocol", "next_header"} {
+	for field, known := range map[string][]uint64{
+		"protocol": {1, 2, 4, 6, 17, 41, 58}, "next_header": {1, 2, 4, 6, 17, 41, 58},
+		"type": {0x0800, 0x8100, 0x86DD, 0x88A8},
+	} {
 		pl := last.Place(field)
-		if pl != nil && slices.Contains([]uint64{1, 2, 4, 6, 17, 41, 58}, pl.Get(frame).Int) {
+		if pl != nil && slices.Contains(known, pl.Get(frame).Int) {
 			return false // a protocol that Wireshark knows
 		}
 	}

@@ -156,10 +156,19 @@ func (x *maker) shorten(blk []ir.Stmt) []ir.Stmt {
 // leavesAtMost reports whether a statement does nothing to a packet that is left, but to leave it.
 func leavesAtMost(s ir.Stmt) bool {
 	switch s.(type) {
-	case *ir.If, *ir.Drop, *ir.Forward:
+	case *ir.Drop, *ir.Forward:
 		return false
 	}
+	for blk := range ir.Blocks(s) {
+		if !all(*blk, leavesAtMost) {
+			return false
+		}
+	}
 	return true
+}
+
+func all(blk []ir.Stmt, is func(ir.Stmt) bool) bool {
+	return !slices.ContainsFunc(blk, func(s ir.Stmt) bool { return !is(s) })
 }
 
 // drop takes variables and rows out that nothing has any more.

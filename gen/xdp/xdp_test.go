@@ -16,7 +16,10 @@ import (
 func at(t *testing.T, program string) (*ir.Plan, *ir.Program) {
 	t.Helper()
 	text := `name: "x"
-headers: msg: fields: [{name: "kind", bits: 8}, {name: "id", bits: 24}]
+headers: {
+	msg: fields: [{name: "kind", bits: 8}, {name: "id", bits: 24}]
+	more: fields: [{name: "kind", bits: 8}, {name: "number", varint: "quic", when: "kind == 1"}]
+}
 tables: {
 	routes: {kind: "hash", key: addr: "ip", value: {gateway: "next_hop", seen: "counter"}, size: 16}
 	learned: {kind: "hash", key: id: "u24", value: from: "endpoint", size: 16}
@@ -48,6 +51,7 @@ func TestLeft(t *testing.T) {
 		{udp + `rules: [{when: "msg.kind == 1", do: [{set: "msg.id": 1}, "pass"]}, {do: [{drop: "other"}]}]`,
 			"a packet that goes on"},
 		{udp + `do: [{mark: priority: 7}, {send: via: "r.gateway"}]`, "all"},
+		{`stack: ["eth", "vlan?", "ip", "udp", "more"], do: ["pass"]`, "all"},
 	} {
 		_, p := at(t, c.program)
 		var left []string
