@@ -37,7 +37,7 @@ func TestFramesAgree(t *testing.T) {
 			t.Logf("%d packets; at xdp %v", r.Packets, r.Frames)
 		})
 	}
-	if least := needs.Of(4, 40); taken < least {
+	if least := needs.Of(4, 28); taken < least {
 		t.Errorf("programs of %d specs send frames at xdp, fewer than %d", taken, least)
 	}
 }
