@@ -207,7 +207,7 @@ func (p *Pipeline) compare(ctx context.Context, s *spec.Spec, plan *ir.Plan, obj
 var namesOfIP = []string{"ip", "ipv4", "ipv6", "ip_any", "ipv4_any"}
 
 // ordinary reports whether every IP header has a transport header after it. If a header of one's own follows, that
-// no protocol number announces, gopacket takes it for something else.
+// no protocol number announces, or one that is UDP's, gopacket takes it for something else.
 func ordinary(s *spec.Spec) bool {
 	is := func(e *spec.StackEntry, names ...string) bool {
 		return !slices.ContainsFunc(e.Headers, func(n spec.Name) bool { return !slices.Contains(names, n.Value) })
@@ -216,6 +216,14 @@ func ordinary(s *spec.Spec) bool {
 		for i, e := range p.Stack {
 			if is(e, namesOfIP...) && (i+1 >= len(p.Stack) || !is(p.Stack[i+1], "udp", "tcp", "icmp",
 				"icmpv6")) {
+				return false
+			}
+		}
+		for a := range spec.Actions(p.Rules) {
+			if a.Kind == spec.ActPush && slices.ContainsFunc(s.Headers, func(h *spec.Header) bool {
+				afterIP := func(p *spec.After) bool { return slices.Contains(namesOfIP, p.Parent.Value) }
+				return h.Name.Value == a.Header.Value && !h.Std && slices.ContainsFunc(h.After, afterIP)
+			}) {
 				return false
 			}
 		}
