@@ -113,6 +113,16 @@ func (w *Packet) Header(in *draft.Header) *Header {
 	return w.Headers[i]
 }
 
+// received returns the header that came of a name: nil if it is an optional one that isn't there, or none of the stack,
+// which is reported.
+func (w *Packet) received(n spec.Name) *draft.Header {
+	in, known := w.Scope.Find(n.Value)
+	if !known {
+		w.Scope.Fail(code.Push, n.Pos, "no header %q in the stack", n.Value).WithNames(n.Value, w.Scope.Visible())
+	}
+	return in
+}
+
 // IsSet reports whether the spec gives a field a value.
 func (o *Header) IsSet(f *spec.Field) bool {
 	_, set := o.SetAt[f.Name.Value]

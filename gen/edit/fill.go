@@ -17,13 +17,9 @@ var fills = map[spec.ActionKind]*ir.Fill{spec.ActBlank: ir.Zeros}
 // Fill gives all bytes of a header other values.
 func (w *Packet) Fill(a *spec.Action) {
 	with := fills[a.Kind]
-	in, known := w.Scope.Find(a.Header.Value)
+	in := w.received(a.Header)
 	if in == nil {
-		if !known {
-			w.Scope.Fail(code.Push, a.Header.Pos, "no header %q in the stack", a.Header.Value).WithNames(a.Header.Value,
-				w.Scope.Visible())
-		}
-		return // an optional header that isn't there
+		return
 	}
 	no := func(code diag.Code, format string, args ...any) {
 		w.Scope.Fail(code, a.Header.Pos, "header %q can't be %s: "+format,

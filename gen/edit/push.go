@@ -17,15 +17,9 @@ import (
 
 // Pop takes a header out.
 func (w *Packet) Pop(a *spec.Action) {
-	in, known := w.Scope.Find(a.Header.Value)
-	if in == nil {
-		if !known {
-			w.Scope.Fail(code.Push, a.Header.Pos, "no header %q in the stack", a.Header.Value).WithNames(a.Header.Value,
-				w.Scope.Visible())
-		}
-		return // an optional header that isn't there
+	if in := w.received(a.Header); in != nil {
+		w.remove(in, a.ZeroChecksum, a.Header.Pos)
 	}
-	w.remove(in, a.ZeroChecksum, a.Header.Pos)
 }
 
 func (w *Packet) remove(in *draft.Header, zero bool, pos diag.Pos) {
