@@ -101,24 +101,25 @@ func (x *maker) block(stmts []ir.Stmt) (out []ir.Stmt) {
 	for _, s := range stmts {
 		out = append(out, x.stmt(s)...)
 		if ended(out) {
-			return x.shorten(together(out))
+			return shorten(together(out))
 		}
 	}
 	return out
 }
 
-// together has a packet that is sent make its changes of state as it leaves: one that can't be changed isn't taken.
+// together has a packet make its changes of state with its end: one that may still be left there has changed nothing.
 func together(blk []ir.Stmt) []ir.Stmt {
-	f, ok := blk[len(blk)-1].(*ir.Forward)
-	if !ok {
+	end := blk[len(blk)-1]
+	effects := ir.EffectsOf(end)
+	if effects == nil {
 		return blk
 	}
 	n := len(blk) - 1
 	for n > 0 && changesState(blk[n-1]) {
 		n--
 	}
-	f.After(blk[n : len(blk)-1])
-	return append(blk[:n:n], f)
+	effects.After(blk[n : len(blk)-1])
+	return append(blk[:n:n], end)
 }
 
 func changesState(s ir.Stmt) bool {
@@ -145,7 +146,7 @@ func ended(blk []ir.Stmt) bool {
 
 // shorten takes out what a packet needn't be asked that comes to tc/ingress in the end. What it would have changed is
 // changed there.
-func (x *maker) shorten(blk []ir.Stmt) []ir.Stmt {
+func shorten(blk []ir.Stmt) []ir.Stmt {
 	end, ok := blk[len(blk)-1].(*ir.Punt)
 	for n := len(blk) - 1; ok && n > 0 && leavesAtMost(blk[n-1]); n-- {
 		blk = append(blk[:n-1:n-1], end)

@@ -76,7 +76,7 @@ func TestNothingTwice(t *testing.T) {
 		{when: "msg.kind == 1", do: [{count: {counter: "r.seen"}},
 			{learn: learned: {key: ["msg.id"], value: ["udp.src"], verified: false}}, "pass"]},
 		{when: "msg.kind == 2", do: [{count: {counter: "r.seen"}}, {send: via: "r.gateway"}]},
-		{do: [{drop: "other"}]},
+		{do: [{count: {counter: "r.seen"}}, {drop: "other"}]},
 	]`)
 	for s := range ir.Stmts(p.Body) {
 		switch s := s.(type) {
@@ -85,6 +85,10 @@ func TestNothingTwice(t *testing.T) {
 		case *ir.Forward:
 			if len(s.Counts) != 1 || s.Hop == nil {
 				t.Errorf("it counts %d times", len(s.Counts))
+			}
+		case *ir.Drop:
+			if len(s.Counts) != 1 {
+				t.Errorf("what is dropped counts %d times", len(s.Counts))
 			}
 		}
 		for e := range ir.Exprs(s) {
