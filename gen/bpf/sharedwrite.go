@@ -57,11 +57,12 @@ func (p *program) survey() {
 		}
 		w := p.writer(s.Rewrite, &s.Effects)
 		w.fwd = s
-		kind := w.kind()
+		one := w.written()
+		kind := w.kind() + fmt.Sprint(" to ", slices.Max(append(cellEnds(one.cells), 0)))
 		if kinds[kind] == nil {
 			order = append(order, kind)
 		}
-		kinds[kind] = append(kinds[kind], w.written())
+		kinds[kind] = append(kinds[kind], one)
 	}
 	for _, kind := range order {
 		list := kinds[kind]
