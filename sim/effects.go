@@ -198,6 +198,7 @@ func (r *run) admit(s *ir.Admit) (credit *Credit, amount uint64, admitted bool) 
 		switch {
 		case admitted:
 			return credit, amount, true
+		case s.Again:
 		case !s.Overdraft:
 			credit.Refused[level]++
 		case t.Kind == ir.Bucket:

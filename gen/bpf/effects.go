@@ -137,7 +137,9 @@ func (e *effects) admit(i int, s *ir.Admit) {
 		e.overdraw(s, credit, cost, admitted)
 	} else {
 		e.when(s.Pos, equals(admitted, refused), func() {
-			e.do(s.Pos, "fr_refused", credit, level)
+			if !s.Again {
+				e.do(s.Pos, "fr_refused", credit, level)
+			}
 			if s.Count != nil {
 				e.counter(s.Count)
 			}

@@ -88,6 +88,7 @@ type Admit struct {
 	Floor     Expr   `text:"above"` // nil: 0
 	Count     *Count // what else counts a refused packet; nil: nothing
 	Overdraft bool   `text:"overdraft"` // what would be refused is counted by Count, spent all the same, and goes on
+	Again     bool   `text:"again"`     // at XDP: who is refused is asked again at tc/ingress, and counted there alone
 	Refused   int    // reason, of kind Dropped too (the packet is dropped then); -1: Overdraft
 	Contended int    // reason, likewise: compare and swap failed AdmitTries times
 	Pos       diag.Pos

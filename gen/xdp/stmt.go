@@ -142,6 +142,9 @@ func (x *maker) effects(e *ir.Effects) (out ir.Effects) {
 		c := *s
 		c.Level, c.Cost, c.Floor, c.Count = x.expr(s.Level), x.expr(s.Cost), x.expr(s.Floor), x.count(s.Count)
 		c.Refused, c.Contended = x.reason(s.Refused), x.reason(s.Contended)
+		if c.Again = c.Refused == isLeft; c.Again {
+			c.Count = nil
+		}
 		out.Admits = append(out.Admits, &c)
 	}
 	for _, s := range e.Learns {

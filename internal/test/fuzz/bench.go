@@ -24,6 +24,8 @@ type bench struct {
 	mirror   *sim.Relay   // the kernel's state, read back
 	before   *sim.Relay   // the state at the start of the round
 	probe    *sim.Relay   // a model for packets that don't count: those that the kernel's entry refuses, and trials
+	alone    *sim.Relay   // what the model would be, if no program took frames at XDP
+	both     *sim.Relay   // the model, with what programs counted at XDP beside what they did at tc/ingress
 	points   []*sim.Point // of the probe
 	kernel   *testrun.Relay
 	log      []logged // the packets of the round
@@ -42,7 +44,7 @@ type logged struct {
 func newBench(plan *ir.Plan, object []byte, settings map[string][]byte, net *testrun.Net) (*bench, error) {
 	few := sample.Few(plan)
 	b := &bench{plan: few, settings: settings}
-	for _, r := range []**sim.Relay{&b.model, &b.mirror, &b.before, &b.probe} {
+	for _, r := range []**sim.Relay{&b.model, &b.mirror, &b.before, &b.probe, &b.alone, &b.both} {
 		relay, err := sim.New(few, settings)
 		if err != nil {
 			return nil, err
@@ -94,6 +96,7 @@ func (b *bench) start() error {
 	b.before.CopyState(b.model)
 	b.mirror.CopyState(b.model)
 	b.probe.CopyState(b.model)
+	b.alone.CopyState(b.model)
 	if b.kernel == nil {
 		return nil
 	}
@@ -102,6 +105,9 @@ func (b *bench) start() error {
 
 // finish ends a round: the states have to be the same.
 func (b *bench) finish() (string, error) {
+	if text := b.compareAlone(); text != "" {
+		return text, nil
+	}
 	if b.kernel == nil {
 		return "", nil
 	}
@@ -140,10 +146,9 @@ func (b *bench) try(program string, p sim.Packet) (sim.Result, string, error) {
 	if err := b.setClock(b.model); err != nil {
 		return sim.Result{}, "", err
 	}
-	want, err := b.model.Run(program, p)
-	if err != nil {
-		b.wrong = err
-		return want, err.Error(), nil
+	want, text := b.run(program, p)
+	if text != "" {
+		return want, text, nil
 	}
 	if text := cmp.Or(compare(&p, got, want), compareCopies(got.Copies, want.Copies)); text != "" {
 		return want, text, nil
@@ -173,22 +178,24 @@ func (b *bench) hidden(program string, p sim.Packet) (bool, error) {
 // readEvents reads the ring, and returns how its records differ from the model's.
 func (b *bench) readEvents() string {
 	text := compareEvents(b.kernel.Events(), b.events)
-	b.events, b.waiting, b.model.RingUsed = b.events[:0], 0, 0
+	b.events, b.waiting, b.model.RingUsed, b.alone.RingUsed = b.events[:0], 0, 0, 0
 	return text
 }
 
 // modelOnly runs a packet in the model; if there is a kernel, in one whose state doesn't count.
 func (b *bench) modelOnly(program string, p sim.Packet) (sim.Result, string, error) {
-	model := b.probe
+	var res sim.Result
+	var text string
 	if b.kernel == nil {
 		b.log = append(b.log, logged{program, p})
-		model = b.model
+		b.model.RingUsed, b.alone.RingUsed = 0, 0
+		res, text = b.run(program, p)
+	} else {
+		b.probe.RingUsed = 0
+		res, text = b.runIn(b.probe, program, p)
 	}
-	model.RingUsed = 0
-	res, err := model.Run(program, p)
-	if err != nil {
-		b.wrong = err
-		return res, err.Error(), nil
+	if text != "" {
+		return res, text, nil
 	}
 	if (res.Verdict == sim.VerdictPunt || res.Verdict == sim.VerdictDrop) && !bytes.Equal(res.Packet.Data, p.Data) {
 		return res, "the packet isn't sent, but changed", nil
@@ -197,6 +204,74 @@ func (b *bench) modelOnly(program string, p sim.Packet) (sim.Result, string, err
 		return res, "", nil
 	}
 	return res, "", testrun.ErrRefused
+}
+
+// runIn runs a packet in a model. The text says that the plan contradicts itself.
+func (b *bench) runIn(model *sim.Relay, program string, p sim.Packet) (sim.Result, string) {
+	res, err := model.Run(program, p)
+	if err != nil {
+		b.wrong = err
+		return res, err.Error()
+	}
+	return res, ""
+}
+
+// run runs a packet in the model. The same becomes of a packet that goes through XDP as of one that doesn't.
+func (b *bench) run(program string, p sim.Packet) (sim.Result, string) {
+	res, text := b.runIn(b.model, program, p)
+	if text != "" || !b.alsoFrames() {
+		return res, text
+	}
+	p.Frame = false
+	b.alone.World.Clock = b.model.World.Clock
+	alone, text := b.runIn(b.alone, program, p)
+	switch {
+	case text != "":
+		return res, text
+	case res.Verdict != alone.Verdict || res.Reason != alone.Reason:
+		text = fmt.Sprintf("%s (%s), and %s (%s) without XDP", res.Verdict, res.Reason, alone.Verdict, alone.Reason)
+	case res.Verdict != sim.VerdictDrop && !bytes.Equal(res.Packet.Data, alone.Packet.Data):
+		text = "with XDP, packet: " + firstByte(res.Packet.Data, alone.Packet.Data)
+	case res.Verdict == sim.VerdictSent && *res.Hop != *alone.Hop:
+		text = fmt.Sprintf("leaves by %+v, and by %+v without XDP", *res.Hop, *alone.Hop)
+	case !slices.EqualFunc(res.Events, alone.Events, func(x, y sim.Event) bool {
+		return x.Event == y.Event && x.Receiver == y.Receiver && bytes.Equal(x.Record, y.Record)
+	}):
+		text = fmt.Sprintf("%d events, and %d others without XDP", len(res.Events), len(alone.Events))
+	}
+	return res, text
+}
+
+// alsoFrames reports whether a program takes frames at XDP.
+func (b *bench) alsoFrames() bool {
+	return slices.ContainsFunc(b.plan.Programs, func(p *ir.Program) bool { return p.XDP != nil })
+}
+
+// compareAlone compares the model's state with that of one in which no program took frames at XDP: nothing is counted
+// twice, or not at all.
+func (b *bench) compareAlone() string {
+	if !b.alsoFrames() {
+		return ""
+	}
+	b.both.CopyState(b.model)
+	for _, p := range b.plan.Programs {
+		if p.XDP == nil {
+			continue
+		}
+		for i, r := range p.XDP.Reasons {
+			from := &b.both.Reasons[b.both.Tally(p.XDP, i)]
+			at := slices.IndexFunc(p.Reasons, func(o *ir.Reason) bool { return o.Name == r.Name && o.Kind == r.Kind })
+			if at < 0 {
+				continue // it stays, and differs if it counts
+			}
+			to := &b.both.Reasons[b.both.Tally(p, at)]
+			to.Packets, to.Bytes, *from = to.Packets+from.Packets, to.Bytes+from.Bytes, sim.Tally{}
+		}
+	}
+	if diff := testrun.Compare(b.plan, b.both, b.alone); len(diff) > 0 {
+		return "with XDP, against without: " + strings.Join(diff, "; ")
+	}
+	return ""
 }
 
 // compare names the first difference between what the kernel (got) and the model (want) made of a packet.

@@ -104,3 +104,32 @@ var frameFaults = []fault{
 			return ok
 		}},
 }
+
+// A packet that comes through XDP counts as it would without: model and kernel run one plan, so that only this
+// comparison sees a plan that counts twice.
+func TestCountsOnce(t *testing.T) {
+	c, _ := atXDP(t, "../../../golden/session-state/spec.cue")
+	run := func() *fuzz.Difference {
+		t.Helper()
+		r, err := fuzz.Run(t.Context(), fuzz.Config{Spec: c.spec, Plan: c.plan, Seed: 1, Packets: 20_000, Quick: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Difference
+	}
+	if d := run(); d != nil {
+		t.Fatal(d.Text)
+	}
+	for p := range c.plan.Flow() {
+		for s := range ir.Stmts(p.Body) {
+			if e := ir.EffectsOf(s); e != nil {
+				for _, a := range e.Admits {
+					a.Again = false
+				}
+			}
+		}
+	}
+	if run() == nil {
+		t.Error("a refusal that counts at both hooks isn't found")
+	}
+}
