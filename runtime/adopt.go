@@ -62,10 +62,17 @@ func (r *Relay) adopt() error {
 	if err := r.pins.Renew(r.desc, r.coll.Maps); err != nil {
 		return err
 	}
-	if err := r.adoptLinks(); err != nil {
+	atXDP, err := r.adoptLinks()
+	if err != nil {
 		return err
 	}
-	if err := r.inNamespace(r.adoptFilters); err != nil {
+	if err := r.inNamespace(func() error {
+		err := r.adoptFilters()
+		for _, l := range atXDP {
+			err = errors.Join(err, r.adoptXDP(l))
+		}
+		return err
+	}); err != nil {
 		return err
 	}
 	if err := r.adoptRegistered(); err != nil {
@@ -326,10 +333,15 @@ func (r *Relay) adoptRow(row *tableRow, was []byte) error {
 
 // adoptLinks replaces the programs of the pinned TCX links, and removes those that are of no use any more. The others
 // are listed in the order in which packets come to them, so that they have it again on an interface that is made anew.
-func (r *Relay) adoptLinks() error {
+// Links at XDP it returns.
+func (r *Relay) adoptLinks() (atXDP []*pins.Link, err error) {
 	for l, err := range r.pins.Links() {
 		if err != nil {
-			return err
+			return nil, err
+		}
+		if strings.Contains(l.Program, pinMark) {
+			atXDP = append(atXDP, l)
+			continue
 		}
 		a, p := r.adoptable(l)
 		if a == nil {
@@ -337,17 +349,17 @@ func (r *Relay) adoptLinks() error {
 				r.say(slog.LevelWarn, "a program is detached: the relay has it no more", "program", l.Program)
 			}
 			if err := l.Drop(); err != nil {
-				return err
+				return nil, err
 			}
 			continue
 		}
 		if err := l.Update(p.prog); err != nil {
 			l.Close()
-			return fmt.Errorf("replace program %s on %s: %w", p.desc.Name, a.name, err)
+			return nil, fmt.Errorf("replace program %s on %s: %w", p.desc.Name, a.name, err)
 		}
 		r.attachments = append(r.attachments, a)
 	}
-	return r.inNamespace(func() error {
+	return atXDP, r.inNamespace(func() error {
 		place := func(a *attachment) int {
 			id := r.kernelID(a.program)
 			return slices.IndexFunc(chain(a), func(f Front) bool { return f.ID == id })

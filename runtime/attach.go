@@ -34,11 +34,17 @@ type attachment struct {
 	link    link.Link          // TCX
 	filter  *netlink.BpfFilter // clsact
 	lost    error              // why the program isn't attached at present; nil: it is
+	hook    Hook               // whether it is to run at XDP, too
+	xdp     link.Link          // nil: it doesn't
+	noXDP   error              // why not
+	taken   error              // that another process has taken it away from XDP
 	refused int                // the index of an interface of that name that the program can't be attached to; 0: none
 }
 
 // public is what callers see of it.
-func (a *attachment) public() Attachment { return Attachment{a.name, a.index, a.mode, a.lost} }
+func (a *attachment) public() Attachment {
+	return Attachment{a.name, a.index, a.mode, a.lost, a.xdp != nil, a.noXDP}
+}
 
 // inNamespace runs f in the relay's network namespace.
 func (r *Relay) inNamespace(f func() error) error {
@@ -66,10 +72,15 @@ func (r *Relay) inNamespace(f func() error) error {
 	return err
 }
 
-func (p *AnyProgram) attach(name string, index int) error { return p.attachAt(name, index, false, "") }
+func (p *AnyProgram) attach(name string, index int) error {
+	return p.attachAt(name, index, AttachOptions{})
+}
 
-func (p *AnyProgram) attachAt(name string, index int, first bool, before string) error {
+func (p *AnyProgram) attachAt(name string, index int, o AttachOptions) error {
 	r := p.relay
+	if p.desc.XDPBase == 0 && o.Hook == HookAuto {
+		o.Hook = HookTC
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	what := name
@@ -94,7 +105,10 @@ func (p *AnyProgram) attachAt(name string, index int, first bool, before string)
 		}
 		r.noteLost()
 		if a := r.attachedTo(p, l.Attrs().Index); a != nil {
-			return r.stands(a, first, before)
+			if err := r.stands(a, o.First, o.Before); err != nil {
+				return err
+			}
+			return r.hookAt(p, a, o.Hook)
 		}
 		a := &attachment{program: p.desc.Name, name: l.Attrs().Name, egress: p.desc.Hook == abi.HookEgress}
 		// One that waits for this interface has its place in the order already.
@@ -104,8 +118,8 @@ func (p *AnyProgram) attachAt(name string, index int, first bool, before string)
 		if i >= 0 {
 			a = r.attachments[i]
 		}
-		a.first, a.before = first, before
-		if before != "" && !r.opt.Clsact {
+		a.first, a.before = o.First, o.Before
+		if a.before != "" && !r.opt.Clsact {
 			if err := isThere(a, l.Attrs().Index); err != nil {
 				return err
 			}
@@ -119,6 +133,9 @@ func (p *AnyProgram) attachAt(name string, index int, first bool, before string)
 		} else {
 			r.note(a)
 		}
+		if err := r.hookAt(p, a, o.Hook); err != nil {
+			return errors.Join(err, r.detachOne(a), r.forget(a))
+		}
 		return nil
 	})
 	if refusal := bpfload.Explain(err); refusal != nil {
@@ -127,6 +144,26 @@ func (p *AnyProgram) attachAt(name string, index int, first bool, before string)
 	if err != nil {
 		return fail(err)
 	}
+	return nil
+}
+
+// hookAt has a program that is attached run at XDP, too, or not any more. It is an error if that isn't right for the
+// device, and was asked for.
+func (r *Relay) hookAt(p *AnyProgram, a *attachment, hook Hook) error {
+	if a.hook != hook {
+		r.leaveXDP(a) // its pin is called after the hook
+	}
+	a.hook, a.taken = hook, nil
+	r.settle(p, a)
+	if hook == HookXDP {
+		return a.noXDP
+	}
+	return nil
+}
+
+// forget takes an attachment that is detached from the list.
+func (r *Relay) forget(a *attachment) error {
+	r.attachments = slices.DeleteFunc(r.attachments, func(b *attachment) bool { return a == b })
 	return nil
 }
 
@@ -408,6 +445,9 @@ func (r *Relay) detachOne(a *attachment) error {
 	if a.lost != nil {
 		return nil
 	}
+	if err := r.dropXDP(a); err != nil {
+		return err
+	}
 	if a.link != nil {
 		if r.pins != nil {
 			if err := r.pins.DropLink(a.program, a.index); err != nil {
@@ -433,8 +473,11 @@ func gone(err error) error {
 // releaseAttachments lets go of the attachments, and of the name of a congestion control, which stay. r.mu is held.
 func (r *Relay) releaseAttachments() {
 	for _, a := range r.attachments {
+		if a.xdp != nil {
+			a.xdp.Close() // its pin keeps it
+		}
 		if a.link != nil {
-			a.link.Close() // its pin keeps it
+			a.link.Close() // likewise
 		}
 	}
 	r.attachments = nil

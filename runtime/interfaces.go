@@ -51,6 +51,9 @@ func (r *Relay) watchInterfaces() error {
 	// After a burst that doesn't fit, everything is looked at, so a small buffer is no error.
 	_ = events.SetReceiveBufferSize(1<<20, true)
 	r.interfaces = &interfaces{events: events, kick: make(chan struct{}, 1), gone: map[int]bool{}}
+	if err := r.frames.watch(); err != nil {
+		return err
+	}
 	r.interfaces.look()
 	r.wg.Add(1)
 	go func() { defer r.wg.Done(); r.listenInterfaces(r.interfaces) }()
@@ -122,6 +125,8 @@ func (r *Relay) concerns(n *interfaces, dev *netlink.LinkAttrs, gone bool) bool 
 		case a.lost == nil && a.index == dev.Index && a.name != dev.Name:
 			return true
 		case a.lost != nil && (a.name == dev.Name || a.refused == dev.Index):
+			return true
+		case a.hook != HookTC: // frames may leave by it
 			return true
 		}
 	}
@@ -205,6 +210,7 @@ func (r *Relay) restore(n *interfaces) (news []attachmentNews, failed bool) {
 			}
 			switch err := r.attachTo(p, a, dev); {
 			case err == nil:
+				r.settle(p, a)
 				r.note(a)
 			case errors.Is(err, errNoEthernet):
 				a.refused = dev.Index
@@ -216,7 +222,7 @@ func (r *Relay) restore(n *interfaces) (news []attachmentNews, failed bool) {
 				}
 			}
 		}
-		return nil
+		return r.frames.follow()
 	})
 	if err != nil {
 		r.log.Error("interfaces can't be looked at", "relay", r.desc.Name, "error", err)
@@ -256,6 +262,8 @@ func (r *Relay) noteLost() {
 		if a.lost == nil && n.gone[a.index] {
 			// The kernel takes filters along. It keeps a TCX link on a device that was moved to another namespace,
 			// where hops lead nowhere.
+			r.leaveXDP(a)
+			a.noXDP, a.taken = nil, nil
 			if a.link != nil {
 				if err := r.detachOne(a); err != nil {
 					r.log.Warn("a program can't be detached from an interface that is gone", "relay", r.desc.Name,

@@ -131,16 +131,21 @@ func chain(a *attachment) (out []Front) {
 		return nil
 	}
 	for _, p := range found.Programs {
-		f := Front{ID: uint32(p.ID)}
-		if prog, err := ebpf.NewProgramFromID(p.ID); err == nil {
-			if info, err := prog.Info(); err == nil {
-				f.Name = info.Name
-			}
-			prog.Close()
-		}
-		out = append(out, f)
+		out = append(out, frontOf(p.ID))
 	}
 	return out
+}
+
+// frontOf names a program.
+func frontOf(id ebpf.ProgramID) Front {
+	f := Front{ID: uint32(id)}
+	if prog, err := ebpf.NewProgramFromID(id); err == nil {
+		if info, err := prog.Info(); err == nil {
+			f.Name = info.Name
+		}
+		prog.Close()
+	}
+	return f
 }
 
 // idOf returns the ID of the program that an attachment is to be before; 0 if it isn't there.

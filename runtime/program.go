@@ -71,7 +71,31 @@ func (p *AnyProgram) Count(reason string) (Count, error) {
 }
 
 func (p *AnyProgram) count(i int) (c Count, err error) {
-	err = p.relay.eachCPU(abi.MapReasons, p.desc.Base+p.desc.Reasons[i].Number, func(b []byte) {
+	c, err = p.countFrom(p.desc.Base, i)
+	if err != nil || p.desc.XDPBase == 0 {
+		return c, err
+	}
+	x, err := p.countFrom(p.desc.XDPBase, i)
+	return Count{c.Packets + x.Packets, c.Bytes + x.Bytes}, err
+}
+
+// XDPCounts returns those of Counts that the program saw at XDP; nil if it doesn't run there.
+func (p *AnyProgram) XDPCounts() ([]Count, error) {
+	if p.desc.XDPBase == 0 {
+		return nil, nil
+	}
+	out := make([]Count, len(p.desc.Reasons))
+	for i := range out {
+		var err error
+		if out[i], err = p.countFrom(p.desc.XDPBase, i); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (p *AnyProgram) countFrom(base, i int) (c Count, err error) {
+	err = p.relay.eachCPU(abi.MapReasons, base+p.desc.Reasons[i].Number, func(b []byte) {
 		c.Packets += abi.Order.Uint64(b[abi.ReasonPackets:])
 		c.Bytes += abi.Order.Uint64(b[abi.ReasonBytes:])
 	})
@@ -110,18 +134,33 @@ func (r *Relay) eachCPU(name string, index int, visit func([]byte)) error {
 // Attach attaches the program to the interface of that name, after the programs that are there already. Attaching
 // twice does nothing. An interface that is renamed keeps its programs. If it goes away, the program is attached
 // again to the next one of the name that it had, until Detach; see [Options.AttachmentChanged].
-func (p *AnyProgram) Attach(iface string) error { return p.attach(iface, 0) }
+func (p *AnyProgram) Attach(iface string) error { return p.AttachAt(iface, AttachOptions{}) }
+
+// AttachOptions say how a program is attached.
+type AttachOptions struct {
+	// First is before the programs that are there already, as AttachFirst has it.
+	First bool
+	// Before is before one program, as AttachBefore has it.
+	Before string
+	// Hook is whether packets come to the program at XDP first. Attached again with another one, a program changes.
+	Hook Hook
+}
+
+// AttachAt is [AnyProgram.Attach] with options.
+func (p *AnyProgram) AttachAt(iface string, o AttachOptions) error { return p.attachAt(iface, 0, o) }
 
 // AttachFirst is [AnyProgram.Attach] before the programs that are there already, such as Cilium's, which let no other
 // program have the packets that they pass. Programs of one relay that are attached so keep their order. It takes TCX
 // (Linux 6.6). It is an error if the program is attached already, behind
 // those of others.
-func (p *AnyProgram) AttachFirst(iface string) error { return p.attachAt(iface, 0, true, "") }
+func (p *AnyProgram) AttachFirst(iface string) error {
+	return p.AttachAt(iface, AttachOptions{First: true})
+}
 
 // AttachBefore is [AnyProgram.AttachFirst] before one program, given by its name in the kernel (bpftool net). It is an
 // error that wraps [ErrNotFound] if none of that name is there.
 func (p *AnyProgram) AttachBefore(iface, program string) error {
-	return p.attachAt(iface, 0, false, program)
+	return p.AttachAt(iface, AttachOptions{Before: program})
 }
 
 // Detach detaches the program from the interface of that name, and doesn't attach it to a new one any more. The error
@@ -188,6 +227,11 @@ type Attachment struct {
 	// Lost says why the program isn't attached at present: the interface has gone, or the new one of that name can't
 	// have the program. The relay attaches it again when an interface of that name appears. nil: it is attached.
 	Lost error
+
+	// XDP says that packets come to the program at XDP first.
+	XDP bool
+	// NoXDP says why they don't, though that was asked for; nil: they do, or it wasn't.
+	NoXDP error
 }
 
 // Attachments returns where the program is attached, in the order in which that was asked for, and where it will be

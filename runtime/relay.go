@@ -95,7 +95,9 @@ type Relay struct {
 
 	sessionKinds []sessionKind
 
-	hops *hops // nil: no hops
+	hops   *hops                // nil: no hops
+	object *ebpf.CollectionSpec // nil: nothing at XDP
+	frames *frames              // nil: nothing at XDP
 
 	life sync.RWMutex // held for reading while the kernel's maps are used without mu
 	over bool         // the maps are closed; guarded by life
@@ -250,6 +252,9 @@ func (r *Relay) load(spec *ebpf.CollectionSpec) (err error) {
 			return fmt.Errorf("relay %q: take over its lease: %w", desc.Name, err)
 		}
 	}
+	if desc.AtXDP() {
+		r.object = spec.Copy()
+	}
 	if r.coll, err = loadCollection(desc, spec, found); err != nil {
 		return err
 	}
@@ -331,6 +336,9 @@ func (r *Relay) setUp(spec *ebpf.CollectionSpec) (err error) {
 			return err
 		}
 	}
+	if r.frames, err = newFrames(r); err != nil {
+		return err
+	}
 	r.tellPrograms()
 	for i := range r.desc.Programs {
 		d := &r.desc.Programs[i]
@@ -370,6 +378,7 @@ func (r *Relay) start() {
 func (r *Relay) abandon() {
 	r.returnLease()
 	close(r.done)
+	r.frames.close()
 	r.wg.Wait()
 	if r.hops != nil {
 		r.hops.close()
@@ -428,6 +437,7 @@ func (r *Relay) close(linger time.Duration) error {
 	r.endLease(linger)
 	close(r.done)
 	r.interfaces.close()
+	r.frames.close()
 	r.lists.close()
 	r.events.close()
 	if r.hops != nil {

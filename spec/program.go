@@ -2,6 +2,7 @@ package spec
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"cuelang.org/go/cue"
@@ -12,7 +13,7 @@ import (
 // Programs, rules and actions.
 
 func (l *loader) program(n Name, v cue.Value) *Program {
-	p := &Program{Name: n, Hook: l.string(get(v, "hook")), Match: l.matches(get(v, "match")),
+	p := &Program{Name: n, Match: l.matches(get(v, "match")),
 		When:      l.expr(get(v, "when")),
 		Multicast: l.bool(get(v, "multicast")), Pos: n.Pos}
 	if from := l.expr(get(v, "priority")); from != nil {
@@ -20,6 +21,7 @@ func (l *loader) program(n Name, v cue.Value) *Program {
 	}
 	if hook := get(v, "hook"); hook.Exists() {
 		p.HookPos = l.pos(hook)
+		p.Hook, p.XDP = l.hook(hook)
 	}
 	vars := map[string]Name{}
 	stack := get(v, "stack")
@@ -39,6 +41,26 @@ func (l *loader) program(n Name, v cue.Value) *Program {
 	p.Rules = l.ruleList(v, "do", fmt.Sprintf("program %q", n.Value), n.Pos, vars)
 	return p
 }
+
+// hook reads "tc/ingress" or ["xdp", "tc/ingress"].
+func (l *loader) hook(v cue.Value) (hook string, xdp bool) {
+	if v.IncompleteKind() != cue.ListKind {
+		return l.string(v), false
+	}
+	var hooks []string
+	for _, e := range l.list(v) {
+		hooks = append(hooks, l.string(e))
+	}
+	slices.Sort(hooks)
+	if !slices.Equal(hooks, []string{ingress, "xdp"}) {
+		l.add(codeOneOf, l.pos(v), "a list of hooks has \"xdp\" and %q, each once", ingress).
+			WithHint("hook: [\"xdp\", %q]", ingress)
+	}
+	return ingress, true
+}
+
+// ingress is the hook of packets that a device receives.
+const ingress = "tc/ingress"
 
 // ruleList reads the rules of a program or a fan-out; short is the member that is short for one rule without
 // conditions.

@@ -313,8 +313,8 @@ type SessionRow struct {
 type Program struct {
 	Name Name
 	Hook string // "tc/ingress", "tc/egress", "tcp/congestion"
-	// at tc/ingress: packets come to it at XDP first. No spec says so yet, since the runtime doesn't attach there
-	XDP     bool
+	XDP  bool   // at tc/ingress: packets come to it at XDP first
+
 	HookPos diag.Pos
 	Stack   []*StackEntry
 	Match   []*FieldMatch

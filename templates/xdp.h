@@ -1,7 +1,7 @@
 
 /*
- * Programs at XDP. They have the frame as the driver has it, before there is an skb. What they don't
- * take comes to the program at tc/ingress (XDP_PASS), untouched and not counted.
+ * Programs at XDP. They have the frame as the driver has it, before there is an skb. What they
+ * don't take comes to the program at tc/ingress (XDP_PASS), untouched and not counted.
  */
 
 #ifndef FASTRELAY_XDP_H
@@ -53,7 +53,22 @@ struct {
 	__type(value, struct fr_mac);
 } fr_macs SEC(".maps");
 
-/* Whom the frame is addressed to, as eth_type_trans finds it; a device that isn't known has no address. */
+/*
+ * The tag that the device has taken out of the frame. Only a program that is bound to a device can
+ * ask (Linux 6.8): else the loader writes an error in place of the call.
+ */
+extern int bpf_xdp_metadata_rx_vlan_tag(const struct xdp_md *xdp, __be16 *proto, __u16 *tci)
+	__attribute__((weak, section(".ksyms")));
+
+static __always_inline int fr_xdp_tagged(struct xdp_md *xdp)
+{
+	__be16 proto;
+	__u16 tci;
+
+	return bpf_xdp_metadata_rx_vlan_tag(xdp, &proto, &tci) == 0;
+}
+
+/* Whom the frame is addressed to, as eth_type_trans finds it; an unknown device has no address. */
 static __always_inline __u32 fr_xdp_link_type(struct xdp_md *xdp, const void *frame,
 					      const void *data_end)
 {

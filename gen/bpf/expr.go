@@ -209,6 +209,9 @@ func (f *function) meta(k ir.MetaKind) c.Expr {
 		}
 		return f.length()
 	case ir.VLANTag:
+		if f.prog.frame() {
+			return c.Do("fr_xdp_tagged", xdp)
+		}
 		return ofSKB("vlan_present")
 	case ir.VLANTCI:
 		return c.Do("fr_vlan_tci", skb)

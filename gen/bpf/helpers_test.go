@@ -16,6 +16,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -76,6 +77,7 @@ func (u *unit) load(t *testing.T) *ebpf.Collection {
 	if err != nil {
 		t.Fatal(err)
 	}
+	skbfacts.AnyDevice(collection)
 	coll, err := ebpf.NewCollection(collection)
 	if err != nil {
 		t.Fatalf("%+v", err)

@@ -37,6 +37,9 @@ func TestSharedWrite(t *testing.T) {
 		if err := diags.Err(); err != nil {
 			t.Fatal(err)
 		}
+		for _, p := range s.Programs {
+			p.XDP = false
+		}
 		plan, diags := gen.Compile(s)
 		if err := diags.Err(); err != nil {
 			t.Fatal(err)

@@ -99,6 +99,9 @@ func describeSession(s *ir.Session, tables map[*ir.Table]int) abi.Session {
 func describeProgram(prog *ir.Program, tallies *ir.Tallies) abi.Program {
 	pd := abi.Program{Name: prog.Name, L2: prog.L2, Base: tallies.Base(prog)}
 	parse(&pd.Hook, prog.Hook)
+	if prog.XDP != nil {
+		pd.XDPBase = tallies.Base(prog.XDP)
+	}
 	for i, r := range prog.Reasons {
 		pd.Reasons = append(pd.Reasons, abi.Reason{
 			Name: r.Name, Kind: reasonKinds[r.Kind], Number: tallies.Number(prog, i), Doc: r.Doc,

@@ -12,9 +12,10 @@ type ReasonID struct {
 // each reason of the relay, of which it uses its own.
 type Tallies struct {
 	// Reasons are those of all programs. A reason's number is its index here; 0 is none.
-	Reasons []ReasonID
-	numbers map[ReasonID]int
-	bases   map[*Program]int
+	Reasons  []ReasonID
+	numbers  map[ReasonID]int
+	bases    map[*Program]int
+	programs []*Program
 }
 
 // hops are the reasons for which a packet can't leave through a hop, and lookups those of a hop that is looked up.
@@ -42,10 +43,17 @@ func chain(id ReasonID) (out []ReasonID) {
 	return []ReasonID{id}
 }
 
-// Tallies numbers the reasons of a plan.
+// IndexOf is where a program has the reason that is r in another one of the relay; -1: it doesn't.
+func (p *Program) IndexOf(r *Reason) int {
+	return slices.IndexFunc(p.Reasons, func(o *Reason) bool { return o.Name == r.Name && o.Kind == r.Kind })
+}
+
+// Tallies numbers the reasons of a plan. What a program counts at XDP are reasons of the one at tc/ingress.
 func (p *Plan) Tallies() *Tallies {
-	c := &Tallies{Reasons: []ReasonID{{}}, numbers: map[ReasonID]int{}, bases: map[*Program]int{}}
-	for prog := range p.Flow() {
+	c := &Tallies{
+		Reasons: []ReasonID{{}}, numbers: map[ReasonID]int{}, bases: map[*Program]int{}, programs: p.Programs,
+	}
+	for _, prog := range p.Programs {
 		for _, r := range prog.Reasons {
 			for _, id := range chain(ReasonID{r.Name, r.Kind}) {
 				if c.numbers[id] == 0 {
@@ -80,9 +88,9 @@ func (c *Tallies) Of(p *Program, i int) int { return c.bases[p] + c.Number(p, i)
 
 // Len is how many entries there are.
 func (c *Tallies) Len() (n int) {
-	for p := range c.bases {
+	for _, p := range c.programs {
 		for i := range p.Reasons {
-			n = max(n, c.Of(p, i)+1)
+			n = max(n, max(c.Base(p), c.Base(p.XDP))+c.Number(p, i)+1)
 		}
 	}
 	return n

@@ -34,8 +34,14 @@ func Of(p *ir.Program) *ir.Program {
 	if punts(out.Body) {
 		return nil
 	}
+	out.Body = slices.Insert(out.Body, 0, untagged(p))
 	x.drop()
 	return &out
+}
+
+// untagged leaves a frame that the device has taken a tag out of: it would leave without.
+func untagged(p *ir.Program) ir.Stmt {
+	return &ir.Guard{Cond: fold.Not(&ir.Meta{Kind: ir.VLANTag}), Reason: isLeft, Pos: p.Pos}
 }
 
 // maker makes the program.

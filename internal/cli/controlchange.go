@@ -346,22 +346,28 @@ func (l *live) setReceiver(k *kindOf, words []string) error {
 	return l.print(done, text)
 }
 
-// attach attaches or detaches programs.
-func (l *live) attach(method string, places []string) error {
+// attach attaches or detaches programs; hook is what --hook says, if it is given.
+func (l *live) attach(method string, places []string, hook string) error {
 	var paths []string
 	for _, text := range places {
 		program, iface, at, err := parseAttach(text, l.info.Programs[0])
 		if err != nil {
 			return err
 		}
-		path := "/v1/programs/" + api.Escape(program) + "/attachments/" + api.Escape(iface)
+		path, query := "/v1/programs/"+api.Escape(program)+"/attachments/"+api.Escape(iface), url.Values{}
 		switch {
 		case at != place{} && method == "DELETE":
 			return usage("%q: what is detached has no place", text).hint("fastrelay-gen detach %s=%s", program, iface)
 		case at.first:
-			path += "?first=true"
+			query.Set("first", "true")
 		case at.before != "":
-			path += "?before=" + url.QueryEscape(at.before)
+			query.Set("before", at.before)
+		}
+		if hook != "" {
+			query.Set("hook", hook)
+		}
+		if len(query) > 0 {
+			path += "?" + query.Encode()
 		}
 		paths = append(paths, path)
 	}
@@ -409,7 +415,10 @@ func attachmentList(p api.Program) string {
 	}
 	var places []string
 	for _, at := range p.Attachments {
-		text := fmt.Sprintf("%s (%s)", at.Interface, at.How)
+		text := fmt.Sprintf("%s (%s)", at.Interface, at.At())
+		if at.NoXDP != "" {
+			text = strings.TrimSuffix(text, ")") + "; not at XDP: " + at.NoXDP + ")"
+		}
 		for _, version := range at.NoForwarding {
 			text = strings.TrimSuffix(text, ")") + fmt.Sprintf("; forwarding of IPv%d is off)", version)
 		}

@@ -228,13 +228,22 @@ spec says. Exit status 2: a session is over, or was never open.`,
 	})
 }
 
+// hookHelp is what --hook says of itself.
+const hookHelp = "of a program whose hook is [\"xdp\", \"tc/ingress\"]: tc, auto (at XDP, too, where that is right for " +
+	"the\ndevice, the default) or xdp (an error where it isn't; on a card XDP has to be asked for by this)"
+
 func (a *app) attachCommand(name, method, short string) *cobra.Command {
 	var f controlFlags
-	return a.onRelay(&cobra.Command{
+	var hook string
+	cmd := &cobra.Command{
 		Use: name + " PROGRAM=INTERFACE…", Short: short,
 		Example: "  sudo fastrelay-gen " + name + " to_peer=eth0 to_client=eth1",
 		Args:    atLeast("PROGRAM=INTERFACE"), ValidArgsFunction: a.completeLive(completeAttach),
-	}, &f, func(l *live, args []string) error { return l.attach(method, args) })
+	}
+	if method == "PUT" {
+		cmd.Flags().StringVar(&hook, "hook", "", hookHelp)
+	}
+	return a.onRelay(cmd, &f, func(l *live, args []string) error { return l.attach(method, args, hook) })
 }
 
 func (a *app) drainCommand() *cobra.Command {

@@ -233,15 +233,7 @@ func (r *relayRun) serve(ctx context.Context, opt runOptions) (err error) {
 	}
 	for _, at := range r.attach {
 		p := r.relay.Program(at.program)
-		var err error
-		switch {
-		case at.first:
-			err = p.AttachFirst(at.iface)
-		case at.before != "":
-			err = p.AttachBefore(at.iface, at.before)
-		default:
-			err = p.Attach(at.iface)
-		}
+		err := p.AttachAt(at.iface, runtime.AttachOptions{First: at.first, Before: at.before, Hook: r.hook})
 		if err != nil {
 			return runError(err)
 		}
@@ -338,7 +330,7 @@ func (r *relayRun) attachments(programs []api.Program) any {
 	}{[]attachment{}, r.page}
 	for _, p := range programs {
 		for _, at := range p.Attachments {
-			out.Attached = append(out.Attached, attachment{p.Name, at.Interface, at.How})
+			out.Attached = append(out.Attached, attachment{p.Name, at.Interface, at.At()})
 		}
 	}
 	return out
@@ -349,7 +341,7 @@ func (r *relayRun) text(programs []api.Program) string {
 	var places []string
 	for _, p := range programs {
 		for _, at := range p.Attachments {
-			places = append(places, fmt.Sprintf("%s %s (%s)", p.Name, at.Interface, at.How))
+			places = append(places, fmt.Sprintf("%s %s (%s)", p.Name, at.Interface, at.At()))
 		}
 	}
 	text := fmt.Sprintf("%s attached: %s.", r.desc.Name, strings.Join(places, ", "))

@@ -20,6 +20,7 @@ func detached() bool { return os.Getenv(detachedVar) != "" }
 type runOptions struct {
 	attach, settings, sessions, rows, receivers []string
 
+	hook         string
 	control, pin string
 	detach, grow bool
 
@@ -98,6 +99,7 @@ sessions and groups; /metrics is for Prometheus. It changes nothing. Every user 
 		"attach a program to an interface, after the programs that are there: PROGRAM=INTERFACE; before all of them:\n"+
 			"PROGRAM=INTERFACE:first; before one, by its name in the kernel: PROGRAM=INTERFACE:before=NAME "+
 			"(may be repeated)")
+	flags.StringVar(&opt.hook, "hook", "auto", hookHelp)
 	flags.BoolVar(&opt.traffic, "traffic", false, "send the packets of the spec's tests, in network namespaces")
 	flags.IntVar(&opt.rate, "rate", defaultRate, "packets a second that --traffic sends")
 	flags.StringArrayVar(&opt.settings, "set", nil, "give a setting a value: SETTING=VALUE (may be repeated)")

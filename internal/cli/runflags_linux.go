@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 )
@@ -15,6 +16,7 @@ import (
 type beginning struct {
 	*live    // until the relay is loaded, it has only what its description says
 	attach   []wantedAttachment
+	hook     runtime.Hook
 	settings map[string]any // as package runtime takes them
 	open     []*opening
 }
@@ -29,6 +31,9 @@ type wantedAttachment struct {
 
 // parse reads the flags against the relay's description. All names and values are checked before anything is loaded.
 func (b *beginning) parse(desc *abi.Desc, opt runOptions) error {
+	if err := b.hook.UnmarshalText([]byte(opt.hook)); err != nil {
+		return usage("--hook %v", err)
+	}
 	for _, text := range opt.attach {
 		program, iface, at, err := parseAttach(text, b.info.Programs[0])
 		if err != nil {

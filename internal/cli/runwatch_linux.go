@@ -47,6 +47,7 @@ type reasonSnapshot struct {
 	Name    string `json:"name"`
 	Kind    string `json:"kind"`
 	Packets uint64 `json:"packets"`
+	XDP     uint64 `json:"xdp_packets,omitempty"` // of them, seen at XDP
 	Bytes   uint64 `json:"bytes"`
 }
 
@@ -214,7 +215,7 @@ func (w *watcher) read(now time.Time) (*snapshot, error) {
 	for _, p := range s.programs {
 		out := programSnapshot{Name: p.Name, Attachments: p.Attachments}
 		for _, r := range p.Reasons {
-			out.Reasons = append(out.Reasons, reasonSnapshot{r.Name, r.Kind, r.Packets, r.Bytes})
+			out.Reasons = append(out.Reasons, reasonSnapshot{r.Name, r.Kind, r.Packets, r.XDP, r.Bytes})
 		}
 		s.Programs = append(s.Programs, out)
 	}

@@ -547,6 +547,9 @@ func (p *preparer) expected() {
 			known = append(known, r.Name)
 			if r.Name == c.name && c.index < 0 {
 				c.reasons = append(c.reasons, p.plan.Tallies().Of(p.t.program, i))
+				if first := p.t.program.XDP; first != nil {
+					c.reasons = append(c.reasons, p.plan.Tallies().Base(first)+p.plan.Tallies().Number(p.t.program, i))
+				}
 			}
 		}
 		if c.index < 0 && len(c.reasons) == 0 {

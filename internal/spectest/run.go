@@ -16,6 +16,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/literal"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -40,33 +41,54 @@ type Outcome struct {
 	Fields      string   // Failed: the packet that came, and what the program changed, field by field
 }
 
-// Model runs the tests of a spec in the reference model. Tests with mistakes (see Check) are left out.
+// atXDP says of a difference that it is one at XDP.
+const atXDP = "at xdp: "
+
+// Model runs the tests of a spec in the reference model; those of programs that run at XDP, too, at both hooks. Tests
+// with mistakes (see Check) are left out.
 func Model(ctx context.Context, s *spec.Spec, plan *ir.Plan) []Outcome {
 	tests, _ := prepare(s, plan)
+	frames, _ := prepare(s, plan) // the same, for XDP
 	hs := packet.NewHeaders(s)
 	var out []Outcome
-	for _, t := range tests {
+	for i, t := range tests {
 		if ctx.Err() != nil {
 			break
 		}
-		after, err := t.state.Run(t.program.Name, t.packet)
-		if err != nil {
-			out = append(out, t.outcome(hs, []string{err.Error()}, &result{}))
-			continue
+		o := t.inModel(hs)
+		if o.Status == Passed && t.program.XDP != nil {
+			frames[i].packet.Frame = true
+			o = frames[i].inModel(hs).from(atXDP)
 		}
-		r := result{
-			verdict: after.Verdict, reason: after.Reason, data: after.Packet.Data, vlan: after.Packet.VLAN,
-			hop: after.Hop, state: t.state,
-		}
-		for _, c := range after.Copies {
-			r.copies = append(r.copies, gotCopy{c.Receiver, c.Sent, []string{c.Reason}, c.Packet.Data})
-		}
-		for _, e := range after.Events {
-			r.events = append(r.events, gotEvent{e.Event, e.Receiver, e.Record})
-		}
-		out = append(out, t.outcome(hs, t.judge(hs, r), &r))
+		out = append(out, o)
 	}
 	return out
+}
+
+// from has differences begin with what they are differences of.
+func (o Outcome) from(what string) Outcome {
+	for i, text := range o.Differences {
+		o.Differences[i] = what + text
+	}
+	return o
+}
+
+func (t *test) inModel(hs *packet.Headers) Outcome {
+	after, err := t.state.Run(t.program.Name, t.packet)
+	if err != nil {
+		return t.outcome(hs, []string{err.Error()}, &result{})
+	}
+	r := result{
+		verdict: after.Verdict, reason: after.Reason, data: after.Packet.Data, vlan: after.Packet.VLAN,
+		hop: after.Hop, state: t.state,
+	}
+	for _, c := range after.Copies {
+		r.copies = append(r.copies, gotCopy{c.Receiver, c.Sent, []string{c.Reason}, c.Packet.Data})
+	}
+	for _, e := range after.Events {
+		r.events = append(r.events, gotEvent{e.Event, e.Receiver, e.Record})
+	}
+	return t.outcome(hs, t.judge(hs, r), &r)
 }
 
 // Kernel runs the tests of a spec in the kernel, with the object that was compiled from its plan. It needs root. Tests
@@ -90,6 +112,7 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) (_ 
 	}
 	tests, _ := prepare(s, plan)
 	trials, _ := prepare(s, plan) // the same, for the model
+	frames, _ := prepare(s, plan) // for XDP
 	hs := packet.NewHeaders(s)
 	loaded := map[string]*testrun.Relay{} // by settings, which are fixed when an object is loaded
 	defer func() {
@@ -130,6 +153,11 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) (_ 
 			return out, fmt.Errorf("test %q: %w", t.src.Name.Value, err)
 		}
 		o, err := t.inKernel(hs, loaded[key])
+		if err == nil && o.Status == Passed && t.program.XDP != nil && skbfacts.Frames() {
+			frames[i].packet.Frame = true
+			o, err = frames[i].inKernel(hs, loaded[key])
+			o = o.from(atXDP)
+		}
 		if err != nil {
 			return out, fmt.Errorf("test %q: %w", t.src.Name.Value, err)
 		}
@@ -184,10 +212,16 @@ func (t *test) inKernel(hs *packet.Headers, k *testrun.Relay) (Outcome, error) {
 		}
 		r.events = append(r.events, gotEvent{t.state.Plan().Events[e.ID-1], e.Receiver, e.Record})
 	}
-	for i, reason := range t.program.Reasons {
-		at := t.state.Tally(t.program, i)
+	counted := func(p *ir.Program, reason *ir.Reason) bool {
+		if p == nil || p.IndexOf(reason) < 0 {
+			return false
+		}
+		at := t.state.Tally(p, p.IndexOf(reason))
+		return t.state.Reasons[at].Packets != before[at].Packets
+	}
+	for _, reason := range t.program.Reasons {
 		if reason.Kind == ir.Copied || reason.Kind == ir.Declined ||
-			t.state.Reasons[at].Packets == before[at].Packets {
+			!counted(t.program, reason) && !counted(t.program.XDP, reason) {
 			continue
 		}
 		r.reason = reason.Name

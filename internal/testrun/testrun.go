@@ -24,6 +24,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpfload"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -118,7 +119,7 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 			r.Close()
 			return nil, fmt.Errorf("the object has no program %q", p.Name)
 		}
-		if p.XDP == nil {
+		if p.XDP == nil || !skbfacts.Frames() {
 			continue
 		}
 		if r.first[p.Name] = coll.Programs[abi.XDPPrefix+p.Name]; r.first[p.Name] == nil {

@@ -159,6 +159,7 @@ type Program struct {
 	Hook    Hook     `json:"hook"`
 	L2      bool     `json:"l2,omitempty"`   // refuse devices without a link-layer header
 	Base    int      `json:"base,omitempty"` // where its counters begin in the relay's array (MapReasons)
+	XDPBase int      `json:"xdp,omitempty"`  // likewise, of what it takes at XDP; 0: it doesn't run there
 	Reasons []Reason `json:"reasons,omitempty"`
 	Lookups []int    `json:"-"` // the IP versions (4, 6) of packets whose routes it looks up in the kernel
 }
@@ -184,10 +185,15 @@ func (d *Desc) Reasons() int {
 	n := 0
 	for _, p := range d.Programs {
 		for _, r := range p.Reasons {
-			n = max(n, p.Base+r.Number+1)
+			n = max(n, max(p.Base, p.XDPBase)+r.Number+1)
 		}
 	}
 	return n
+}
+
+// AtXDP reports whether packets come to a program at XDP first.
+func (d *Desc) AtXDP() bool {
+	return slices.ContainsFunc(d.Programs, func(p Program) bool { return p.XDPBase > 0 })
 }
 
 // SessionOf returns the description of the kind of session whose rows a table holds; nil: it is a table of its own.

@@ -176,9 +176,17 @@ var infos = []MapInfo{
 		When:  "such tables"},
 	{Name: MapDevmap, Type: DevmapHash, Entries: fmt.Sprint(Devices),
 		Value: "devices that frames may leave by, by index",
-		When:  "programs at XDP"},
+		When:  "programs at XDP", of: frames},
 	{Name: MapMACs, Type: Hash, Entries: fmt.Sprint(Devices),
-		Value: "link-layer addresses of the devices that frames come in by, by index", When: "programs at XDP"},
+		Value: "link-layer addresses of the devices that frames come in by, by index", When: "programs at XDP", of: frames},
+}
+
+// frames is the size of the tables of devices.
+func frames(d *Desc) (entries, key, value int) {
+	if !d.AtXDP() {
+		return 0, 0, 0
+	}
+	return Devices, index, 8
 }
 
 // Maps returns the maps that the object of a relay must have, in the order of [MapInfos]. What programs need for

@@ -113,6 +113,10 @@ func (s *Server) programAt(i int) (api.Program, error) {
 	for _, a := range places {
 		one := api.Attachment{
 			Interface: a.Interface, How: a.Mode.String(), Attached: a.Lost == nil, NoForwarding: a.NoForwarding,
+			XDP: a.XDP,
+		}
+		if a.NoXDP != nil {
+			one.NoXDP = a.NoXDP.Error()
 		}
 		for _, f := range a.Front {
 			one.Front = append(one.Front, f.String())
@@ -122,13 +126,21 @@ func (s *Server) programAt(i int) (api.Program, error) {
 		}
 		out.Attachments = append(out.Attachments, one)
 	}
+	atXDP, err := p.XDPCounts()
+	if err != nil {
+		return out, err
+	}
 	for n, c := range counts {
 		reason := p.Desc().Reasons[n]
 		pps, bps := s.rates.of(i, n)
-		out.Reasons = append(out.Reasons, api.Reason{
+		one := api.Reason{
 			Name: reason.Name, Kind: reason.Kind.String(), Doc: reason.Doc, Packets: c.Packets, Bytes: c.Bytes,
 			PPS: pps, BPS: bps,
-		})
+		}
+		if atXDP != nil {
+			one.XDP = atXDP[n].Packets
+		}
+		out.Reasons = append(out.Reasons, one)
 	}
 	return out, nil
 }
@@ -143,14 +155,16 @@ func (s *Server) attach(r *http.Request) (any, error) {
 		return nil, p
 	case before != "" && first == "true":
 		return nil, badRequest("first and before contradict each other")
-	case before != "":
-		return s.changeAttachment(r, func(p *runtime.AnyProgram, iface string) error {
-			return p.AttachBefore(iface, before)
-		})
-	case first == "true":
-		return s.changeAttachment(r, (*runtime.AnyProgram).AttachFirst)
 	}
-	return s.changeAttachment(r, (*runtime.AnyProgram).Attach)
+	o := runtime.AttachOptions{First: first == "true", Before: before, Hook: runtime.HookAuto}
+	if query.Has("hook") {
+		if err := o.Hook.UnmarshalText([]byte(query.Get("hook"))); err != nil {
+			p := badRequest("hook " + err.Error())
+			p.Field = "hook"
+			return nil, p
+		}
+	}
+	return s.changeAttachment(r, func(p *runtime.AnyProgram, iface string) error { return p.AttachAt(iface, o) })
 }
 
 func (s *Server) detach(r *http.Request) (any, error) {

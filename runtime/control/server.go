@@ -146,7 +146,7 @@ func (s *Server) routes() map[string]route {
 		"GET /metrics":               {serve: metrics.Handler(s.relay).ServeHTTP},
 		"GET /v1/programs":           to(s.programs),
 		"GET /v1/programs/{program}": to(s.program),
-		"PUT /v1/programs/{program}/attachments/{interface}":    to(s.attach, "first", "before"),
+		"PUT /v1/programs/{program}/attachments/{interface}":    to(s.attach, "first", "before", "hook"),
 		"DELETE /v1/programs/{program}/attachments/{interface}": to(s.detach),
 		"GET /v1/counters":                           to(s.counters),
 		"GET /v1/next-hops":                          to(s.nextHops, "limit", "after", "missing"),

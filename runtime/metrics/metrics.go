@@ -11,8 +11,12 @@
 //	fastrelay_counter_total{relay,name}                 named counters of the spec
 //	fastrelay_sessions{relay,kind}                      open sessions
 //	fastrelay_sessions_limit{relay,kind}                how many may be open at once
+//	fastrelay_xdp_packets_total{relay,program,reason,kind}
+//	                                                    those of fastrelay_packets_total that were seen at XDP
 //	fastrelay_attached{relay,program,interface,how}     1 for each interface that a program is
 //	                                                    attached to; 0 while that interface is gone
+//	fastrelay_xdp_attached{relay,program,interface}     of programs that run at XDP, too: 1 where packets come to them
+//	                                                    there, 0 where they don't at present
 //	fastrelay_lease_left_seconds{relay}                 for how long the kernel goes on without a renewal; 0: it has
 //	                                                    lapsed
 //	fastrelay_draining{relay}                           1 while the relay takes no new sessions and receivers
@@ -103,7 +107,7 @@ func Write(w io.Writer, relays ...*runtime.Relay) error {
 // metrics are the series of a relay.
 type metrics struct {
 	packets, volume, named, sessions, limits, attached *family
-	lease, draining, hops, missing                     *family
+	lease, draining, hops, missing, frames, atXDP      *family
 
 	paths  *pathFamilies
 	groups *groupFamilies
@@ -120,6 +124,11 @@ func newMetrics() *metrics {
 		},
 		attached: &family{name: "fastrelay_attached", typ: "gauge",
 			help: "1 for each interface that a program is attached to, 0 while that interface is gone."},
+		frames: &family{
+			name: "fastrelay_xdp_packets_total", typ: "counter", help: "Those of fastrelay_packets_total seen at XDP.",
+		},
+		atXDP: &family{name: "fastrelay_xdp_attached", typ: "gauge",
+			help: "1 for each interface where packets come to a program at XDP first, 0 where they don't at present."},
 		lease: &family{name: "fastrelay_lease_left_seconds", typ: "gauge",
 			help: "For how long the kernel goes on forwarding without a renewal."},
 		draining: &family{
@@ -136,7 +145,8 @@ func newMetrics() *metrics {
 
 func (m *metrics) families() []*family {
 	own := []*family{
-		m.packets, m.volume, m.named, m.sessions, m.limits, m.attached, m.lease, m.draining, m.hops, m.missing,
+		m.packets, m.volume, m.frames, m.named, m.sessions, m.limits, m.attached, m.atXDP, m.lease, m.draining,
+		m.hops, m.missing,
 	}
 	return slices.Concat(own, m.paths.all(), m.groups.all())
 }
@@ -152,6 +162,10 @@ func (m *metrics) add(r *runtime.Relay) error {
 		if err != nil {
 			return err
 		}
+		frames, err := p.XDPCounts()
+		if err != nil {
+			return err
+		}
 		for i, n := range counts {
 			reason := p.Desc().Reasons[i]
 			labels := []string{
@@ -159,6 +173,9 @@ func (m *metrics) add(r *runtime.Relay) error {
 			}
 			m.packets.add(n.Packets, labels...)
 			m.volume.add(n.Bytes, labels...)
+			if frames != nil {
+				m.frames.add(frames[i].Packets, labels...)
+			}
 		}
 		for _, a := range p.Attachments() {
 			n := uint64(1)
@@ -166,6 +183,13 @@ func (m *metrics) add(r *runtime.Relay) error {
 				n = 0
 			}
 			m.attached.add(n, "relay", d.Name, "program", p.Name(), "interface", a.Interface, "how", a.Mode.String())
+			if p.Desc().XDPBase > 0 {
+				n = 0
+				if a.XDP {
+					n = 1
+				}
+				m.atXDP.add(n, "relay", d.Name, "program", p.Name(), "interface", a.Interface)
+			}
 		}
 	}
 	counters, err := r.Counters()

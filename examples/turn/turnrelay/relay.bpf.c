@@ -8,12 +8,13 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 92
-#define FR_NEEDS_ROWS 72
+#define FR_REASONS 184
+#define FR_NEEDS_ROWS 144
 #define FR_NEEDS_SLOTS 4096
 #define FR_USAGES 2
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
+#define FR_DEVICES 256
 #include "fastrelay.h"
 
 /* Headers of packets. */
@@ -174,7 +175,7 @@ enum {
 };
 
 /* Where the counters of a program begin in fr_reasons. */
-enum { PROG_TO_PEER = 0, PROG_TO_CLIENT = 46 };
+enum { PROG_TO_PEER = 0, XDP_TO_PEER = 92, PROG_TO_CLIENT = 46, XDP_TO_CLIENT = 138 };
 
 /* What is known of a packet. */
 struct packet {
@@ -185,6 +186,8 @@ struct packet {
 	__u32 prog;
 	__u64 payload_len;
 	struct val_by_channel *ch;
+	__u64 udp_end;
+	__u64 channel_data_end;
 	struct val_by_peer *ch_2;
 };
 
@@ -284,6 +287,251 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	}
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return reason_not_udp;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
+	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
+	    be16(&ipv4->total_length) < 20)
+		return 1;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > bpf_xdp_get_buff_len(xdp) ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return 1;
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return 1;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
+					 __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
+		return 1;
+	__u64 udp_end = at + be16(&udp->length);
+	if (udp_end != ip_end)
+		return 1;
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int xdp_to_ipv4_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	const int is_xdp_to_client = pkt->prog == XDP_TO_CLIENT;
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_channel_data *channel_data = pkt->data + 42;
+	__u32 len = bpf_xdp_get_buff_len(xdp);
+	const __u32 headers_len = is_xdp_to_client ? 42 :
+		46, new_headers_len = is_xdp_to_client ? 46 : 42;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+
+	/* udp.checksum */
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__u64 udp_cut_off = 0;
+	if (!is_xdp_to_client)
+		udp_cut_off = fr_xdp_sum_cut64(xdp, headers_len + pkt->payload_len, pkt->udp_end,
+					       ((pkt->channel_data_end - 34) & 1) != 0);
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 udp_checksum;
+	if (is_xdp_to_client)
+		udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						 ((__u64)ld32(&udp->src_port) + old_udp_length +
+						  old_ipv4_src + old_ipv4_dst + old_udp_length) +
+						 bpf_htons(pkt->ch_2->server.port) +
+						 bpf_htons(pkt->ch_2->client.port) +
+						 bpf_htons(pkt->payload_len + 12) +
+						 bpf_htons(pkt->ch_2->number) +
+						 bpf_htons(pkt->payload_len) +
+						 fr_v4(pkt->ch_2->server.addr) +
+						 fr_v4(pkt->ch_2->client.addr) +
+						 bpf_htons(pkt->payload_len + 12));
+	else
+		udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						 ((__u64)ld32(&udp->src_port) + old_udp_length +
+						  ld32(&channel_data->number) + old_ipv4_src +
+						  old_ipv4_dst + old_udp_length + udp_cut_off) +
+						 bpf_htons(pkt->ch->relayed.port) +
+						 bpf_htons(pkt->ch->peer.port) +
+						 bpf_htons(pkt->payload_len + 8) +
+						 fr_v4(pkt->ch->relayed.addr) +
+						 fr_v4(pkt->ch->peer.addr) +
+						 bpf_htons(pkt->payload_len + 8));
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
+	__be16 ip_checksum;
+	if (is_xdp_to_client) {
+		/* ip.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					  ((__u64)ld32(&ipv4->total_length) +
+					   ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					   old_ipv4_dst) + bpf_htons(pkt->payload_len + 32) +
+					  ipv4_ttl_protocol + fr_v4(pkt->ch_2->server.addr) +
+					  fr_v4(pkt->ch_2->client.addr) + 64);
+	} else {
+		/* ip.checksum */
+		ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					  ((__u64)ld32(&ipv4->total_length) +
+					   ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					   old_ipv4_dst) + bpf_htons(pkt->payload_len + 28) +
+					  ipv4_ttl_protocol + fr_v4(pkt->ch->relayed.addr) +
+					  fr_v4(pkt->ch->peer.addr) + 64);
+	}
+
+	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
+	if (unlikely(err))
+		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_channel_data *new_channel_data = pkt->data + 42;
+	if (is_xdp_to_client)
+		fr_link(pkt->data, &pkt->ch_2->hop_client);
+	else
+		fr_link(pkt->data, &pkt->ch->hop_peer);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + (is_xdp_to_client ? 32 : 28)));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	if (is_xdp_to_client) {
+		st32(new_ipv4->src, fr_v4(pkt->ch_2->server.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->ch_2->client.addr));
+	} else {
+		st32(new_ipv4->src, fr_v4(pkt->ch->relayed.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->ch->peer.addr));
+	}
+	st16(&new_udp->src_port, is_xdp_to_client ? bpf_htons(pkt->ch_2->server.port) :
+	     bpf_htons(pkt->ch->relayed.port));
+	st16(&new_udp->dst_port, is_xdp_to_client ? bpf_htons(pkt->ch_2->client.port) :
+	     bpf_htons(pkt->ch->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (is_xdp_to_client ? 12 : 8)));
+	if (is_xdp_to_client) {
+		st16(&new_channel_data->number, bpf_htons(pkt->ch_2->number));
+		st16(&new_channel_data->length, bpf_htons(pkt->payload_len));
+	}
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	if (is_xdp_to_client) {
+		fr_use(pkt->ch_2->slot, 1, len, pkt->now);
+		return fr_xdp_send(&pkt->ch_2->hop_client);
+	}
+	fr_use(pkt->ch->slot, 0, len, pkt->now);
+	return fr_xdp_send(&pkt->ch->hop_peer);
+}
+
+static __always_inline int xdp_to_send_ipv6(struct xdp_md *xdp, struct packet *pkt,
+					    const __u32 headers_len, const int how, __u64 udp_sum,
+					    __be16 eth_type, __be32 ipv6_version_to_flow_label,
+					    __be16 ipv6_next_header_hop_limit, __u64 udp_sum_2)
+{
+	const int is_xdp_to_client = pkt->prog == XDP_TO_CLIENT;
+	__u32 len = bpf_xdp_get_buff_len(xdp);
+	const __u32 new_headers_len = is_xdp_to_client ? 66 : 62;
+	__be16 udp_checksum;
+
+	if (is_xdp_to_client) {
+		if (unlikely(!fr_xdp_fits(&pkt->ch_2->hop_client, 52ULL + pkt->payload_len)))
+			return XDP_PASS;
+		/* udp.checksum */
+		udp_checksum = fr_checksum_not_0(udp_sum_2 + bpf_htons(pkt->ch_2->server.port) +
+						 bpf_htons(pkt->ch_2->client.port) +
+						 bpf_htons(pkt->payload_len + 12) +
+						 bpf_htons(pkt->ch_2->number) +
+						 bpf_htons(pkt->payload_len) +
+						 fr_add128(ld128(pkt->ch_2->server.addr)) +
+						 fr_add128(ld128(pkt->ch_2->client.addr)) +
+						 bpf_htons(pkt->payload_len + 12));
+	} else {
+		if (unlikely(!fr_xdp_fits(&pkt->ch->hop_peer, 48ULL + pkt->payload_len)))
+			return XDP_PASS;
+		/* udp.checksum */
+		udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->ch->relayed.port) +
+						 bpf_htons(pkt->ch->peer.port) +
+						 bpf_htons(pkt->payload_len + 8) +
+						 fr_add128(ld128(pkt->ch->relayed.addr)) +
+						 fr_add128(ld128(pkt->ch->peer.addr)) +
+						 bpf_htons(pkt->payload_len + 8));
+	}
+
+	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
+	if (unlikely(err))
+		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_channel_data *new_channel_data = pkt->data + 62;
+	if (is_xdp_to_client)
+		fr_link(pkt->data, &pkt->ch_2->hop_client);
+	else
+		fr_link(pkt->data, &pkt->ch->hop_peer);
+
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + (is_xdp_to_client ? 12 : 8)));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, is_xdp_to_client ? ld128(pkt->ch_2->server.addr) :
+	      ld128(pkt->ch->relayed.addr));
+	st128(new_ipv6->dst, is_xdp_to_client ? ld128(pkt->ch_2->client.addr) :
+	      ld128(pkt->ch->peer.addr));
+	st16(&new_udp->src_port, is_xdp_to_client ? bpf_htons(pkt->ch_2->server.port) :
+	     bpf_htons(pkt->ch->relayed.port));
+	st16(&new_udp->dst_port, is_xdp_to_client ? bpf_htons(pkt->ch_2->client.port) :
+	     bpf_htons(pkt->ch->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (is_xdp_to_client ? 12 : 8)));
+	if (is_xdp_to_client) {
+		st16(&new_channel_data->number, bpf_htons(pkt->ch_2->number));
+		st16(&new_channel_data->length, bpf_htons(pkt->payload_len));
+	}
+	st16(&new_udp->checksum, udp_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	if (is_xdp_to_client) {
+		fr_use(pkt->ch_2->slot, 1, len, pkt->now);
+		return fr_xdp_send(&pkt->ch_2->hop_client);
+	}
+	fr_use(pkt->ch->slot, 0, len, pkt->now);
+	return fr_xdp_send(&pkt->ch->hop_peer);
+}
+
+static __always_inline __u32 check_ipv6_2(struct xdp_md *xdp, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return 1;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > bpf_xdp_get_buff_len(xdp) || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return 1;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return 1;
 
 	*end = ip_end;
 	return 0;
@@ -542,7 +790,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 	if (!fr_lease_valid(pkt.lease, pkt.now))
 		return fr_punt(skb, PROG_TO_PEER + reason_inactive);
 
-	/* hook: "tc/ingress" */
+	/* hook:  ["xdp", "tc/ingress"] */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
 		return fr_punt(skb, PROG_TO_PEER + why);
@@ -553,6 +801,233 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return to_peer_ipv6(skb, &pkt);
 	return fr_punt(skb, PROG_TO_PEER + reason_not_ip);
+}
+
+/*
+ * xdp_to_peer: xdp
+ *	eth ipv4 udp channel_data
+ *	eth ipv6 udp channel_data
+ */
+
+static __always_inline __u32 check_channel_data_2(struct xdp_md *xdp, void *data, void *data_end,
+						  __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_channel_data *channel_data = data + at;
+
+	if ((void *)(channel_data + 1) > data_end || at + sizeof(*channel_data) > udp_end)
+		return 1;
+	if (!(be16(&channel_data->number) >= 0x4000 && be16(&channel_data->number) <= 0x7fff))
+		return 1;
+	__u64 channel_data_end = at + sizeof(*channel_data) + be16(&channel_data->length);
+	if (!(channel_data_end <= udp_end && udp_end - channel_data_end <= 3))
+		return 1;
+
+	*end = channel_data_end;
+	return 0;
+}
+
+static __always_inline int xdp_to_peer_ipv4(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_channel_data *channel_data = pkt->data + 42;
+	__u64 ip_end;
+	__u32 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp_2(xdp, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
+
+	if (why)
+		return XDP_PASS;
+
+	/* headers: channel_data: fields: [ */
+	why = check_channel_data_2(xdp, pkt->data, pkt->data_end, pkt->udp_end, 42,
+				   &pkt->channel_data_end);
+	if (why)
+		return XDP_PASS;
+
+	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
+	struct key_by_channel key __attribute__((aligned(8))) = {};
+
+	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
+	key.number = be16(&channel_data->number);
+	enum fr_found found = find_by_channel(&key, pkt->lease, 72, &pkt->ch, pkt->now);
+	if (found != FR_FOUND)
+		return XDP_PASS;
+
+	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
+	if (fr_is_v4(pkt->ch->relayed.addr) != fr_is_v4(pkt->ch->peer.addr))
+		return XDP_PASS;
+	pkt->payload_len = pkt->channel_data_end - 46;
+	if (fr_is_v4(pkt->ch->peer.addr)) { /* ipv4 stays */
+		if (be16(&udp->checksum) ==
+		    bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+				      bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)))))
+			return XDP_PASS;
+		if (unlikely(!fr_xdp_fits(&pkt->ch->hop_peer, 28ULL + pkt->payload_len)))
+			return XDP_PASS;
+		return xdp_to_ipv4_send(xdp, pkt);
+	}
+	if (be16(&udp->checksum) == 0)
+		return XDP_PASS;
+	if (be16(&udp->checksum) ==
+	    bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+			      bpf_htons(be16(&udp->length)))))
+		return XDP_PASS;
+	const __u32 headers_len = 46;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u64 udp_cut_off = fr_xdp_sum_cut64(xdp, headers_len + pkt->payload_len, pkt->udp_end,
+					     ((pkt->channel_data_end - 34) & 1) != 0);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+		((__u64)ld32(&udp->src_port) + old_udp_length + ld32(&channel_data->number) +
+		 ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + udp_cut_off);
+	return xdp_to_send_ipv6(xdp, pkt, headers_len, 0, udp_sum, bpf_htons(0x86dd),
+				ipv6_version_to_flow_label, bpf_htons(0x1140), 0);
+}
+
+static __always_inline int xdp_to_peer_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_channel_data *channel_data = pkt->data + 62;
+	__u32 len = bpf_xdp_get_buff_len(xdp);
+	const __u32 headers_len = 66, new_headers_len = 42;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+
+	/* udp.checksum */
+	__u64 udp_cut_off = fr_xdp_sum_cut64(xdp, headers_len + pkt->payload_len, pkt->udp_end,
+					     ((pkt->channel_data_end - 54) & 1) != 0);
+	__be16 old_udp_length = ld16(&udp->length);
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
+				  ((__u64)ld32(&udp->src_port) + old_udp_length +
+				   ld32(&channel_data->number) + fr_add128(ld128(ipv6->src)) +
+				   fr_add128(ld128(ipv6->dst)) + old_udp_length + udp_cut_off) +
+				  bpf_htons(pkt->ch->relayed.port) + bpf_htons(pkt->ch->peer.port) +
+				  bpf_htons(pkt->payload_len + 8) + fr_v4(pkt->ch->relayed.addr) +
+				  fr_v4(pkt->ch->peer.addr) + bpf_htons(pkt->payload_len + 8));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 28) +
+			    fr_v4(pkt->ch->relayed.addr) + fr_v4(pkt->ch->peer.addr) + 0x1180);
+
+	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
+	if (unlikely(err))
+		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	fr_link(pkt->data, &pkt->ch->hop_peer);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->ch->relayed.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->ch->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->ch->relayed.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->ch->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->ch->slot, 0, len, pkt->now);
+	return fr_xdp_send(&pkt->ch->hop_peer);
+}
+
+SEC("xdp.frags") int xdp_to_peer(struct xdp_md *xdp)
+{
+	struct packet pkt;
+
+	pkt.prog = XDP_TO_PEER;
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
+	pkt.data = (void *)(long)xdp->data;
+	pkt.data_end = (void *)(long)xdp->data_end;
+	struct hdr_eth *eth = pkt.data;
+	struct hdr_ipv6 *ipv6 = pkt.data + 14;
+	struct hdr_udp *udp = pkt.data + 54;
+	struct hdr_channel_data *channel_data = pkt.data + 62;
+	__u64 ip_end;
+
+	/* to_peer: { */
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, pkt.now))
+		return XDP_PASS;
+
+	/* hook:  ["xdp", "tc/ingress"] */
+	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
+		return XDP_PASS;
+	if ((void *)(eth + 1) > pkt.data_end)
+		return XDP_PASS;
+
+	/* stack: ["eth", "ip", "udp", "channel_data"] */
+	if (be16(&eth->type) == ETH_P_IP)
+		return xdp_to_peer_ipv4(xdp, &pkt);
+	if (be16(&eth->type) != ETH_P_IPV6)
+		return XDP_PASS;
+	__u32 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
+		check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &pkt.udp_end);
+	if (why)
+		return XDP_PASS;
+
+	/* headers: channel_data: fields: [ */
+	why = check_channel_data_2(xdp, pkt.data, pkt.data_end, pkt.udp_end, 62,
+				   &pkt.channel_data_end);
+	if (why)
+		return XDP_PASS;
+
+	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
+	struct key_by_channel key __attribute__((aligned(8)));
+
+	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
+	key.number = be16(&channel_data->number);
+	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	enum fr_found found = find_by_channel(&key, pkt.lease, 72, &pkt.ch, pkt.now);
+	if (found != FR_FOUND)
+		return XDP_PASS;
+
+	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
+	if (fr_is_v4(pkt.ch->relayed.addr) != fr_is_v4(pkt.ch->peer.addr))
+		return XDP_PASS;
+	pkt.payload_len = pkt.channel_data_end - 66;
+	if (be16(&udp->checksum) == 0)
+		return XDP_PASS;
+	if (be16(&udp->checksum) ==
+	    bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+			      ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+			      ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
+			      bpf_htons(be16(&udp->length)))))
+		return XDP_PASS;
+	if (!fr_is_v4(pkt.ch->peer.addr)) { /* ipv6 stays */
+		const __u32 headers_len = 66;
+		__be16 eth_type = ld16(&eth->type);
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+		__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+		__u64 udp_cut_off = fr_xdp_sum_cut64(xdp, headers_len + pkt.payload_len,
+						     pkt.udp_end,
+						     ((pkt.channel_data_end - 54) & 1) != 0);
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+			((__u64)ld32(&udp->src_port) + old_udp_length +
+			 ld32(&channel_data->number) + fr_add128(ld128(ipv6->src)) +
+			 fr_add128(ld128(ipv6->dst)) + old_udp_length + udp_cut_off);
+		return xdp_to_send_ipv6(xdp, &pkt, headers_len, 0, udp_sum, eth_type,
+					ipv6_version_to_flow_label, ipv6_next_header_hop_limit, 0);
+	}
+	if (unlikely(!fr_xdp_fits(&pkt.ch->hop_peer, 28ULL + pkt.payload_len)))
+		return XDP_PASS;
+	return xdp_to_peer_send(xdp, &pkt);
 }
 
 /*
@@ -784,7 +1259,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 	if (!fr_lease_valid(pkt.lease, pkt.now))
 		return fr_punt(skb, PROG_TO_CLIENT + reason_inactive);
 
-	/* hook: "tc/ingress" */
+	/* hook:  ["xdp", "tc/ingress"] */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
 		return fr_punt(skb, PROG_TO_CLIENT + why);
@@ -795,4 +1270,196 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return to_client_ipv6(skb, &pkt);
 	return fr_punt(skb, PROG_TO_CLIENT + reason_not_ip);
+}
+
+/*
+ * xdp_to_client: xdp
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
+
+static __always_inline int xdp_to_client_ipv4(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 ip_end, udp_end;
+	__u32 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp_2(xdp, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+
+	if (why)
+		return XDP_PASS;
+
+	/* lookup: ch: by_peer: ["udp.src", "udp.dst"] */
+	struct key_by_peer key __attribute__((aligned(8))) = {};
+
+	fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.relayed, ld32(ipv4->dst), be16(&udp->dst_port));
+	enum fr_found found = find_by_peer(&key, pkt->lease, 72, &pkt->ch_2, pkt->now);
+	if (found != FR_FOUND)
+		return XDP_PASS;
+
+	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
+	if (!(pkt->ch_2->number >= 0x4000 && pkt->ch_2->number <= 0x7fff) ||
+	    fr_is_v4(pkt->ch_2->server.addr) != fr_is_v4(pkt->ch_2->client.addr))
+		return XDP_PASS;
+	pkt->payload_len = udp_end - 42;
+	if (fr_is_v4(pkt->ch_2->client.addr)) { /* ipv4 stays */
+		if (be16(&udp->checksum) ==
+		    bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+				      bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)))))
+			return XDP_PASS;
+		if (unlikely(!fr_xdp_fits(&pkt->ch_2->hop_client, 32ULL + pkt->payload_len)))
+			return XDP_PASS;
+		return xdp_to_ipv4_send(xdp, pkt);
+	}
+	if (be16(&udp->checksum) == 0)
+		return XDP_PASS;
+	if (be16(&udp->checksum) ==
+	    bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+			      bpf_htons(be16(&udp->length)))))
+		return XDP_PASS;
+	const __u32 headers_len = 42;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+		((__u64)ld32(&udp->src_port) + old_udp_length + ld32(ipv4->src) + ld32(ipv4->dst) +
+		 old_udp_length);
+	return xdp_to_send_ipv6(xdp, pkt, headers_len, 0, 0, bpf_htons(0x86dd),
+				ipv6_version_to_flow_label, bpf_htons(0x1140), udp_sum);
+}
+
+static __always_inline int xdp_to_client_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u32 len = bpf_xdp_get_buff_len(xdp);
+	const __u32 headers_len = 62, new_headers_len = 46;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
+				  ((__u64)ld32(&udp->src_port) + old_udp_length +
+				   fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+				   old_udp_length) + bpf_htons(pkt->ch_2->server.port) +
+				  bpf_htons(pkt->ch_2->client.port) +
+				  bpf_htons(pkt->payload_len + 12) + bpf_htons(pkt->ch_2->number) +
+				  bpf_htons(pkt->payload_len) + fr_v4(pkt->ch_2->server.addr) +
+				  fr_v4(pkt->ch_2->client.addr) + bpf_htons(pkt->payload_len + 12));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 32) +
+			    fr_v4(pkt->ch_2->server.addr) + fr_v4(pkt->ch_2->client.addr) + 0x1180);
+
+	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
+	if (unlikely(err))
+		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_channel_data *new_channel_data = pkt->data + 42;
+	fr_link(pkt->data, &pkt->ch_2->hop_client);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 32));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->ch_2->server.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->ch_2->client.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->ch_2->server.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->ch_2->client.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 12));
+	st16(&new_channel_data->number, bpf_htons(pkt->ch_2->number));
+	st16(&new_channel_data->length, bpf_htons(pkt->payload_len));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->ch_2->slot, 1, len, pkt->now);
+	return fr_xdp_send(&pkt->ch_2->hop_client);
+}
+
+SEC("xdp.frags") int xdp_to_client(struct xdp_md *xdp)
+{
+	struct packet pkt;
+
+	pkt.prog = XDP_TO_CLIENT;
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
+	pkt.data = (void *)(long)xdp->data;
+	pkt.data_end = (void *)(long)xdp->data_end;
+	struct hdr_eth *eth = pkt.data;
+	struct hdr_ipv6 *ipv6 = pkt.data + 14;
+	struct hdr_udp *udp = pkt.data + 54;
+	__u64 ip_end, udp_end;
+
+	/* to_client: { */
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, pkt.now))
+		return XDP_PASS;
+
+	/* hook:  ["xdp", "tc/ingress"] */
+	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
+		return XDP_PASS;
+	if ((void *)(eth + 1) > pkt.data_end)
+		return XDP_PASS;
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be16(&eth->type) == ETH_P_IP)
+		return xdp_to_client_ipv4(xdp, &pkt);
+	if (be16(&eth->type) != ETH_P_IPV6)
+		return XDP_PASS;
+	__u32 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
+		check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &udp_end);
+	if (why)
+		return XDP_PASS;
+
+	/* lookup: ch: by_peer: ["udp.src", "udp.dst"] */
+	struct key_by_peer key __attribute__((aligned(8)));
+
+	fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.relayed, ipv6->dst, be16(&udp->dst_port), 2);
+	enum fr_found found = find_by_peer(&key, pkt.lease, 72, &pkt.ch_2, pkt.now);
+	if (found != FR_FOUND)
+		return XDP_PASS;
+
+	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
+	if (!(pkt.ch_2->number >= 0x4000 && pkt.ch_2->number <= 0x7fff) ||
+	    fr_is_v4(pkt.ch_2->server.addr) != fr_is_v4(pkt.ch_2->client.addr))
+		return XDP_PASS;
+	pkt.payload_len = udp_end - 62;
+	if (be16(&udp->checksum) == 0)
+		return XDP_PASS;
+	if (be16(&udp->checksum) ==
+	    bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+			      ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+			      ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
+			      bpf_htons(be16(&udp->length)))))
+		return XDP_PASS;
+	if (!fr_is_v4(pkt.ch_2->client.addr)) { /* ipv6 stays */
+		const __u32 headers_len = 62;
+		__be16 eth_type = ld16(&eth->type);
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+		__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+			((__u64)ld32(&udp->src_port) + old_udp_length +
+			 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			 old_udp_length);
+		return xdp_to_send_ipv6(xdp, &pkt, headers_len, 0, 0, eth_type,
+					ipv6_version_to_flow_label, ipv6_next_header_hop_limit,
+					udp_sum);
+	}
+	if (unlikely(!fr_xdp_fits(&pkt.ch_2->hop_client, 32ULL + pkt.payload_len)))
+		return XDP_PASS;
+	return xdp_to_client_send(xdp, &pkt);
 }

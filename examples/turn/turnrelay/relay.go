@@ -290,7 +290,7 @@ var desc = abi.Desc{
 		}, Size: 4096},
 	},
 	Programs: []abi.Program{
-		{Name: "to_peer", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
+		{Name: "to_peer", Hook: abi.HookIngress, L2: true, XDPBase: 92, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Number: 3, Doc: "the relay's lease has expired"},
@@ -351,7 +351,7 @@ var desc = abi.Desc{
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Number: 43, Doc: "no ip header here"},
 		}},
-		{Name: "to_client", Hook: abi.HookIngress, L2: true, Base: 46, Reasons: []abi.Reason{
+		{Name: "to_client", Hook: abi.HookIngress, L2: true, Base: 46, XDPBase: 138, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Number: 3, Doc: "the relay's lease has expired"},

@@ -260,7 +260,7 @@ func (b *bench) compareAlone() string {
 		}
 		for i, r := range p.XDP.Reasons {
 			from := &b.both.Reasons[b.both.Tally(p.XDP, i)]
-			at := slices.IndexFunc(p.Reasons, func(o *ir.Reason) bool { return o.Name == r.Name && o.Kind == r.Kind })
+			at := p.IndexOf(r)
 			if at < 0 {
 				continue // it stays, and differs if it counts
 			}

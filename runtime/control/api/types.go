@@ -159,6 +159,16 @@ type Attachment struct {
 	NoForwarding []int `json:"no_forwarding,omitempty"`
 	// the programs of others that have packets first, as "NAME (program ID)"
 	Front []string `json:"front,omitempty"`
+	XDP   bool     `json:"xdp,omitempty"`    // packets come to the program at XDP first
+	NoXDP string   `json:"no_xdp,omitempty"` // why they don't, though that was asked for
+}
+
+// At is how the program is attached: "tcx", or "xdp, tcx".
+func (a *Attachment) At() string {
+	if a.XDP {
+		return "xdp, " + a.How
+	}
+	return a.How
 }
 
 // Reason is what became of packets, and how many of them there were.
@@ -167,6 +177,7 @@ type Reason struct {
 	Kind    string  `json:"kind"`
 	Doc     string  `json:"doc,omitempty"`
 	Packets uint64  `json:"packets"`
+	XDP     uint64  `json:"xdp_packets,omitempty"` // of them, seen at XDP
 	Bytes   uint64  `json:"bytes"`
 	PPS     float64 `json:"packets_per_second"` // over about a second
 	BPS     float64 `json:"bits_per_second"`

@@ -165,7 +165,7 @@ func reasonNames(programs []abi.Program) []string {
 	var names []string
 	for _, p := range programs {
 		for _, r := range p.Reasons {
-			names = append(names, fmt.Sprint(p.Name, " ", r.Kind, " ", r.Name))
+			names = append(names, fmt.Sprint(p.Name, " ", r.Kind, " ", r.Name, " ", p.XDPBase > 0))
 		}
 	}
 	return names

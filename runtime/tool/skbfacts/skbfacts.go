@@ -33,7 +33,10 @@ var Allowed = All
 
 // Prepare chooses the methods that the running kernel has, and returns what a collection has to be loaded with. Without
 // BTF there is none, and under lockdown no Read: programs then infer what they can.
+//
+// Programs at XDP it makes ready for any device (AnyDevice), but those that are bound to one (BoundTo).
 func Prepare(spec *ebpf.CollectionSpec) (ebpf.ProgramOptions, error) {
+	AnyDevice(spec)
 	v := spec.Variables[variable]
 	if v == nil {
 		return ebpf.ProgramOptions{}, nil
