@@ -35,7 +35,7 @@ type attachment struct {
 	filter  *netlink.BpfFilter // clsact
 	lost    error              // why the program isn't attached at present; nil: it is
 	hook    Hook               // whether it is to run at XDP, too
-	xdp     link.Link          // nil: it doesn't
+	xdp     bool               // it does
 	noXDP   error              // why not
 	taken   error              // that another process has taken it away from XDP
 	refused int                // the index of an interface of that name that the program can't be attached to; 0: none
@@ -43,7 +43,7 @@ type attachment struct {
 
 // public is what callers see of it.
 func (a *attachment) public() Attachment {
-	return Attachment{a.name, a.index, a.mode, a.lost, a.xdp != nil, a.noXDP}
+	return Attachment{a.name, a.index, a.mode, a.lost, a.xdp, a.noXDP}
 }
 
 // inNamespace runs f in the relay's network namespace.
@@ -150,11 +150,12 @@ func (p *AnyProgram) attachAt(name string, index int, o AttachOptions) error {
 // hookAt has a program that is attached run at XDP, too, or not any more. It is an error if that isn't right for the
 // device, and was asked for.
 func (r *Relay) hookAt(p *AnyProgram, a *attachment, hook Hook) error {
-	if a.hook != hook {
-		r.leaveXDP(a) // its pin is called after the hook
+	if hook == HookXDP && p.desc.XDPBase == 0 {
+		return errNotAtXDP
 	}
 	a.hook, a.taken = hook, nil
-	r.settle(p, a)
+	r.settle(a.index)
+	r.interfaces.look() // from now on it is looked at again and again
 	if hook == HookXDP {
 		return a.noXDP
 	}
@@ -445,9 +446,14 @@ func (r *Relay) detachOne(a *attachment) error {
 	if a.lost != nil {
 		return nil
 	}
-	if err := r.dropXDP(a); err != nil {
-		return err
+	if a.hook != HookTC {
+		a.hook = HookTC
+		r.settle(a.index) // the others go on without it
 	}
+	return r.detachTC(a)
+}
+
+func (r *Relay) detachTC(a *attachment) error {
 	if a.link != nil {
 		if r.pins != nil {
 			if err := r.pins.DropLink(a.program, a.index); err != nil {
@@ -473,13 +479,11 @@ func gone(err error) error {
 // releaseAttachments lets go of the attachments, and of the name of a congestion control, which stay. r.mu is held.
 func (r *Relay) releaseAttachments() {
 	for _, a := range r.attachments {
-		if a.xdp != nil {
-			a.xdp.Close() // its pin keeps it
-		}
 		if a.link != nil {
-			a.link.Close() // likewise
+			a.link.Close() // its pin keeps it
 		}
 	}
+	r.frames.release()
 	r.attachments = nil
 	if r.registered != nil {
 		r.registered.Close() // likewise

@@ -1,12 +1,16 @@
 package runtime
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
@@ -46,6 +50,9 @@ func (h Hook) String() string {
 	return fmt.Sprintf("Hook(%d)", uint8(h))
 }
 
+// MarshalText writes what UnmarshalText reads.
+func (h Hook) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+
 // UnmarshalText reads tc, auto or xdp.
 func (h *Hook) UnmarshalText(text []byte) error {
 	for i, name := range hookNames {
@@ -57,11 +64,22 @@ func (h *Hook) UnmarshalText(text []byte) error {
 	return fmt.Errorf("is %q; it must be one of %s", text, strings.Join(hookNames, ", "))
 }
 
+// A device has one program at XDP. If several of a relay's are attached to one, they are loaded as one: each gets what
+// those before it leave to tc/ingress, in the order that they have there.
+
 // frames is what a relay has at XDP.
 type frames struct {
 	relay  *Relay
 	events *nl.NetlinkSocket     // nil: no device was looked at yet
 	now    map[int]netdev.Device // what devices can do, as it was found last
+	at     map[int]*frontDoor    // devices that programs run at, by index
+}
+
+// frontDoor is what runs at XDP on a device.
+type frontDoor struct {
+	link     link.Link
+	pin      string
+	programs []*AnyProgram // nil: those of another process, which are to be replaced
 }
 
 var errNotAtXDP = errors.New("the program doesn't run at XDP: its hook in the spec isn't [\"xdp\", \"tc/ingress\"]")
@@ -77,7 +95,7 @@ func newFrames(r *Relay) (*frames, error) {
 	case err != nil:
 		return nil, &KernelError{Doing: "ask what devices can do at XDP", Cause: "netlink can't be used", Err: err}
 	}
-	return &frames{relay: r}, nil
+	return &frames{relay: r, at: map[int]*frontDoor{}}, nil
 }
 
 // watch begins to follow what devices can do. r.mu is held or no other goroutine knows the relay, and the thread is in
@@ -118,114 +136,146 @@ func (f *frames) close() {
 	}
 }
 
-// settle attaches a program at XDP, too, if that is asked for and right for the device, and detaches it there if it
-// isn't any more. r.mu is held, and the thread is in the relay's network namespace.
-func (r *Relay) settle(p *AnyProgram, a *attachment) {
-	was, why := a.xdp != nil, error(nil)
-	if a.xdp != nil {
-		if info, err := a.xdp.Info(); err == nil && info.XDP() != nil && info.XDP().Ifindex == 0 {
-			a.taken = errors.New("another process has taken it away there; attach it again")
-			r.leaveXDP(a)
+// settle has the programs that are attached to a device run at XDP, too, as far as that is asked for and right for the
+// device, and no others. r.mu is held, and the thread is in the relay's network namespace.
+func (r *Relay) settle(index int) {
+	var all []*attachment
+	var programs []*AnyProgram
+	hook := HookTC
+	for _, a := range r.attachments {
+		if a.lost == nil && a.index == index {
+			all = append(all, a)
+			if p := r.Program(a.program); a.hook != HookTC && a.taken == nil {
+				programs, hook = append(programs, p), max(hook, a.hook)
+			}
 		}
 	}
+	var why error
 	switch {
-	case a.hook == HookTC:
-	case a.taken != nil:
-		why = a.taken
-	default:
-		why = r.frames.attach(p, a)
+	case r.frames == nil:
+		why = netdev.ErrNone
+	case r.frames.taken(index):
+		why = errTaken
+		for _, a := range all {
+			a.taken = errTaken
+		}
+	case len(programs) > 0:
+		why = r.frames.run(index, programs, hook)
 	}
-	if a.xdp != nil && (why != nil || a.hook == HookTC) {
-		r.leaveXDP(a)
+	if r.frames != nil && (why != nil || len(programs) == 0) {
+		r.frames.leave(index)
 	}
-	same := (why == nil) == (a.noXDP == nil) && (why == nil || why.Error() == a.noXDP.Error())
-	a.noXDP = why
-	if was == (a.xdp != nil) && same {
+	for _, a := range all {
+		was, said := a.xdp, a.noXDP
+		a.noXDP = nil
+		if a.hook != HookTC {
+			a.noXDP = cmp.Or(a.taken, why)
+		}
+		a.xdp = a.hook != HookTC && a.noXDP == nil
+		switch {
+		case a.xdp && !was:
+			r.say(slog.LevelInfo, "packets come to a program at XDP", "program", a.program, "interface", a.name)
+		case a.noXDP != nil && (said == nil || said.Error() != a.noXDP.Error()):
+			r.say(slog.LevelInfo, "packets come to a program at tc/ingress, not at XDP", "program", a.program,
+				"interface", a.name, "why", a.noXDP)
+		}
+	}
+}
+
+var errTaken = errors.New("another process has taken it away there; attach it again")
+
+// taken reports whether another process has detached what ran on a device.
+func (f *frames) taken(index int) bool {
+	door := f.at[index]
+	if door == nil {
+		return false
+	}
+	info, err := door.link.Info()
+	return err == nil && info.XDP() != nil && info.XDP().Ifindex == 0
+}
+
+// leave has nothing run at XDP on a device.
+func (f *frames) leave(index int) {
+	if f == nil || f.at[index] == nil {
 		return
 	}
-	if a.xdp != nil {
-		r.say(slog.LevelInfo, "packets come to a program at XDP", "program", a.program, "interface", a.name)
-	} else if why != nil {
-		r.say(slog.LevelInfo, "packets come to a program at tc/ingress, not at XDP", "program", a.program, "interface",
-			a.name, "why", why)
+	door := f.at[index]
+	delete(f.at, index)
+	err := door.link.Close()
+	if f.relay.pins != nil {
+		err = errors.Join(f.relay.pins.DropLink(door.pin, index), err)
+	}
+	if err != nil {
+		f.relay.log.Warn("programs can't be detached from XDP", "relay", f.relay.desc.Name, "interface", index,
+			"error", err)
+	}
+	_ = f.relay.coll.Maps[abi.MapMACs].Delete(uint32(index)) // no frames come in by it any more
+}
+
+// release lets go of what runs at XDP, which stays.
+func (f *frames) release() {
+	if f != nil {
+		for _, door := range f.at {
+			door.link.Close() // its pin keeps it
+		}
+		clear(f.at)
 	}
 }
 
-// leaveXDP detaches a program at XDP.
-func (r *Relay) leaveXDP(a *attachment) {
-	if a.xdp == nil {
-		return
-	}
-	if err := r.dropXDP(a); err != nil {
-		r.log.Warn("a program can't be detached from XDP", "relay", r.desc.Name, "program", a.program, "interface",
-			a.name, "error", err)
-	}
-}
-
-func (r *Relay) dropXDP(a *attachment) (err error) {
-	if a.xdp == nil {
-		return nil
-	}
-	if r.pins != nil {
-		err = r.pins.DropLink(pinOf(a), a.index)
-	}
-	err = errors.Join(err, a.xdp.Close())
-	a.xdp = nil
-	_ = r.coll.Maps[abi.MapMACs].Delete(uint32(a.index)) // no frames come to it any more
-	return err
-}
-
-// pinOf is what the pin of a link at XDP is called after.
-func pinOf(a *attachment) string { return a.program + pinMark + a.hook.String() }
-
-// pinMark tells the pins of links at XDP from others: no program has it in its name.
+// pinMark begins the names of pins of links at XDP: no program is called so. What follows is the hook.
 const pinMark = "@"
 
-// attach attaches a program at XDP, or returns why that isn't right for the device. Nothing is attached twice.
-func (f *frames) attach(p *AnyProgram, a *attachment) error {
-	switch {
-	case p.desc.XDPBase == 0:
-		return errNotAtXDP
-	case f == nil:
-		return netdev.ErrNone
-	}
-	dev, err := netlink.LinkByIndex(a.index)
+// run has programs run at XDP on a device, or returns why that isn't right for it.
+func (f *frames) run(index int, programs []*AnyProgram, hook Hook) error {
+	dev, err := netlink.LinkByIndex(index)
 	if err != nil {
 		return err
 	}
 	if err := f.look(); err != nil {
 		return err
 	}
-	d := f.now[a.index]
-	if err := f.right(a, dev, d); err != nil {
+	d, door := f.now[index], f.at[index]
+	if err := f.right(dev, d, hook); err != nil {
 		return err
 	}
 	mac := make([]byte, 8)
 	copy(mac, dev.Attrs().HardwareAddr)
-	if err := f.relay.coll.Maps[abi.MapMACs].Put(uint32(a.index), mac); err != nil {
+	if err := f.relay.coll.Maps[abi.MapMACs].Put(uint32(index), mac); err != nil {
 		return fmt.Errorf("the table of addresses of devices: %w", err)
-	}
-	if a.xdp != nil {
-		return nil
 	}
 	if err := f.open(d); err != nil {
 		return err
 	}
-	prog, err := f.program(p, d)
+	pin := pinMark + hook.String()
+	if door != nil && door.pin != pin && f.relay.pins != nil {
+		if err := f.relay.pins.AddLink(pin, index, door.link); err != nil { // which moves it
+			return err
+		}
+		door.pin = pin
+	}
+	if door != nil && slices.Equal(door.programs, programs) {
+		return nil
+	}
+	prog, err := f.program(programs, d)
 	if err != nil {
 		return err
 	}
 	defer prog.Close()
-	l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: a.index, Flags: link.XDPDriverMode})
+	if door != nil {
+		door.programs = programs
+		return door.link.Update(prog)
+	}
+	l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: index, Flags: link.XDPDriverMode})
 	if err != nil {
 		return fmt.Errorf("attach at XDP: %w", err)
 	}
+	door = &frontDoor{l, pin, programs}
 	if f.relay.pins != nil {
-		if err := f.relay.pins.AddLink(pinOf(a), a.index, l); err != nil {
+		if err := f.relay.pins.AddLink(door.pin, index, l); err != nil {
 			return errors.Join(err, l.Close())
 		}
 	}
-	a.xdp = l
+	f.at[index] = door
 	return nil
 }
 
@@ -235,50 +285,36 @@ func (f *frames) look() (err error) {
 	return err
 }
 
-// adoptXDP goes on with a pinned link, whose program it replaces, or drops it. The thread is in the relay's network
-// namespace.
+// adoptXDP goes on with a pinned link, whose programs it replaces by those that are attached to the device, or drops it.
+// The thread is in the relay's network namespace.
 func (r *Relay) adoptXDP(l *pins.Link) error {
-	program, hook, _ := strings.Cut(l.Program, pinMark)
-	p := r.Program(program)
+	var hook Hook
+	name, _ := strings.CutPrefix(l.Program, pinMark)
 	info, err := l.Info()
-	if p == nil || r.frames == nil || err != nil || info.XDP() == nil {
+	if r.frames == nil || err != nil || info.XDP() == nil || hook.UnmarshalText([]byte(name)) != nil {
 		return l.Drop()
 	}
-	a := r.attachedTo(p, int(info.XDP().Ifindex))
-	if a == nil || a.hook.UnmarshalText([]byte(hook)) != nil {
+	index, there := int(info.XDP().Ifindex), false
+	for _, a := range r.attachments {
+		if a.index == index && r.Program(a.program).desc.XDPBase > 0 {
+			a.hook, there = hook, true
+		}
+	}
+	if !there {
 		return l.Drop()
 	}
-	a.xdp = l.Link
-	if a.noXDP = r.frames.attach(p, a); a.noXDP == nil {
-		a.noXDP = r.frames.replace(p, a)
-	}
-	if a.noXDP != nil {
-		r.leaveXDP(a)
-	}
+	r.frames.at[index] = &frontDoor{link: l.Link, pin: l.Program}
+	r.settle(index)
 	return nil
 }
 
-// replace has a program run at XDP in the place of the one that another process has left there.
-func (f *frames) replace(p *AnyProgram, a *attachment) error {
-	d := f.now[a.index]
-	if err := f.open(d); err != nil {
-		return err
-	}
-	prog, err := f.program(p, d)
-	if err != nil {
-		return err
-	}
-	defer prog.Close()
-	return a.xdp.Update(prog)
-}
-
 // right returns why a program isn't to run at XDP on a device.
-func (f *frames) right(a *attachment, dev netlink.Link, d netdev.Device) error {
+func (f *frames) right(dev netlink.Link, d netdev.Device, hook Hook) error {
 	attrs := dev.Attrs()
 	switch {
 	case !d.Has(netdev.Basic | netdev.Redirect):
 		return fmt.Errorf("its driver (%s) has no XDP", dev.Type())
-	case a.hook == HookAuto && attrs.ParentDevBus != "" && attrs.ParentDevBus != "virtio":
+	case hook == HookAuto && attrs.ParentDevBus != "" && attrs.ParentDevBus != "virtio":
 		return errors.New("on a card XDP has to be asked for (hook xdp), since its driver may reset the link")
 	case d.Tag: // a program that is bound to it sees the tag
 	case dev.Type() == "veth":
@@ -286,7 +322,7 @@ func (f *frames) right(a *attachment, dev netlink.Link, d netdev.Device) error {
 	case takesTags(attrs.Name):
 		return fmt.Errorf("it takes VLAN tags out of frames: ethtool -K %s rxvlan off", attrs.Name)
 	}
-	if x := attrs.Xdp; a.xdp == nil && x != nil && x.Attached {
+	if x := attrs.Xdp; f.at[d.Index] == nil && x != nil && x.Attached {
 		return fmt.Errorf("%v is at XDP there, and lets no other in; detach it first, or stay at tc/ingress",
 			frontOf(ebpf.ProgramID(x.ProgId)))
 	}
@@ -304,21 +340,65 @@ func takesTags(name string) bool {
 	return err != nil || has["rx-vlan-hw-parse"] || has["rx-vlan-stag-hw-parse"]
 }
 
-// program returns the program that runs at XDP on a device. The caller closes it.
-func (f *frames) program(p *AnyProgram, d netdev.Device) (*ebpf.Program, error) {
-	if !d.Tag {
-		return f.relay.coll.Programs[abi.XDPPrefix+p.desc.Name].Clone()
+// program returns what runs at XDP on a device: each program on what those before it have left. The caller closes it.
+func (f *frames) program(programs []*AnyProgram, d netdev.Device) (*ebpf.Program, error) {
+	name := abi.XDPPrefix + programs[0].desc.Name
+	if len(programs) == 1 && !d.Tag {
+		return f.relay.coll.Programs[name].Clone()
 	}
-	name := abi.XDPPrefix + p.desc.Name
 	spec := f.relay.object.Copy()
-	spec.Programs = map[string]*ebpf.ProgramSpec{name: spec.Programs[name]}
-	skbfacts.BoundTo(spec, d.Index)
+	var all []*ebpf.ProgramSpec
+	for _, p := range programs {
+		all = append(all, spec.Programs[abi.XDPPrefix+p.desc.Name])
+	}
+	spec.Programs = map[string]*ebpf.ProgramSpec{name: inTurn(all)}
+	if d.Tag {
+		skbfacts.BoundTo(spec, d.Index)
+	}
 	coll, err := bpfload.Load(spec, ebpf.CollectionOptions{MapReplacements: f.relay.coll.Maps})
 	if err != nil {
 		return nil, fmt.Errorf("load the program for the device: %w", err)
 	}
 	defer coll.Close()
 	return coll.DetachProgram(name), nil
+}
+
+// inTurn returns a program that runs others of an object, each if those before it have passed the frame on.
+func inTurn(all []*ebpf.ProgramSpec) *ebpf.ProgramSpec {
+	const (
+		passed = 2 // XDP_PASS
+		end    = "fr_in_turn_end"
+	)
+	if len(all) == 1 {
+		return all[0]
+	}
+	out, first := all[0].Copy(), all[0].Instructions[0]
+	ins := asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}
+	for i, p := range all {
+		if i > 0 {
+			ins = append(ins, asm.JNE.Imm(asm.R0, passed, end), asm.Mov.Reg(asm.R1, asm.R6))
+		}
+		ins = append(ins, asm.Call.Label(p.Instructions[0].Symbol()))
+	}
+	ins = append(ins, asm.Return().WithSymbol(end))
+	ins[0] = ins[0].WithSymbol("fr_in_turn").WithSource(first.Source())
+	if of := btf.FuncMetadata(&first); of != nil {
+		ins[0] = btf.WithFuncMetadata(ins[0], &btf.Func{Name: "fr_in_turn", Type: of.Type, Linkage: btf.GlobalFunc})
+	}
+	known, keep := map[string]bool{}, false
+	for _, p := range all {
+		for _, i := range p.Instructions {
+			if f := btf.FuncMetadata(&i); f != nil { // functions that several call are there once
+				keep = !known[f.Name]
+				known[f.Name] = true
+			}
+			if keep {
+				ins = append(ins, i)
+			}
+		}
+	}
+	out.Instructions = ins
+	return out
 }
 
 // follow brings what the kernel's programs know of devices up to date. r.mu is held, and the thread is in the relay's
@@ -330,20 +410,32 @@ func (f *frames) follow() error {
 	if err := f.look(); err != nil {
 		return err
 	}
+	done := map[int]bool{}
 	for _, a := range f.relay.attachments {
-		if a.lost == nil && a.hook != HookTC {
-			f.relay.settle(f.relay.Program(a.program), a)
+		if a.lost == nil && a.hook != HookTC && !done[a.index] {
+			done[a.index] = true
+			f.relay.settle(a.index)
 		}
 	}
 	return f.open(netdev.Device{})
+}
+
+// wantsXDP reports whether a program is to run at XDP on some device.
+func (r *Relay) wantsXDP() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.frames != nil && slices.ContainsFunc(r.attachments, func(a *attachment) bool { return a.hook != HookTC })
 }
 
 // open lets frames leave by the devices that take them, and by no others. in is a device that programs are about to
 // run on: if one gets frames of several buffers, the others have to take such.
 func (f *frames) open(in netdev.Device) error {
 	needs := netdev.Transmit
-	for _, a := range f.relay.attachments {
-		if in.Has(netdev.Buffers) || a.xdp != nil && f.now[a.index].Has(netdev.Buffers) {
+	if in.Has(netdev.Buffers) {
+		needs |= netdev.TransmitBuffer
+	}
+	for index := range f.at {
+		if f.now[index].Has(netdev.Buffers) {
 			needs |= netdev.TransmitBuffer
 		}
 	}

@@ -162,7 +162,7 @@ func (r *Relay) followInterfaces(n *interfaces) {
 					"interface", v.now.Interface)
 			}
 		}
-		if failed {
+		if failed || r.wantsXDP() { // the kernel doesn't announce who comes to XDP by a link, and who goes
 			again.Reset(attachAgain)
 		}
 	}
@@ -210,7 +210,7 @@ func (r *Relay) restore(n *interfaces) (news []attachmentNews, failed bool) {
 			}
 			switch err := r.attachTo(p, a, dev); {
 			case err == nil:
-				r.settle(p, a)
+				r.settle(a.index)
 				r.note(a)
 			case errors.Is(err, errNoEthernet):
 				a.refused = dev.Index
@@ -262,10 +262,10 @@ func (r *Relay) noteLost() {
 		if a.lost == nil && n.gone[a.index] {
 			// The kernel takes filters along. It keeps a TCX link on a device that was moved to another namespace,
 			// where hops lead nowhere.
-			r.leaveXDP(a)
-			a.noXDP, a.taken = nil, nil
+			r.frames.leave(a.index)
+			a.xdp, a.noXDP, a.taken = false, nil, nil
 			if a.link != nil {
-				if err := r.detachOne(a); err != nil {
+				if err := r.detachTC(a); err != nil {
 					r.log.Warn("a program can't be detached from an interface that is gone", "relay", r.desc.Name,
 						"program", a.program, "interface", a.name, "error", err)
 				}

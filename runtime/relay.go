@@ -379,6 +379,7 @@ func (r *Relay) abandon() {
 	r.returnLease()
 	close(r.done)
 	r.frames.close()
+	r.frames.release()
 	r.wg.Wait()
 	if r.hops != nil {
 		r.hops.close()

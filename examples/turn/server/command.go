@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
 // options are the command line, parsed.
@@ -73,6 +75,8 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 		})
 	flags.StringVar(&o.config.Realm, "realm", "fastrelay", "`realm` of the users")
 	flags.BoolVar(&o.config.First, "first", false, "attach before the programs that interfaces have, such as Cilium's")
+	flags.TextVar(&o.config.Hook, "hook", runtime.HookAuto,
+		"`hook` that packets come to: tc, auto (XDP first, if that is right for the device) or xdp")
 	o.config.Control.Define(flags)
 	flags.BoolVar(&o.config.NoOffload, "no-offload", false, "forward in user space only")
 	flags.DurationVar(&o.config.ChannelLifetime, "channel-lifetime", 0,

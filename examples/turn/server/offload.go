@@ -46,13 +46,10 @@ func load(config Config, log *slog.Logger) (*turnrelay.Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	attach := (*runtime.AnyProgram).Attach
-	if config.First {
-		attach = (*runtime.AnyProgram).AttachFirst
-	}
+	how := runtime.AttachOptions{First: config.First, Hook: config.Hook}
 	attached := 0
 	for _, name := range interfaces {
-		err := errors.Join(attach(relay.ToPeer.AnyProgram, name), attach(relay.ToClient.AnyProgram, name))
+		err := errors.Join(relay.ToPeer.AttachAt(name, how), relay.ToClient.AttachAt(name, how))
 		switch {
 		case err == nil:
 			attached++

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/control"
 	"github.com/pion/logging"
 	"github.com/pion/turn/v5"
@@ -33,6 +34,8 @@ type Config struct {
 	Interfaces []string
 	// First attaches the relay before the programs that interfaces have, such as Cilium's.
 	First bool
+	// Hook is whether packets come to the relay at XDP first: by default at tc/ingress alone.
+	Hook runtime.Hook
 	// Control says how the relay is watched and operated.
 	Control control.Flags
 	// ChannelLifetime and AllocationLifetime end what clients don't refresh. 0: 10 minutes, as the RFC has it.
