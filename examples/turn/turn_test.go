@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/turn/lab"
 	"github.com/fastrelay/fastrelay-gen/examples/turn/server"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
@@ -29,6 +32,9 @@ const (
 	wait     = 10 * time.Second
 )
 
+// Packets come to the relay at XDP first, if they aren't left to tc/ingress.
+var atXDP = flag.Bool("xdp", true, "run the relay at XDP, too")
+
 // line makes the line topology for a test.
 func line(t *testing.T) *testnet.Line {
 	t.Helper()
@@ -36,6 +42,9 @@ func line(t *testing.T) *testnet.Line {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A veth gets frames that are sent from XDP only so: what a sender leaves to no device takes that path, the rest
+	// is sent from tc/ingress.
+	check(t, errors.Join(offloads.GRO(l.ClientDev, *atXDP), offloads.GRO(l.PeerDev, *atXDP)))
 	return l
 }
 
@@ -57,6 +66,9 @@ func serve(t *testing.T, host *testnet.Host, flags ...string) *lab.Process {
 // serveLine starts a server that listens and allocates in both families.
 func serveLine(t *testing.T, l *testnet.Line, flags ...string) *lab.Process {
 	t.Helper()
+	if !*atXDP {
+		flags = append([]string{"--hook", "tc"}, flags...)
+	}
 	return serve(t, l.Relay, append([]string{
 		"--listen", at(l.RelayInAddr.V4, turnPort).String(), "--listen", at(l.RelayInAddr.V6, turnPort).String(),
 		"--relay", l.RelayOutAddr.V4.String(), "--relay", l.RelayOutAddr.V6.String(),

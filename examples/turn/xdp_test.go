@@ -39,8 +39,7 @@ func xdpLine(t *testing.T, opt turnrelay.Options, hook runtime.Hook) *frames {
 	needs.Root(t)
 	f := &frames{T: t, line: line(t)}
 	l := f.line
-	check(t, errors.Join(
-		offloads.GRO(l.ClientDev, true), offloads.GRO(l.PeerDev, true), // else no frame can be sent to it from XDP
+	check(t, errors.Join(offloads.GRO(l.ClientDev, true), offloads.GRO(l.PeerDev, true),
 		l.RelayIn.AddNeighbour(l.ClientAddr.V4, l.ClientDev.MAC), l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC)))
 	f.load(opt)
 	t.Cleanup(func() { f.relay.Close() })
