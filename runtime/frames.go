@@ -285,8 +285,8 @@ func (f *frames) look() (err error) {
 	return err
 }
 
-// adoptXDP goes on with a pinned link, whose programs it replaces by those that are attached to the device, or drops it.
-// The thread is in the relay's network namespace.
+// adoptXDP goes on with a pinned link, whose programs it replaces by those that are attached to the device, or drops
+// it. The thread is in the relay's network namespace.
 func (r *Relay) adoptXDP(l *pins.Link) error {
 	var hook Hook
 	name, _ := strings.CutPrefix(l.Program, pinMark)

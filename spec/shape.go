@@ -175,8 +175,8 @@ func (l *loader) scalarShape(v cue.Value, fit, choices []cue.Value) bool {
 	d := l.add(codeRange, l.pos(v), "%s has to be %s", l.what(v), describe(choices))
 	if l.what(v) == "hook" {
 		d.WithHint("a program runs for packets that come in by a device (tc/ingress) or leave by one (tc/egress), or " +
-			"for events of TCP sockets (tcp/congestion); [\"xdp\", \"tc/ingress\"] has packets come to it at XDP first, " +
-			"as far as a driver can do what it does")
+			"for events of TCP sockets (tcp/congestion); [\"xdp\", \"tc/ingress\"] has packets come to it at XDP " +
+			"first, as far as a driver can do what it does")
 	}
 	if word, err := v.String(); err == nil {
 		if near := spell.Nearest(word, words(choices)); near != "" {

@@ -40,7 +40,8 @@ func xdpLine(t *testing.T, opt turnrelay.Options, hook runtime.Hook) *frames {
 	f := &frames{T: t, line: line(t)}
 	l := f.line
 	check(t, errors.Join(offloads.GRO(l.ClientDev, true), offloads.GRO(l.PeerDev, true),
-		l.RelayIn.AddNeighbour(l.ClientAddr.V4, l.ClientDev.MAC), l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC)))
+		l.RelayIn.AddNeighbour(l.ClientAddr.V4, l.ClientDev.MAC),
+		l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC)))
 	f.load(opt)
 	t.Cleanup(func() { f.relay.Close() })
 	for _, dev := range []*testnet.Dev{l.RelayIn, l.RelayOut} {
@@ -130,7 +131,8 @@ func (f *frames) pass(what string, n int, atXDP bool) {
 			}
 			return list
 		}
-		if err := testnet.Until(wait, what+": all frames come out", func() bool { return len(got()) >= n }); err != nil {
+		err = testnet.Until(wait, what+": all frames come out", func() bool { return len(got()) >= n })
+		if err != nil {
 			f.Fatalf("%v: %d of %d; %+v", err, len(got()), n, f.place(l.RelayIn))
 		}
 		_, err = capture.Stop()
@@ -148,7 +150,8 @@ func (f *frames) pass(what string, n int, atXDP bool) {
 		want = uint64(2 * n)
 	}
 	if nowAll-all != uint64(2*n) || nowFirst-first != want {
-		f.Errorf("%s: %d packets were sent, %d of them from XDP; want %d, %d", what, nowAll-all, nowFirst-first, 2*n, want)
+		f.Errorf("%s: %d packets were sent, %d of them from XDP; want %d, %d", what, nowAll-all, nowFirst-first, 2*n,
+			want)
 	}
 }
 

@@ -63,8 +63,8 @@ func (x *maker) expr(e ir.Expr) ir.Expr {
 	return e
 }
 
-// fact is what a fact is of a frame at XDP. Tags are in the frame (see untagged), GSO comes later, a checksum that is left to a device
-// isn't taken, and neither is a frame that isn't for this host.
+// fact is what a fact is of a frame at XDP. Tags are in the frame (see untagged), GSO comes later, a checksum that is
+// left to a device isn't taken, and neither is a frame that isn't for this host.
 func (x *maker) fact(e *ir.Meta) ir.Expr {
 	switch e.Kind {
 	case ir.FrameLen, ir.LeaseValid, ir.LinkType:

@@ -178,7 +178,8 @@ var infos = []MapInfo{
 		Value: "devices that frames may leave by, by index",
 		When:  "programs at XDP", of: frames},
 	{Name: MapMACs, Type: Hash, Entries: fmt.Sprint(Devices),
-		Value: "link-layer addresses of the devices that frames come in by, by index", When: "programs at XDP", of: frames},
+		Value: "link-layer addresses of the devices that frames come in by, by index",
+		When:  "programs at XDP", of: frames},
 }
 
 // frames is the size of the tables of devices.

@@ -790,7 +790,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 	if (!fr_lease_valid(pkt.lease, pkt.now))
 		return fr_punt(skb, PROG_TO_PEER + reason_inactive);
 
-	/* hook:  ["xdp", "tc/ingress"] */
+	/* hook: ["xdp", "tc/ingress"] */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
 		return fr_punt(skb, PROG_TO_PEER + why);
@@ -962,7 +962,7 @@ SEC("xdp.frags") int xdp_to_peer(struct xdp_md *xdp)
 	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, pkt.now))
 		return XDP_PASS;
 
-	/* hook:  ["xdp", "tc/ingress"] */
+	/* hook: ["xdp", "tc/ingress"] */
 	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
 		return XDP_PASS;
 	if ((void *)(eth + 1) > pkt.data_end)
@@ -1259,7 +1259,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 	if (!fr_lease_valid(pkt.lease, pkt.now))
 		return fr_punt(skb, PROG_TO_CLIENT + reason_inactive);
 
-	/* hook:  ["xdp", "tc/ingress"] */
+	/* hook: ["xdp", "tc/ingress"] */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
 		return fr_punt(skb, PROG_TO_CLIENT + why);
@@ -1405,7 +1405,7 @@ SEC("xdp.frags") int xdp_to_client(struct xdp_md *xdp)
 	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, pkt.now))
 		return XDP_PASS;
 
-	/* hook:  ["xdp", "tc/ingress"] */
+	/* hook: ["xdp", "tc/ingress"] */
 	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
 		return XDP_PASS;
 	if ((void *)(eth + 1) > pkt.data_end)

@@ -64,7 +64,7 @@ func (b *builder) paths() {
 		[]any{program, iface, b.param("first", "query", typ("boolean")), b.param("before", "query", typ("string")),
 			b.param("hook", "query", enum("tc", "auto", "xdp"))},
 		op{"put", "attach", "Attach a program to an interface; first: before the programs of others, before: of one " +
-			"of them; hook: whether packets come to it at XDP first, auto by default: where that is right for the device",
+			"of them; hook: whether packets come to it at XDP first, auto by default: if that is right for the device",
 			nil, b.fixed(reflect.TypeFor[Program]()), 200})
 	b.path("/v1/programs/{program}/attachments/{interface}", []any{program, iface},
 		op{"delete", "detach", "Detach it", nil, b.fixed(reflect.TypeFor[Program]()), 200})

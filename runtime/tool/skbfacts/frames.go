@@ -31,8 +31,8 @@ func Frames() bool {
 	return err == nil && version >= 5<<16|18<<8
 }
 
-// AnyDevice leaves out programs at XDP that the kernel can't load. In those that are bound to no device, calls of tagOf are
-// replaced by its answer where a device has none.
+// AnyDevice leaves out programs at XDP that the kernel can't load. In those that are bound to no device, calls of tagOf
+// are replaced by its answer where a device has none.
 func AnyDevice(spec *ebpf.CollectionSpec) {
 	for name, p := range spec.Programs {
 		switch {
