@@ -91,9 +91,12 @@ func (w *Packet) VerifyWhole(in *draft.Header, pl *draft.Field, none bool, pos d
 }
 
 // Finished lets packets pass to the stack of which a checksum seems to be left to a device: it holds the sum of the
-// pseudo-header. A driver isn't told.
+// pseudo-header. A driver isn't told. A checksum that the stack doesn't name can't be seen: not behind the last IP header
+// of the stack, and not in what a datagram without a checksum carries, which may be a tunnel.
 func (w *Packet) Finished(reason int, pos diag.Pos) {
+	named := true
 	for _, in := range w.Scope.Path {
+		named = named && !IsIP(in.Decl)
 		for _, pl := range in.Order {
 			k := pl.Decl.Checksum
 			if k == nil || !k.Offloaded {
@@ -103,8 +106,13 @@ func (w *Packet) Finished(reason int, pos diag.Pos) {
 			if !ok {
 				return
 			}
-			w.Guard(fold.Bin(ir.Ne, pl.Load, &ir.PseudoSum{Terms: sum}), reason, pos)
+			named = true
+			w.Guard(fold.And(fold.Bin(ir.Ne, pl.Load, fold.Num(0)),
+				fold.Bin(ir.Ne, pl.Load, &ir.PseudoSum{Terms: sum})), reason, pos)
 		}
+	}
+	if !named {
+		w.Guard(fold.Bool(false), reason, pos)
 	}
 }
 

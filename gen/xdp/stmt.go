@@ -66,7 +66,7 @@ func (x *maker) guard(s *ir.Guard) []ir.Stmt {
 	case fold.IsTrue(cond):
 		return nil
 	case fold.IsFalse(cond):
-		return []ir.Stmt{&ir.Punt{Reason: x.reason(s.Reason), Pos: s.Pos}}
+		return x.leave("what may have "+x.from.Reasons[s.Reason].Doc, s.Pos)
 	}
 	c := *s
 	c.Cond, c.Reason = cond, x.reason(s.Reason)

@@ -210,6 +210,9 @@ func (r *relay) verify(rep *reporter) (string, error) {
 	for _, symbol := range slices.Sorted(maps.Keys(loaded.Programs)) {
 		program := loaded.Programs[symbol]
 		name, ours := strings.CutPrefix(symbol, abi.ProgramPrefix)
+		if first, atXDP := strings.CutPrefix(symbol, abi.XDPPrefix); atXDP {
+			name, ours = first+"@xdp", true
+		}
 		if !ours {
 			continue
 		}
