@@ -84,7 +84,8 @@ func TestRuntimeModule(t *testing.T) {
 	}
 	got := slices.Sorted(maps.Keys(modules))
 	want := []string{"github.com/cilium/ebpf", "github.com/fastrelay/fastrelay-gen/runtime",
-		"github.com/vishvananda/netlink", "github.com/vishvananda/netns", "golang.org/x/net", "golang.org/x/sys"}
+		"github.com/safchain/ethtool", "github.com/vishvananda/netlink", "github.com/vishvananda/netns",
+		"golang.org/x/net", "golang.org/x/sys"}
 	if !slices.Equal(got, want) {
 		t.Errorf("the runtime is built of %q, want %q", got, want)
 	}

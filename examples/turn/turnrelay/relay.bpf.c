@@ -859,9 +859,10 @@ static __always_inline int xdp_to_peer_ipv4(struct xdp_md *xdp, struct packet *p
 		return XDP_PASS;
 	pkt->payload_len = pkt->channel_data_end - 46;
 	if (fr_is_v4(pkt->ch->peer.addr)) { /* ipv4 stays */
-		if (be16(&udp->checksum) ==
-		    bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
-				      bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)))))
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
 			return XDP_PASS;
 		if (unlikely(!fr_xdp_fits(&pkt->ch->hop_peer, 28ULL + pkt->payload_len)))
 			return XDP_PASS;
@@ -869,9 +870,10 @@ static __always_inline int xdp_to_peer_ipv4(struct xdp_md *xdp, struct packet *p
 	}
 	if (be16(&udp->checksum) == 0)
 		return XDP_PASS;
-	if (be16(&udp->checksum) ==
-	    bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			      bpf_htons(be16(&udp->length)))))
+	if (!(be16(&udp->checksum) != 0 &&
+	      be16(&udp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length))))))
 		return XDP_PASS;
 	const __u32 headers_len = 46;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
@@ -1001,11 +1003,12 @@ SEC("xdp.frags") int xdp_to_peer(struct xdp_md *xdp)
 	pkt.payload_len = pkt.channel_data_end - 66;
 	if (be16(&udp->checksum) == 0)
 		return XDP_PASS;
-	if (be16(&udp->checksum) ==
-	    bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-			      ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			      ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-			      bpf_htons(be16(&udp->length)))))
+	if (!(be16(&udp->checksum) != 0 &&
+	      be16(&udp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
 		return XDP_PASS;
 	if (!fr_is_v4(pkt.ch->peer.addr)) { /* ipv6 stays */
 		const __u32 headers_len = 66;
@@ -1304,9 +1307,10 @@ static __always_inline int xdp_to_client_ipv4(struct xdp_md *xdp, struct packet 
 		return XDP_PASS;
 	pkt->payload_len = udp_end - 42;
 	if (fr_is_v4(pkt->ch_2->client.addr)) { /* ipv4 stays */
-		if (be16(&udp->checksum) ==
-		    bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
-				      bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)))))
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
 			return XDP_PASS;
 		if (unlikely(!fr_xdp_fits(&pkt->ch_2->hop_client, 32ULL + pkt->payload_len)))
 			return XDP_PASS;
@@ -1314,9 +1318,10 @@ static __always_inline int xdp_to_client_ipv4(struct xdp_md *xdp, struct packet 
 	}
 	if (be16(&udp->checksum) == 0)
 		return XDP_PASS;
-	if (be16(&udp->checksum) ==
-	    bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-			      bpf_htons(be16(&udp->length)))))
+	if (!(be16(&udp->checksum) != 0 &&
+	      be16(&udp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length))))))
 		return XDP_PASS;
 	const __u32 headers_len = 42;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
@@ -1437,11 +1442,12 @@ SEC("xdp.frags") int xdp_to_client(struct xdp_md *xdp)
 	pkt.payload_len = udp_end - 62;
 	if (be16(&udp->checksum) == 0)
 		return XDP_PASS;
-	if (be16(&udp->checksum) ==
-	    bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-			      ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			      ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
-			      bpf_htons(be16(&udp->length)))))
+	if (!(be16(&udp->checksum) != 0 &&
+	      be16(&udp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
 		return XDP_PASS;
 	if (!fr_is_v4(pkt.ch_2->client.addr)) { /* ipv6 stays */
 		const __u32 headers_len = 62;
