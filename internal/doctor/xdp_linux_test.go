@@ -32,8 +32,8 @@ func TestFrames(t *testing.T) {
 			"devices, in one buffer only"},
 		{busy, netdev.Device{Features: all &^ netdev.Transmit, Tag: true},
 			"no: program 7 is there, and lets no other in (bpftool prog show id 7); takes no frames of other devices"},
-		{netlink.LinkAttrs{Name: "no such device"}, netdev.Device{Features: all},
-			"no: it takes VLAN tags out of frames: ethtool -K no such device rxvlan off; takes frames of other devices"},
+		{netlink.LinkAttrs{Name: "none"}, netdev.Device{Features: all},
+			"no: it takes VLAN tags out of frames: ethtool -K none rxvlan off; takes frames of other devices"},
 	} {
 		got := frames(&netlink.Dummy{LinkAttrs: c.attrs}, c.dev)
 		if got.Found != c.want || (got.Status == OK) != strings.HasPrefix(c.want, "only") {
