@@ -45,7 +45,7 @@ func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
 		}
 		if src.XDP {
 			if first := stack.Compile(src, names, protos, true, &diag.List{}); first != nil {
-				p.Out.XDP = xdp.Of(first.Out)
+				p.Out.XDP, p.Out.Left = xdp.Of(first.Out)
 			}
 		}
 		plan.Programs = append(plan.Programs, p.Out)
@@ -61,6 +61,7 @@ func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
 	warn.Unused(names, diags)
 	for _, t := range traces {
 		warn.Unreached(t, diags)
+		warn.Untaken(t, diags)
 	}
 	return plan, diags
 }

@@ -12,15 +12,14 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
-	"github.com/safchain/ethtool"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
-	"github.com/fastrelay/fastrelay-gen/runtime/internal/netdev"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/pins"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpfload"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/netdev"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/skbfacts"
 )
 
@@ -310,34 +309,14 @@ func (r *Relay) adoptXDP(l *pins.Link) error {
 
 // right returns why a program isn't to run at XDP on a device.
 func (f *frames) right(dev netlink.Link, d netdev.Device, hook Hook) error {
-	attrs := dev.Attrs()
-	switch {
-	case !d.Has(netdev.Basic | netdev.Redirect):
-		return fmt.Errorf("its driver (%s) has no XDP", dev.Type())
-	case hook == HookAuto && attrs.ParentDevBus != "" && attrs.ParentDevBus != "virtio":
-		return errors.New("on a card XDP has to be asked for (hook xdp), since its driver may reset the link")
-	case d.Tag: // a program that is bound to it sees the tag
-	case dev.Type() == "veth":
-		return errors.New("a veth takes VLAN tags out of frames, and shows them at XDP since Linux 6.8")
-	case takesTags(attrs.Name):
-		return fmt.Errorf("it takes VLAN tags out of frames: ethtool -K %s rxvlan off", attrs.Name)
+	if err := d.Refuses(dev, hook == HookXDP); err != nil {
+		return err
 	}
-	if x := attrs.Xdp; f.at[d.Index] == nil && x != nil && x.Attached {
+	if id := netdev.Occupant(dev); f.at[d.Index] == nil && id != 0 {
 		return fmt.Errorf("%v is at XDP there, and lets no other in; detach it first, or stay at tc/ingress",
-			frontOf(ebpf.ProgramID(x.ProgId)))
+			frontOf(ebpf.ProgramID(id)))
 	}
 	return nil
-}
-
-// takesTags reports whether a device takes VLAN tags out of the frames that it receives, or can't be asked.
-func takesTags(name string) bool {
-	tool, err := ethtool.NewEthtool()
-	if err != nil {
-		return true
-	}
-	defer tool.Close()
-	has, err := tool.Features(name)
-	return err != nil || has["rx-vlan-hw-parse"] || has["rx-vlan-stag-hw-parse"]
 }
 
 // program returns what runs at XDP on a device: each program on what those before it have left. The caller closes it.

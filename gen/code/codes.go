@@ -180,6 +180,12 @@ var (
 			"to be right; `verified: false` says that it does no harm. `vet --strict` treats warnings as errors.",
 		`do: [{learn: seen: {key: ["tag.id"], value: ["udp.src"]}}, "pass"]`,
 		`do: [{learn: seen: {key: ["tag.id"], value: ["udp.src"], verified: "udp"}}, "pass"]`)
+	Untaken = diag.Define("FR0245", "XDP takes nothing",
+		"A warning: a program's hook is [\"xdp\", \"tc/ingress\"], but XDP would leave all its packets to\n"+
+			"tc/ingress. It takes packets that are sent or dropped; what goes on, and what only an skb has or can\n"+
+			"do, it leaves. `vet` shows what is left of other programs. `vet --strict` treats warnings as errors.",
+		`hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp"], do: ["pass"]`,
+		`hook: "tc/ingress", stack: ["eth", "ip", "udp"], do: ["pass"]`)
 	Internal = diag.Define("FR0299", "a fault of the compiler",
 		"The compiler made a plan that contradicts itself. This is never the fault of the spec; please report\n"+
 			"it, with the spec.",

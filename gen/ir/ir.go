@@ -170,10 +170,11 @@ type Program struct {
 
 	// XDP is what takes packets first, at XDP; it has the program's name. nil: nothing does
 	XDP *Program
+	// Left is what XDP doesn't do, if the spec says that the program is to run there: this program does it
+	Left []Left
 	// ToTC, of such a one: packets that it doesn't take come to the program at tc/ingress, which counts them. It has
 	// one reason for all
 	ToTC bool
-	Left []Left // at XDP: what it doesn't do
 	Pos  diag.Pos
 }
 
@@ -183,6 +184,14 @@ func (p *Program) Title() string {
 		return p.Name + " at xdp"
 	}
 	return p.Name
+}
+
+// Hooks is where a program runs, for people: "xdp, tc/ingress" if packets come to it at XDP first.
+func (p *Program) Hooks() string {
+	if p.XDP != nil {
+		return p.XDP.Hook + ", " + p.Hook
+	}
+	return p.Hook
 }
 
 // Congestion is the hook without a packet. Its programs run on a record of a TCP socket, of RecordSize bytes, which has
@@ -196,7 +205,7 @@ const (
 // XDP is the hook of frames as the driver has them, before the kernel makes an skb.
 const XDP = "xdp"
 
-// Left is something that a program at XDP doesn't do.
+// Left is something that isn't done at XDP.
 type Left struct {
 	What string // "a fan-out"
 	Pos  diag.Pos

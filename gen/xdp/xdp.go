@@ -19,10 +19,13 @@ import (
 const left = "left"
 
 // Of returns a program as it runs at XDP, in front of itself at tc/ingress, and nil if it would leave all packets to
-// that one. p was compiled for the driver (draft.Program.Driver). What it doesn't do is in the list Left.
-func Of(p *ir.Program) *ir.Program {
+// that one; and what it leaves. p was compiled for the driver (draft.Program.Driver).
+func Of(p *ir.Program) (*ir.Program, []ir.Left) {
+	if !p.L2 { // frames have a header in front that its stack doesn't
+		return nil, []ir.Left{{What: "a packet without its link-layer header", Pos: p.Pos}}
+	}
 	out := *p
-	out.Hook, out.ToTC, out.Pull, out.Body, out.Left = ir.XDP, true, 0, nil, nil
+	out.Hook, out.ToTC, out.Pull, out.Body = ir.XDP, true, 0, nil
 	out.Reasons = []*ir.Reason{{
 		Name: left, Kind: ir.Punted, Doc: "for the program at tc/ingress, which counts it", Pos: p.Pos,
 	}}
@@ -32,11 +35,11 @@ func Of(p *ir.Program) *ir.Program {
 	x.constants(p.Body)
 	out.Body = x.block(p.Body)
 	if punts(out.Body) {
-		return nil
+		return nil, x.left
 	}
 	out.Body = slices.Insert(out.Body, 0, untagged(p))
 	x.drop()
-	return &out
+	return &out, x.left
 }
 
 // untagged leaves a frame that the device has taken a tag out of: it would leave without.
@@ -51,6 +54,7 @@ type maker struct {
 	fixed     map[*ir.Var]ir.Expr // variables that have one value at XDP
 	sums      map[*ir.Sum]*ir.Sum // checksums that others cover
 	lacks     string              // what the expression or the statement at hand needs that there isn't
+	left      []ir.Left
 }
 
 // isLeft is the reason of packets that come to the program at tc/ingress.
@@ -59,8 +63,8 @@ const isLeft = 0
 // leave ends a packet's way here: the program at tc/ingress gets it.
 func (x *maker) leave(what string, pos diag.Pos) []ir.Stmt {
 	x.lacks = ""
-	if l := (ir.Left{What: what, Pos: pos}); !slices.Contains(x.out.Left, l) {
-		x.out.Left = append(x.out.Left, l)
+	if l := (ir.Left{What: what, Pos: pos}); !slices.Contains(x.left, l) {
+		x.left = append(x.left, l)
 	}
 	return []ir.Stmt{&ir.Punt{Reason: isLeft, Pos: pos}}
 }

@@ -15,6 +15,12 @@ import (
 // at compiles a program, and returns it as it runs at XDP.
 func at(t *testing.T, program string) (*ir.Plan, *ir.Program) {
 	t.Helper()
+	plan := compile(t, program)
+	return plan, plan.Programs[0].XDP
+}
+
+func compile(t *testing.T, program string) *ir.Plan {
+	t.Helper()
 	text := `name: "x"
 headers: {
 	msg: fields: [{name: "kind", bits: 8}, {name: "id", bits: 24}]
@@ -34,37 +40,40 @@ programs: p: {hook: "tc/ingress", ` + program + "}"
 	if err := list.Err(); err != nil {
 		t.Fatal(err)
 	}
-	return plan, plan.Programs[0].XDP
+	return plan
 }
 
 const udp = `stack: ["eth", "ip", "udp", "msg"], lookup: r: routes: ["ip.dst"], `
 
-// What a driver can't do is left to the program at tc/ingress, and said.
+// What a driver can't do is left to the program at tc/ingress, and said; of a program that it leaves whole, too.
 func TestLeft(t *testing.T) {
 	for _, c := range []struct{ program, left string }{
 		{udp + `do: [{send: via: "r.gateway"}]`, ""},
 		{udp + `rules: [{when: "msg.kind == 1", do: [{mark: mark: 7}, {send: via: "r.gateway"}]},
 			{do: [{send: via: "r.gateway"}]}]`, "skb.mark"},
-		{udp + `rules: [{when: "skb.priority == 1", do: [{drop: "urgent"}]}, {do: [{send: via: "r.gateway"}]}]`, "all"},
+		{udp + `rules: [{when: "skb.priority == 1", do: [{drop: "urgent"}]}, {do: [{send: via: "r.gateway"}]}]`,
+			"all: skb.priority"},
 		{udp + `rules: [{when: "msg.kind == 1", do: ["pass"]}, {do: [{send: via: "r.gateway"}]}]`,
 			"a packet that goes on"},
 		{udp + `rules: [{when: "msg.kind == 1", do: [{set: "msg.id": 1}, "pass"]}, {do: [{drop: "other"}]}]`,
 			"a packet that goes on"},
-		{udp + `do: [{mark: priority: 7}, {send: via: "r.gateway"}]`, "all"},
-		{`stack: ["eth", "vlan?", "ip", "udp", "more"], do: ["pass"]`, "all"},
+		{udp + `do: [{mark: priority: 7}, {send: via: "r.gateway"}]`, "all: skb.priority"},
+		{`stack: ["eth", "vlan?", "ip", "udp", "more"], do: ["pass"]`, "all: a packet that goes on"},
+		{`stack: ["ip"], lookup: r: routes: ["ip.dst"], do: [{send: via: "r.gateway"}]`,
+			"all: a packet without its link-layer header"},
 	} {
-		_, p := at(t, c.program)
+		p := compile(t, c.program).Programs[0]
 		var left []string
-		if p == nil {
-			left = []string{"all"}
-		} else {
-			for _, l := range p.Left {
-				if !slices.Contains(left, l.What) {
-					left = append(left, l.What)
-				}
+		for _, l := range p.Left {
+			if !slices.Contains(left, l.What) {
+				left = append(left, l.What)
 			}
 		}
-		if got := strings.Join(left, ", "); got != c.left {
+		got := strings.Join(left, ", ")
+		if p.XDP == nil {
+			got = "all: " + got
+		}
+		if got != c.left {
 			t.Errorf("%s\nleaves %q, not %q", c.program, got, c.left)
 		}
 	}
@@ -92,7 +101,8 @@ func TestNothingTwice(t *testing.T) {
 			}
 		}
 		for e := range ir.Exprs(s) {
-			if m, ok := e.(*ir.Meta); ok && m.Kind != ir.FrameLen && m.Kind != ir.LinkType && m.Kind != ir.LeaseValid {
+			m, ok := e.(*ir.Meta)
+			if ok && !slices.Contains([]ir.MetaKind{ir.FrameLen, ir.LinkType, ir.LeaseValid, ir.VLANTag}, m.Kind) {
 				t.Errorf("fact %s of an skb in %T", ir.Facts[m.Kind].Text, s)
 			}
 		}

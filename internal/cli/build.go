@@ -16,6 +16,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/interrupt"
+	"github.com/fastrelay/fastrelay-gen/internal/planfmt"
 )
 
 type buildOptions struct {
@@ -82,6 +83,7 @@ type summary struct {
 type programSummary struct {
 	Name         string          `json:"name"`
 	Hook         string          `json:"hook"`
+	Left         string          `json:"left,omitempty"` // by XDP to tc/ingress
 	Instructions int             `json:"instructions"`
 	Verifier     *build.Verified `json:"verifier,omitempty"`
 }
@@ -149,7 +151,9 @@ func summarise(r *build.Result) (*summary, error) {
 		}
 	}
 	for _, prog := range p.Programs {
-		s.Programs = append(s.Programs, programSummary{prog.Name, prog.Hook, counts[prog.Name], figures[prog.Name]})
+		s.Programs = append(s.Programs, programSummary{
+			prog.Name, prog.Hooks(), planfmt.Left(prog), counts[prog.Name], figures[prog.Name],
+		})
 	}
 	return s, nil
 }
@@ -185,19 +189,23 @@ func (a *app) summary(s *summary) {
 		why = " (" + strings.Join(s.Needs, ", ") + ")"
 	}
 	fmt.Fprintf(a.out, "%s  %s   kernel ≥ %s%s\n", s.Name, s.parts, s.Kernel, why)
-	width := 0
+	width, hooks := 0, 0
 	for _, p := range s.Programs {
-		width = max(width, len(p.Name))
+		width, hooks = max(width, len(p.Name)), max(hooks, len(p.Hook))
 	}
 	asked := true
 	for _, p := range s.Programs {
-		line := fmt.Sprintf("  %-*s  %-10s  %5s instructions", width, p.Name, p.Hook, thousands(uint64(p.Instructions)))
+		line := fmt.Sprintf("  %-*s  %-*s  %5s instructions", width, p.Name, hooks, p.Hook,
+			thousands(uint64(p.Instructions)))
 		if p.Verifier != nil {
 			line += fmt.Sprintf("   verifier %s   stack %d", thousands(uint64(p.Verifier.Processed)), p.Verifier.Stack)
 		} else {
 			asked = false
 		}
 		fmt.Fprintln(a.out, line)
+		if p.Left != "" {
+			fmt.Fprintf(a.out, "  %-*s  %s\n", width, "", p.Left)
+		}
 	}
 	if !asked && runtime.GOOS == "linux" {
 		fmt.Fprintln(a.out, "  (run as root to see the verifier's counts)")

@@ -130,13 +130,17 @@ func (a *app) explainSpec(ctx context.Context, file string) error {
 			}
 			stack = append(stack, name)
 		}
-		fmt.Fprintf(a.out, "\nprogram %s  %s  %s  %s\n", p.Name.Value, p.Hook, strings.Join(stack, " "),
+		planned := r.Plan.Programs[i]
+		fmt.Fprintf(a.out, "\nprogram %s  %s  %s  %s\n", p.Name.Value, planned.Hooks(), strings.Join(stack, " "),
 			plural(len(p.Rules), "rule"))
+		if left := planfmt.Left(planned); left != "" {
+			fmt.Fprintf(a.out, "  %s\n", left)
+		}
 		width := 0
-		for _, reason := range r.Plan.Programs[i].Reasons {
+		for _, reason := range planned.Reasons {
 			width = max(width, len(reason.Name))
 		}
-		for _, reason := range r.Plan.Programs[i].Reasons {
+		for _, reason := range planned.Reasons {
 			kind := planfmt.ReasonKind(reason.Kind)
 			if kind == reason.Name {
 				kind = ""

@@ -25,7 +25,8 @@ func (a *app) vetCommand() *cobra.Command {
 		Short: "Check specs, and write nothing",
 		Long: `Loads and compiles each spec and its tests, without clang, and runs its programs in the model on random
 packets. Shows all mistakes of all specs, warnings about unused declarations and rules that never apply, and for each
-program what always passes to the stack, whatever its rules say, under the reason that it is counted by.
+program what always passes to the stack, whatever its rules say, under the reason that it is counted by; and what XDP
+leaves to tc/ingress of those that run there, too.
 
 Whether the compiled programs have enough stack (FR0904), and what the verifier says of them (FR0902, FR0905), build
 finds out.
@@ -41,7 +42,7 @@ Exit status: 0 without mistakes, even with warnings; 1 with mistakes or, with --
 			if len(args) == 0 {
 				return exactly("SPEC")(cmd, args)
 			}
-			found := findings{always: []alwaysPunted{}}
+			found := findings{always: []alwaysPunted{}, left: []leftByXDP{}}
 			for _, file := range args {
 				if err := a.vet(cmd.Context(), file, &found); err != nil {
 					return err
@@ -55,7 +56,7 @@ Exit status: 0 without mistakes, even with warnings; 1 with mistakes or, with --
 				status = exit(statusError)
 			}
 			if format == "json" {
-				return errors.Join(a.vetJSON(&found.mistakes, found.always), status)
+				return errors.Join(a.vetJSON(&found), status)
 			}
 			a.warn(&found.mistakes)
 			for _, line := range found.fine {
@@ -78,6 +79,7 @@ type findings struct {
 	mistakes diag.List
 	fine     []string
 	always   []alwaysPunted
+	left     []leftByXDP
 }
 
 // vet adds the findings in a spec. The error says why it could not be checked.
@@ -116,6 +118,7 @@ func (a *app) vet(ctx context.Context, file string, found *findings) error {
 		punts := collectAlways(file, s, p)
 		found.fine = append(found.fine, alwaysText(punts, len(p.Programs))...)
 		found.always = append(found.always, punts...)
+		found.addLeft(file, p)
 	}
 	found.mistakes.Append(list)
 	return nil

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/always"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/planfmt"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -82,13 +84,36 @@ func alwaysText(all []alwaysPunted, programs int) (lines []string) {
 	return lines
 }
 
-// vetJSON writes messages, as all commands do, and what always passes to the stack.
-func (a *app) vetJSON(list *diag.List, always []alwaysPunted) error {
+// leftByXDP is what a program's rules do that XDP leaves to tc/ingress, as `vet --format json` has it.
+type leftByXDP struct {
+	File    string `json:"file"`
+	Program string `json:"program"`
+	What    string `json:"what"`
+	Line    int    `json:"line"`
+	Column  int    `json:"column"`
+}
+
+// addLeft adds what XDP leaves. A program of which it takes nothing has a warning instead.
+func (f *findings) addLeft(file string, p *ir.Plan) {
+	for _, prog := range p.Programs {
+		if prog.XDP == nil || len(prog.Left) == 0 {
+			continue
+		}
+		f.fine = append(f.fine, fmt.Sprintf("  %s (%s)", planfmt.Left(prog), prog.Name))
+		for _, l := range prog.Left {
+			f.left = append(f.left, leftByXDP{cmp.Or(l.Pos.File, file), prog.Name, l.What, l.Pos.Line, l.Pos.Column})
+		}
+	}
+}
+
+// vetJSON writes messages, as all commands do, what always passes to the stack, and what XDP leaves.
+func (a *app) vetJSON(found *findings) error {
 	enc := json.NewEncoder(a.out)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(struct {
 		Diagnostics *diag.List     `json:"diagnostics"`
 		Always      []alwaysPunted `json:"always_up"`
-	}{list, always})
+		Left        []leftByXDP    `json:"left_by_xdp"`
+	}{&found.mistakes, found.always, found.left})
 }

@@ -45,7 +45,7 @@ type Exit struct {
 
 // Decide makes the decision of a program from its spec and its plan.
 func Decide(s *spec.Spec, p *spec.Program, plan *ir.Program) *Decision {
-	d := &decider{Decision: &Decision{Program: p.Name.Value, Hook: p.Hook}, spec: s, plan: plan,
+	d := &decider{Decision: &Decision{Program: p.Name.Value, Hook: plan.Hooks()}, spec: s, plan: plan,
 		places: map[diag.Pos][]int{}}
 	d.stages(p)
 	d.walk(plan.Body, 0)
@@ -112,7 +112,7 @@ func positions(v reflect.Value, yield func(diag.Pos)) {
 }
 
 func (d *decider) stages(p *spec.Program) {
-	d.stage(&Stage{Title: "packet at " + p.Hook}, p.Name.Pos, p.Pos, p.HookPos)
+	d.stage(&Stage{Title: "packet at " + d.Hook}, p.Name.Pos, p.Pos, p.HookPos)
 	for _, e := range p.Stack {
 		d.header(e)
 	}

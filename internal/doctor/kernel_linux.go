@@ -20,7 +20,8 @@ import (
 func system() []Check {
 	checks := append([]Check{kernel(), rights(), files(), lockdown()}, featureChecks()...)
 	checks = append(checks, btf(), jit(), bpffs(), memlock(), backlog(), Merging(), xfrm())
-	return append(checks, interfaces()...)
+	checks = append(checks, interfaces()...)
+	return append(checks, atXDP()...)
 }
 
 func rights() Check {

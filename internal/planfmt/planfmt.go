@@ -238,7 +238,7 @@ func (w *writer) program(p *ir.Program) {
 			w.line(none, "pull %d", p.Pull)
 		}
 		for _, l := range p.Left {
-			w.line(l.Pos, "left: %s", l.What)
+			w.line(l.Pos, "left by xdp: %s", l.What)
 		}
 		w.line(none, "reasons")
 		w.nested(func() {

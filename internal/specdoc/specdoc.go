@@ -14,6 +14,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/diagram"
+	"github.com/fastrelay/fastrelay-gen/internal/planfmt"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -215,12 +216,21 @@ func (p *page) programs() {
 	for i, prog := range p.spec.Programs {
 		planned := p.plan.Programs[i]
 		d := diagram.Decide(p.spec, prog, planned)
-		p.add(heading{3, prog.Name.Value}, paragraph("Hook "+prog.Hook+". Packets with these headers:"),
+		p.add(heading{3, prog.Name.Value}, paragraph(hooks(planned)+" Packets with these headers:"),
 			code{"", strings.Join(planned.Paths, "\n") + "\n"},
 			picture{"program " + prog.Name.Value, []*diagram.Picture{d.Picture(false)}, []block{steps(d)}},
 			paragraph("Every packet is counted under one of these reasons. The number is the reason's place among "+
 				"those of the program, in Go and in the kernel's map."), reasons(planned))
 	}
+}
+
+// hooks says where a program runs, and what XDP leaves of it.
+func hooks(p *ir.Program) string {
+	text := "Hook " + p.Hooks() + "."
+	if left := planfmt.Left(p); left != "" {
+		text += " " + left + "."
+	}
+	return text
 }
 
 // steps is a decision as a table.

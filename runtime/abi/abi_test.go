@@ -179,3 +179,15 @@ func TestKinds(t *testing.T) {
 		}
 	}
 }
+
+// A program whose packets come to it at XDP first says both of its hooks.
+func TestHooks(t *testing.T) {
+	for want, p := range map[string]abi.Program{
+		"tc/egress":       {Hook: abi.HookEgress},
+		"xdp, tc/ingress": {Hook: abi.HookIngress, XDPBase: 3},
+	} {
+		if got := p.Hooks(); got != want {
+			t.Errorf("%+v runs at %q, not at %q", p, got, want)
+		}
+	}
+}

@@ -164,6 +164,14 @@ type Program struct {
 	Lookups []int    `json:"-"` // the IP versions (4, 6) of packets whose routes it looks up in the kernel
 }
 
+// Hooks is where the program runs, for people: "xdp, tc/ingress" if packets come to it at XDP first.
+func (p *Program) Hooks() string {
+	if p.XDPBase > 0 {
+		return "xdp, " + p.Hook.String()
+	}
+	return p.Hook.String()
+}
+
 // Reason returns the i-th reason, and one without a meaning for an i that is none.
 func (p *Program) Reason(i int) Reason {
 	if i < 0 || i >= len(p.Reasons) {

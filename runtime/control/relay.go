@@ -95,7 +95,7 @@ func (s *Server) findProgram(r *http.Request) (int, error) {
 func (s *Server) programAt(i int) (api.Program, error) {
 	p := s.relay.Programs()[i]
 	out := api.Program{
-		Name: p.Name(), Hook: p.Desc().Hook.String(), Attachments: []api.Attachment{}, Reasons: []api.Reason{},
+		Name: p.Name(), Hook: p.Desc().Hooks(), Attachments: []api.Attachment{}, Reasons: []api.Reason{},
 	}
 	counts, err := p.Counts() // fails if the relay is closed
 	if err != nil {

@@ -26,6 +26,7 @@ import (
 //	PATH/live/fr_lease, …, tbl_T    the maps that a successor goes on with
 //	PATH/live/layout                what is in them: an array whose only value is the layout, in JSON
 //	PATH/live/link_PROGRAM_IFINDEX  TCX links
+//	PATH/live/link_@HOOK_IFINDEX    links at XDP
 //	PATH/live/registered            the link by which a congestion control is registered
 //	PATH/new                        what is being made; whoever finds it removes it
 //
