@@ -21,7 +21,7 @@ const (
 )
 
 // mostLines are how long a file is at most that a person is to read.
-var mostLines = map[string]int{"turn/relay.bpf.c": 1465} // at tc/ingress alone 874
+var mostLines = map[string]int{"turn/relay.bpf.c": 1471} // at tc/ingress alone 874
 
 // longer are cases with a function that has more lines.
 var longer = map[string]string{

@@ -91,8 +91,8 @@ func (w *Packet) VerifyWhole(in *draft.Header, pl *draft.Field, none bool, pos d
 }
 
 // Finished lets packets pass to the stack of which a checksum seems to be left to a device: it holds the sum of the
-// pseudo-header. A driver isn't told. A checksum that the stack doesn't name can't be seen: not behind the last IP header
-// of the stack, and not in what a datagram without a checksum carries, which may be a tunnel.
+// pseudo-header. A driver isn't told. A checksum that the stack doesn't name can't be seen: not behind the last IP
+// header of the stack, and not in what a datagram without a checksum carries, which may be a tunnel.
 func (w *Packet) Finished(reason int, pos diag.Pos) {
 	named := true
 	for _, in := range w.Scope.Path {
