@@ -133,9 +133,6 @@ func Plan(src []byte) (*spec.Spec, *ir.Plan, Result) {
 		d := diags.All()[0]
 		return nil, nil, Result{Stage: Load, Code: d.Code, Text: d.Message, Log: diags.Err().Error()}
 	}
-	for i, p := range s.Programs { // of programs that can, every other one also runs at XDP
-		p.XDP = p.Hook == "tc/ingress" && p.Stack[0].Headers[0].Value == "eth" && (len(s.Name.Value)+i)%2 == 0
-	}
 	plan, diags := gen.Compile(s)
 	if diags.Len() == 0 {
 		return s, plan, Result{}

@@ -3,6 +3,7 @@ package specgen
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -41,7 +42,11 @@ func (g *generator) program(name string) string {
 func (s *scope) program(name string) string {
 	g := s.generator
 	var w strings.Builder
-	fmt.Fprintf(&w, "%s: {\n\thook: %q\n\tstack: [", label(name), s.hook)
+	hook := strconv.Quote(s.hook)
+	if s.hook == "tc/ingress" && g.one(2) {
+		hook = `["xdp", "tc/ingress"]`
+	}
+	fmt.Fprintf(&w, "%s: {\n\thook: %s\n\tstack: [", label(name), hook)
 	for i, e := range s.stack {
 		if i > 0 {
 			w.WriteString(", ")
