@@ -47,8 +47,8 @@ var parts = []string{"kernel", "xdp", "path", "fanout", "quicproxy", "tunnel", "
 func run() error {
 	rounds := flag.Int("rounds", 3, "rounds over which medians are taken")
 	only := flag.String("only", "", "`parts` to run, separated by commas: kernel (cost of a packet in the kernel), "+
-		"xdp (live frames at XDP and at TC), path (across namespaces), fanout (one to many), quicproxy (QUIC packets of encrypted connections), tunnel "+
-		"(VXLAN), ipvs (in a virtual machine) or compile (each stage of a build)")
+		"xdp (live frames at XDP and at TC), path (across namespaces), fanout (one to many), quicproxy (QUIC packets "+
+		"of encrypted connections), tunnel (VXLAN), ipvs (in a virtual machine) or compile (each stage of a build)")
 	partial := flag.Bool("partial", false, "send packets with partial checksums, as from a virtual machine on the "+
 		"same host (path)")
 	receivers := flag.String("receivers", "1,8,64,512", "`counts` of receivers (fanout)")
