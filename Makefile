@@ -80,7 +80,7 @@ test-kernels: build ## every relay on Debian's kernels from 5.10 on, and on arm6
 fresh: ## the commands of the README on a bare Debian; RUN='make test' for another one
 	@tools/fresh $(if $(RUN),'$(RUN)')
 
-bench: build ## the numbers of the README, as ratios measured in one run; ONLY=kernel, path, fanout, quicproxy, tunnel, ipvs, compile, ratios or quic for a part
+bench: build ## the numbers of the README, as ratios measured in one run; ONLY=kernel, xdp, path, fanout, quicproxy, tunnel, ipvs, compile, ratios or quic for a part
 	@tools/ensure test bench root
 	@$(if $(filter quic ratios,$(ONLY)),:,$(GO) run ./bench $(if $(ONLY),-only $(ONLY)))
 	@$(if $(filter-out ratios,$(ONLY)),:,$(GO) test -run '^$$' -bench '^BenchmarkRatios$$' -benchtime 3x $(RATIOS))

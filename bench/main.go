@@ -1,8 +1,9 @@
-// The bench command measures the examples. The TURN relay: what a packet costs in the kernel, and the whole relay
-// across namespaces beside plain kernel forwarding and beside the same server in user space. One to many: what a copy
-// costs, beside bare clones and a user-space relay. The QUIC proxy, beside itself in user space. A tunnel, beside the
-// kernel's own device. A balancer, beside IPVS. The compiler: each stage against the size of a spec. Variants alternate
-// within one run, and the report gives medians and ratios: absolute figures don't carry over to other machines or runs.
+// The bench command measures the examples. The TURN relay: what a packet costs in the kernel, what a frame costs at XDP
+// and at TC, and the whole relay across namespaces beside plain kernel forwarding and beside the same server in user
+// space. One to many: what a copy costs, beside bare clones and a user-space relay. The QUIC proxy, beside itself in
+// user space. A tunnel, beside the kernel's own device. A balancer, beside IPVS. The compiler: each stage against the
+// size of a spec. Variants alternate within one run, and the report gives medians and ratios: absolute figures don't
+// carry over to other machines or runs.
 package main
 
 import (
@@ -21,6 +22,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/bench/compile"
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
 	"github.com/fastrelay/fastrelay-gen/bench/ipvs"
+	"github.com/fastrelay/fastrelay-gen/bench/live"
 	"github.com/fastrelay/fastrelay-gen/bench/quicproxy"
 	"github.com/fastrelay/fastrelay-gen/bench/results"
 	"github.com/fastrelay/fastrelay-gen/bench/tunnel"
@@ -40,13 +42,13 @@ func main() {
 	}
 }
 
-var parts = []string{"kernel", "path", "fanout", "quicproxy", "tunnel", "ipvs", "compile"}
+var parts = []string{"kernel", "xdp", "path", "fanout", "quicproxy", "tunnel", "ipvs", "compile"}
 
 func run() error {
 	rounds := flag.Int("rounds", 3, "rounds over which medians are taken")
 	only := flag.String("only", "", "`parts` to run, separated by commas: kernel (cost of a packet in the kernel), "+
-		"path (across namespaces), fanout (one to many), quicproxy (QUIC packets of encrypted connections), tunnel "+
-		"(VXLAN), ipvs (in a virtual machine) or compile (each stage of a build)")
+		"xdp (live frames at XDP and at TC), path (across namespaces), fanout (one to many), quicproxy (QUIC packets "+
+		"of encrypted connections), tunnel (VXLAN), ipvs (in a virtual machine) or compile (each stage of a build)")
 	partial := flag.Bool("partial", false, "send packets with partial checksums, as from a virtual machine on the "+
 		"same host (path)")
 	receivers := flag.String("receivers", "1,8,64,512", "`counts` of receivers (fanout)")
@@ -83,6 +85,12 @@ func run() error {
 	// All of this process stays away from the relay's processor.
 	if err := measure.Prefer(os.Getpid(), measure.LoadCPU); err != nil {
 		return err
+	}
+	if runs("xdp") {
+		if report.Live, err = live.Measure(*rounds, os.Stderr); err != nil {
+			return err
+		}
+		live.Print(os.Stdout, report.Live)
 	}
 	if runs("path") {
 		if report.Through, err = measurePath(*rounds, *partial); err != nil {

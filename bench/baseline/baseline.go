@@ -4,11 +4,9 @@ package baseline
 
 import (
 	"bytes"
-	"context"
 	_ "embed"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -16,21 +14,13 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
-	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 //go:embed bpf/relay.c
 var source string
 
-var object = sync.OnceValues(func() ([]byte, error) {
-	object, _, err := clang.Compile(context.Background(), source, "", clang.Options{Warn: true})
-	var refused *clang.Error
-	if errors.As(err, &refused) {
-		return nil, fmt.Errorf("%w\n%s", err, refused.Log)
-	}
-	return object, err
-})
+var object = sync.OnceValues(func() ([]byte, error) { return compiled(source) })
 
 // Hook is where the programs run.
 type Hook string
@@ -128,12 +118,7 @@ type Hop struct {
 const mtu = 1500
 
 // key and row are those of bpf/relay.c.
-type key struct {
-	Src, Dst         [4]byte
-	SrcPort, DstPort [2]byte
-	Number           [2]byte
-	_                uint16
-}
+type key = key4
 
 type row struct {
 	Src, Dst         [4]byte

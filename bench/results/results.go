@@ -6,6 +6,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/bench/compile"
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
 	"github.com/fastrelay/fastrelay-gen/bench/ipvs"
+	"github.com/fastrelay/fastrelay-gen/bench/live"
 	"github.com/fastrelay/fastrelay-gen/bench/quicproxy"
 	"github.com/fastrelay/fastrelay-gen/bench/tunnel"
 	"github.com/fastrelay/fastrelay-gen/examples/turn/lab"
@@ -22,6 +23,7 @@ type Report struct {
 	Rounds  int          `json:"rounds"`
 	Partial bool         `json:"partial_checksums"`
 	Cost    *Cost        `json:"cost,omitempty"`
+	Live    *live.Report `json:"live,omitempty"`
 	Through []Comparison `json:"through,omitempty"`
 	FanOut  *FanOut      `json:"fanout,omitempty"`
 

@@ -1,0 +1,199 @@
+package live
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	goruntime "runtime"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/internal/clang"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
+)
+
+//go:embed bpf/live.c
+var source string
+
+var object = sync.OnceValues(func() ([]byte, error) {
+	object, _, err := clang.Compile(context.Background(), source, "", clang.Options{Warn: true})
+	var refused *clang.Error
+	if errors.As(err, &refused) {
+		return nil, fmt.Errorf("%w\n%s", err, refused.Log)
+	}
+	return object, err
+})
+
+// Of bpf/live.c.
+const (
+	frontSize = 80
+	maxFronts = 4096
+	maxKept   = 64
+	largest   = 2048
+)
+
+// state is that of bpf/live.c.
+type state struct {
+	Made             uint64
+	Mask, Size, Keep uint32
+	Kept             uint32
+}
+
+// ends are the source of live frames, and the far end, which counts and drops them.
+type ends struct {
+	collection *ebpf.Collection
+	sinks      []link.Link
+}
+
+func newEnds() (*ends, error) {
+	object, err := object()
+	if err != nil {
+		return nil, err
+	}
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	if err != nil {
+		return nil, err
+	}
+	c, err := ebpf.NewCollection(spec)
+	if err != nil {
+		return nil, err
+	}
+	return &ends{collection: c}, nil
+}
+
+func (e *ends) close() {
+	for _, l := range e.sinks {
+		_ = l.Close() // or it goes with the device
+	}
+	e.collection.Close()
+}
+
+// sink makes a device a far end. Only so does a veth take frames that are redirected to its other end.
+func (e *ends) sink(dev *testnet.Dev) error {
+	return dev.Host.Do(func() error {
+		l, err := link.AttachXDP(link.XDPOptions{
+			Program: e.collection.Programs["sink"], Interface: dev.Index, Flags: link.XDPDriverMode,
+		})
+		if err == nil {
+			e.sinks = append(e.sinks, l)
+		}
+		return err
+	})
+}
+
+// load has the source write the fronts of frames, in turn. Their number is a power of two.
+func (e *ends) load(frames [][]byte) error {
+	keys, values := make([]uint32, len(frames)), make([][frontSize]byte, len(frames))
+	for i, f := range frames {
+		keys[i] = uint32(i)
+		copy(values[i][:], f)
+	}
+	_, err := e.collection.Maps["fronts"].BatchUpdate(keys, values, nil)
+	return err
+}
+
+// xdpContext is struct xdp_md.
+type xdpContext struct{ Data, DataEnd, DataMeta, Ingress, Queue, Egress uint32 }
+
+// liveFrames runs a program at XDP on n live frames, and returns what the kernel says that one takes: without what it
+// takes to prepare and to end such a run, which is 20 ms, and without the time in which other threads have the
+// processor. cilium/ebpf doesn't return that.
+func liveFrames(p *ebpf.Program, frame []byte, ctx *xdpContext, n int) (time.Duration, error) {
+	attr := struct { // of bpf(2), for BPF_PROG_TEST_RUN
+		program, retval, sizeIn, sizeOut uint32
+		dataIn, dataOut                  uint64
+		repeat, duration                 uint32
+		contextIn, contextOut            uint32 // sizes
+		context, contextTo               uint64
+		flags, cpu, batch, _             uint32
+	}{
+		program: uint32(p.FD()), sizeIn: uint32(len(frame)), dataIn: uint64(uintptr(unsafe.Pointer(&frame[0]))),
+		repeat: uint32(n), contextIn: uint32(unsafe.Sizeof(*ctx)), context: uint64(uintptr(unsafe.Pointer(ctx))),
+		flags: 1 << 1, // BPF_F_TEST_XDP_LIVE_FRAMES
+	}
+	_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_TEST_RUN, uintptr(unsafe.Pointer(&attr)),
+		unsafe.Sizeof(attr))
+	goruntime.KeepAlive(frame)
+	goruntime.KeepAlive(ctx)
+	goruntime.KeepAlive(p)
+	if errno != 0 {
+		return 0, errno
+	}
+	return time.Duration(attr.duration), nil
+}
+
+// run is what came out of a run.
+type run struct {
+	made, arrived uint64
+	took          time.Duration // a frame
+}
+
+// run makes n frames that come in by a device: the source is to_xdp, whose frames go to next, or another one. mask + 1
+// fronts take turns, and size is that of the frames that arrive. keep frames are kept for kept.
+func (e *ends) run(dev *testnet.Dev, source string, next *ebpf.Program, frame []byte, n, mask, size, keep int) (
+	r run, err error) {
+	if next != nil {
+		if err := e.collection.Maps["next"].Put(uint32(0), next); err != nil {
+			return r, fmt.Errorf("the program that gets the frames: %w", err)
+		}
+	}
+	states := e.collection.Maps["states"]
+	s := state{Mask: uint32(mask), Size: uint32(size), Keep: uint32(keep)}
+	if err := states.Put(uint32(0), &s); err != nil {
+		return r, err
+	}
+	before, err := e.arrived()
+	if err != nil {
+		return r, err
+	}
+	err = dev.Host.Do(func() (err error) {
+		context := xdpContext{DataEnd: uint32(len(frame)), Ingress: uint32(dev.Index)}
+		r.took, err = liveFrames(e.collection.Programs[source], frame, &context, n)
+		return err
+	})
+	if err != nil {
+		return r, fmt.Errorf("run with live frames: %w", err)
+	}
+	if err := states.Lookup(uint32(0), &s); err != nil {
+		return r, err
+	}
+	if s.Kept != uint32(keep) { // others are of an earlier run
+		return r, fmt.Errorf("%d frames kept of %d", s.Kept, keep)
+	}
+	after, err := e.arrived()
+	r.made, r.arrived = s.Made, after-before
+	return r, err
+}
+
+// arrived is the number of frames at the far ends so far.
+func (e *ends) arrived() (n uint64, err error) {
+	b, err := e.collection.Maps["arrived"].LookupBytes(uint32(0))
+	for ; len(b) >= 16; b = b[16:] { // of each processor: frames and bytes
+		n += binary.NativeEndian.Uint64(b)
+	}
+	return n, err
+}
+
+// kept returns the first frames of the last run.
+func (e *ends) kept(n int) (frames [][]byte, err error) {
+	for i := range n {
+		b, err := e.collection.Maps["kept"].LookupBytes(uint32(i))
+		if err != nil {
+			return nil, err
+		}
+		size := binary.NativeEndian.Uint32(b)
+		if size > largest {
+			return nil, fmt.Errorf("a frame of %d bytes", size)
+		}
+		frames = append(frames, b[4:4+size])
+	}
+	return frames, nil
+}

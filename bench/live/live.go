@@ -1,0 +1,276 @@
+// Package live measures the TURN relay at XDP beside itself at tc/ingress, and beside relays by hand at XDP, without a
+// network card: BPF_PROG_TEST_RUN hands live frames to a program, as a driver does. What is redirected leaves by a
+// device; what is passed on becomes an skb, which goes the stack's way to the program at tc/ingress.
+package live
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
+)
+
+const (
+	framesPerTry = 1 << 16
+	tries        = 8
+	manySessions = 4096
+)
+
+// Report is what was measured.
+type Report struct {
+	Frames  []Cell `json:"frames"`   // from the source to the far end
+	InPlace []Cell `json:"in_place"` // the programs alone, on these frames
+	Alone   []Cell `json:"alone"`    // the programs alone, one frame a call
+}
+
+// Traffic is a kind of frames.
+type Traffic struct {
+	Direction string `json:"direction"` // "to_peer", "to_client"
+	Family    int    `json:"family"`    // 4, 6: on both sides
+	Size      int    `json:"size"`      // bytes of payload
+	Sessions  int    `json:"sessions"`  // that take turns, in random order
+}
+
+// String names it as tables do.
+func (t Traffic) String() string {
+	s := fmt.Sprintf("%s, IPv%d, %d bytes", t.Direction, t.Family, t.Size)
+	if t.Sessions > 1 {
+		s += fmt.Sprintf(", %d sessions", t.Sessions)
+	}
+	return s
+}
+
+// Cell is what a frame of a kind takes, in ns, by variant.
+type Cell struct {
+	Traffic
+	Time map[Variant]float64 `json:"ns"`
+}
+
+// Measure measures all. Variants alternate from one try to the next; a round has the least disturbed try of each.
+func Measure(rounds int, progress io.Writer) (*Report, error) {
+	r := &Report{}
+	for _, sessions := range []int{1, manySessions} {
+		families, sizes := []int{4, 6}, []int{120, 1200}
+		if sessions == manySessions { // as many as the relay has room for
+			families, sizes = families[:1], sizes[:1]
+		}
+		err := with(sessions, families, func(l *lab) error {
+			for _, family := range families {
+				for _, size := range sizes {
+					for _, direction := range []string{toPeer, toClient} {
+						t, err := l.traffic(direction, family, size)
+						if err != nil {
+							return err
+						}
+						fmt.Fprintf(progress, "\r%-50s", t)
+						if err := l.measure(r, t, rounds); err != nil {
+							return err
+						}
+					}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	fmt.Fprintf(progress, "\r%-50s\r", "")
+	return r, nil
+}
+
+func with(sessions int, families []int, do func(*lab) error) error {
+	l, err := newLab(sessions, families...)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	return do(l)
+}
+
+// measure adds a kind of frames to the report, after it was checked that all that relay it send the same.
+func (l *lab) measure(r *Report, t *traffic, rounds int) error {
+	if err := l.check(t); err != nil {
+		return err
+	}
+	frames, err := alternate(Variants, rounds, func(v Variant) (float64, error) {
+		r, err := l.run(v, t, framesPerTry, 0)
+		return float64(r.took), err
+	})
+	if err != nil {
+		return err
+	}
+	r.Frames = append(r.Frames, Cell{t.Traffic, frames})
+	if t.Sessions > 1 {
+		return nil
+	}
+	for _, part := range []struct {
+		to      *[]Cell
+		measure func(*traffic, int) (map[Variant]float64, error)
+	}{{&r.InPlace, l.inPlace}, {&r.Alone, l.alone}} {
+		ns, err := part.measure(t, rounds)
+		if err != nil {
+			return err
+		}
+		*part.to = append(*part.to, Cell{t.Traffic, ns})
+	}
+	return nil
+}
+
+// alternate measures variants in turn.
+func alternate(variants []Variant, rounds int, one func(Variant) (float64, error)) (map[Variant]float64, error) {
+	all := map[Variant][]float64{}
+	for range rounds {
+		least := map[Variant]float64{}
+		for range tries {
+			for _, v := range variants {
+				took, err := one(v)
+				if err != nil {
+					return nil, err
+				}
+				if best, ok := least[v]; !ok || took < best {
+					least[v] = took
+				}
+			}
+		}
+		for v, took := range least {
+			all[v] = append(all[v], took)
+		}
+	}
+	medians := map[Variant]float64{}
+	for v, list := range all {
+		medians[v] = measure.Median(list)
+	}
+	return medians, nil
+}
+
+// check has each variant relay some frames, and compares what arrives, byte by byte.
+func (l *lab) check(t *traffic) error {
+	for _, v := range Variants {
+		want := t.out
+		switch v {
+		case Nothing:
+			continue
+		case Bare:
+			want = t.in
+		}
+		before, err := l.taken(t.Direction)
+		if err != nil {
+			return err
+		}
+		if _, err := l.run(v, t, maxKept, maxKept); err != nil {
+			return err
+		}
+		after, err := l.taken(t.Direction)
+		if err != nil {
+			return err
+		}
+		for who, n := range after {
+			if n -= before[who]; n != map[bool]uint64{true: maxKept}[who == v] {
+				return fmt.Errorf("%s, %s: %s took %d frames", v, t, who, n)
+			}
+		}
+		frames, err := l.ends.kept(maxKept)
+		if err != nil {
+			return err
+		}
+		for i, f := range frames {
+			if w := want[i%len(want)]; !slices.Equal(f, w) {
+				return fmt.Errorf("%s, %s: frame %d is\n%x, not\n%x", v, t, i, f, w)
+			}
+		}
+	}
+	return nil
+}
+
+// taken says how many frames those have sent that count them: so it shows which one a frame came to.
+func (l *lab) taken(direction string) (map[Variant]uint64, error) {
+	p := l.tc[direction]
+	all, err1 := p.Count("sent")
+	first, err2 := p.XDPCounts()
+	byHand, err3 := l.hand.Sent(direction)
+	atXDP := uint64(0)
+	for i, c := range first {
+		if p.Desc().Reason(i).Name == "sent" {
+			atXDP = c.Packets
+		}
+	}
+	return map[Variant]uint64{TC: all.Packets - atXDP, XDP: atXDP, All: byHand}, errors.Join(err1, err2, err3)
+}
+
+// A ratio that the report gives, and the most that is aimed at; 0: nothing is.
+type ratio struct {
+	of, by Variant
+	goal   float64
+}
+
+var (
+	ofFrames = []ratio{
+		{XDP, TC, 0.45}, {XDP, Checks, 1.15}, {XDP, All, 0}, {XDP, Lean, 0}, {XDP, Routes, 0}, {XDP, Bare, 0},
+	}
+	ofPrograms = []ratio{{XDP, TC, 0.75}, {XDP, Checks, 0}, {XDP, All, 0}, {XDP, Lean, 0}}
+)
+
+// Print prints tables, and what came of each aim.
+func Print(w io.Writer, r *Report) {
+	fmt.Fprintf(w, "\nlive frames, from the source to the far end, ns a frame\n")
+	printTimes(w, r.Frames, Variants)
+	printRatios(w, r.Frames, ofFrames)
+	fmt.Fprintf(w, "\nthe programs alone on these frames, ns\n")
+	printTimes(w, r.InPlace, programs)
+	printRatios(w, r.InPlace, ofPrograms)
+	fmt.Fprintf(w, "\nthe programs alone, one frame a call, ns\n")
+	printTimes(w, r.Alone, programs)
+	printRatios(w, r.Alone, ofPrograms)
+}
+
+func printTimes(w io.Writer, cells []Cell, variants []Variant) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, v := range variants {
+		fmt.Fprintf(t, "\t%s", v)
+	}
+	fmt.Fprintln(t, "\t")
+	for _, c := range cells {
+		fmt.Fprint(t, c.Traffic)
+		for _, v := range variants {
+			fmt.Fprintf(t, "\t%.0f", c.Time[v])
+		}
+		fmt.Fprintln(t, "\t")
+	}
+	t.Flush()
+}
+
+func printRatios(w io.Writer, cells []Cell, ratios []ratio) {
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, r := range ratios {
+		fmt.Fprintf(t, "\t%s / %s", r.of, r.by)
+	}
+	fmt.Fprintln(t, "\t")
+	for _, c := range cells {
+		fmt.Fprint(t, c.Traffic)
+		for _, r := range ratios {
+			fmt.Fprintf(t, "\t%s", measure.Ratio(c.Time[r.of], c.Time[r.by]))
+		}
+		fmt.Fprintln(t, "\t")
+	}
+	t.Flush()
+	for _, r := range ratios {
+		least, most, within := math.Inf(1), 0.0, 0
+		for _, c := range cells {
+			x := c.Time[r.of] / c.Time[r.by]
+			least, most = min(least, x), max(most, x)
+			if x <= r.goal {
+				within++
+			}
+		}
+		if r.goal > 0 {
+			fmt.Fprintf(w, "%s / %s: %.2f to %.2f times; at most %.2f in %d of %d\n",
+				r.of, r.by, least, most, r.goal, within, len(cells))
+		}
+	}
+}
