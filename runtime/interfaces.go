@@ -52,6 +52,8 @@ func (r *Relay) watchInterfaces() error {
 	_ = events.SetReceiveBufferSize(1<<20, true)
 	r.interfaces = &interfaces{events: events, kick: make(chan struct{}, 1), gone: map[int]bool{}}
 	if err := r.frames.watch(); err != nil {
+		r.interfaces = nil // nothing follows them
+		events.Close()
 		return err
 	}
 	r.interfaces.look()
