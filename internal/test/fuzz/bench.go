@@ -26,6 +26,7 @@ type bench struct {
 	probe    *sim.Relay   // a model for packets that don't count: those that the kernel's entry refuses, and trials
 	alone    *sim.Relay   // what the model would be, if no program took frames at XDP
 	both     *sim.Relay   // the model, with what programs counted at XDP beside what they did at tc/ingress
+	beside   bool         // alone got the round's packets, too
 	points   []*sim.Point // of the probe
 	kernel   *testrun.Relay
 	log      []logged // the packets of the round
@@ -92,7 +93,7 @@ func (b *bench) close() {
 
 // start begins a round with the model's state.
 func (b *bench) start() error {
-	b.log, b.events, b.waiting = b.log[:0], b.events[:0], 0
+	b.log, b.events, b.waiting, b.beside = b.log[:0], b.events[:0], 0, false
 	b.before.CopyState(b.model)
 	b.mirror.CopyState(b.model)
 	b.probe.CopyState(b.model)
@@ -222,7 +223,7 @@ func (b *bench) run(program string, p sim.Packet) (sim.Result, string) {
 	if text != "" || !b.alsoFrames() {
 		return res, text
 	}
-	p.Frame = false
+	p.Frame, b.beside = false, true
 	b.alone.World.Clock = b.model.World.Clock
 	alone, text := b.runIn(b.alone, program, p)
 	switch {
@@ -250,7 +251,7 @@ func (b *bench) alsoFrames() bool {
 // compareAlone compares the model's state with that of one in which no program took frames at XDP: nothing is counted
 // twice, or not at all.
 func (b *bench) compareAlone() string {
-	if !b.alsoFrames() {
+	if !b.beside {
 		return ""
 	}
 	b.both.CopyState(b.model)

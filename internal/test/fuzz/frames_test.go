@@ -24,7 +24,7 @@ func TestFramesAgree(t *testing.T) {
 	for i, file := range corpus() {
 		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {
 			c, ok := atXDP(t, file)
-			if !ok || needs.Left(i, 8) {
+			if !ok || needs.Left(i, 5) {
 				return
 			}
 			r := agrees(t, c.name, fuzz.Config{
