@@ -1,13 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -415,4 +418,62 @@ func detachXDP(dev *testnet.Dev) error {
 	}
 	defer l.Close()
 	return l.Detach()
+}
+
+// Each datagram arrives as it was sent while its sender leaves checksums to its device, and doesn't, in turn: XDP isn't
+// told, and takes those that are complete. What arrives wrong, the receiver's kernel drops.
+func TestXDPChecksumFlips(t *testing.T) {
+	f := xdpLine(t, turnrelay.Options{}, runtime.HookAuto)
+	l := f.line
+	client := udpSocket(t, l.Client, at(l.ClientAddr.V4, 40000))
+	peer := udpSocket(t, l.Peer, at(l.PeerAddr.V4, 7000))
+	server := net.UDPAddrFromAddrPort(at(l.RelayInAddr.V4, turnPort))
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	var flips atomic.Int64
+	go func() {
+		defer close(stopped)
+		for on := false; ; on = !on {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			err := errors.Join(offloads.TxChecksum(l.ClientDev, on), offloads.TxChecksum(l.PeerDev, !on))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			flips.Add(1)
+		}
+	}()
+	defer func() { close(stop); <-stopped }()
+	before, first := f.sent()
+	buf := make([]byte, 2048)
+	enough := func() bool {
+		all, atXDP := f.sent()
+		atXDP -= first
+		return flips.Load() >= 40 && atXDP >= 200 && all-before-atXDP >= 200 || t.Failed()
+	}
+	count := uint64(0)
+	for ; count%100 != 0 || !enough(); count++ {
+		payload := turnlab.Payload(1 + int(count)%1200)
+		_, err := client.WriteTo(turnlab.ChannelData(channel, payload), server)
+		check(t, err)
+		check(t, peer.SetReadDeadline(time.Now().Add(wait)))
+		n, from, err := peer.ReadFromUDPAddrPort(buf)
+		if err != nil || !bytes.Equal(buf[:n], payload) {
+			t.Fatalf("datagram %d to the peer: %d bytes: %v", count, n, err)
+		}
+		_, err = peer.WriteToUDPAddrPort(payload, from)
+		check(t, err)
+		check(t, client.SetReadDeadline(time.Now().Add(wait)))
+		if n, err = client.Read(buf); err != nil || !bytes.Equal(buf[4:n], payload) {
+			t.Fatalf("datagram %d to the client: %d bytes: %v", count, n, err)
+		}
+	}
+	all, atXDP := f.sent()
+	t.Logf("%d flips; %d packets sent, %d of them from XDP", flips.Load(), all-before, atXDP-first)
+	if all-before != 2*count {
+		t.Errorf("%d packets were sent of %d", all-before, 2*count)
+	}
 }
