@@ -60,7 +60,7 @@ func TestLeft(t *testing.T) {
 		{"a length that is too large", 6, set(58, 7, 7), false},
 		{"a partial checksum", 4, partial(4), false},
 		{"a partial checksum", 6, partial(6), false},
-		{"no checksum", 4, set(40, 0, 0), true},
+		{"no checksum", 4, set(40, 0, 0), false}, // what it carries may be a tunnel with a partial one
 		{"no checksum", 6, set(60, 0, 0), false},
 		{"a stranger's", 4, set(34, 1, 1), false},
 		{"a stranger's", 6, set(54, 1, 1), false},

@@ -190,7 +190,11 @@ func (w *Packet) originate(a *spec.Action, net int, other *spec.Header, from, to
 	if hop.Row == nil {
 		w.flow(hop, net)
 	}
-	w.canLeave(from.X, to.X, hop, a.Pos)
+	source := from.X
+	if source == nil { // it stays, and may be that of a header which was inside of others
+		source = o.addressNow("source")
+	}
+	w.canLeave(source, to.X, hop, a.Pos)
 	return &Departure{Packet: w, Hop: hop, Pos: a.Pos}
 }
 

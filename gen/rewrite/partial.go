@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/draft"
+	"github.com/fastrelay/fastrelay-gen/gen/edit"
 	"github.com/fastrelay/fastrelay-gen/gen/expr"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -60,10 +61,10 @@ func (r *rewriter) cutsAt(end ir.Expr, pos diag.Pos) {
 }
 
 // counted lets packets pass to the stack in which one of these headers, in front of the datagram, counts bytes after
-// its end.
+// its end, or has them in its checksum.
 func (r *rewriter) counted(ins []*draft.Header, end ir.Expr, pos diag.Pos) {
 	for _, in := range ins {
-		if !fold.IsFrame(in.Inner) {
+		if !fold.IsFrame(in.Inner) || edit.SumOver(in.Decl) != nil {
 			r.p.Guard(fold.Bin(ir.Le, in.Inner, end), paddingHere(r.p.Scope, pos), pos)
 		}
 	}

@@ -770,6 +770,11 @@ SEC("tc") int prog_identify(struct __sk_buff *skb)
 	if ((ldv64(set_here) == 0 && ldv32(set_here + 8) == 0xffff0000ULL) != 1 ||
 	    !(ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000ULL))
 		return fr_punt(skb, PROG_IDENTIFY + reason_address_family);
+	__u64 here[2];
+	st64((void *)here, ldv64(set_here));
+	st64((void *)here + 8, ldv64(set_here + 8));
+	if (!fr_unicast((void *)here))
+		return fr_punt(skb, PROG_IDENTIFY + reason_martian_source);
 	__u64 there[2];
 	st64((void *)there, ldv64(set_there));
 	st64((void *)there + 8, ldv64(set_there + 8));

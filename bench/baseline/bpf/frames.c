@@ -414,7 +414,7 @@ INLINE int forward(struct xdp_md *xdp, const struct lease *lease, __u64 now, con
 		 udp->length;
 	if (v6 && !udp->check)
 		return XDP_PASS;
-	if (does & CHECKS && udp->check == fold(pseudo + bpf_htons(IPPROTO_UDP)))
+	if (does & CHECKS && (!udp->check || udp->check == fold(pseudo + bpf_htons(IPPROTO_UDP))))
 		return XDP_PASS; /* it is left to a device, or looks like it */
 	if (size - sizeof(struct eth) + to - from > row->mtu)
 		return XDP_PASS;

@@ -4,6 +4,7 @@ package fuzz_test
 
 import (
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/gen"
@@ -99,9 +100,16 @@ var frameFaults = []fault{
 	{where: "back end", spec: "gate", frame: true, what: "a lapsed lease drops frames",
 		plan: func(p *ir.Plan) bool {
 			body := &p.Programs[0].XDP.Body
-			_, ok := (*body)[0].(*ir.Guard)
-			*body = (*body)[1:]
-			return ok
+			n := len(*body)
+			*body = slices.DeleteFunc(*body, func(s ir.Stmt) bool {
+				g, ok := s.(*ir.Guard)
+				if !ok {
+					return false
+				}
+				m, ok := g.Cond.(*ir.Meta)
+				return ok && m.Kind == ir.LeaseValid
+			})
+			return len(*body) == n-1
 		}},
 }
 

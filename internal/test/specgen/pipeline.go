@@ -210,6 +210,14 @@ func ordinary(s *spec.Spec) bool {
 		return !slices.ContainsFunc(e.Headers, func(n spec.Name) bool { return !slices.Contains(names, n.Value) })
 	}
 	for _, p := range s.Programs {
+		for _, e := range p.Stack {
+			if is(e, namesOfIP...) {
+				break
+			}
+			if slices.ContainsFunc(e.Headers, func(n spec.Name) bool { return unannounced(s, n.Value) }) {
+				return false // an EtherType of chance may say that it is IP
+			}
+		}
 		for i, e := range p.Stack {
 			if is(e, namesOfIP...) && (i+1 >= len(p.Stack) || !is(p.Stack[i+1], "udp", "tcp", "icmp",
 				"icmpv6")) {
@@ -226,6 +234,13 @@ func ordinary(s *spec.Spec) bool {
 		}
 	}
 	return true
+}
+
+// unannounced reports whether a header is one of the spec's own that nothing announces.
+func unannounced(s *spec.Spec, name string) bool {
+	return slices.ContainsFunc(s.Headers, func(h *spec.Header) bool {
+		return h.Name.Value == name && !h.Std && len(h.After) == 0
+	})
 }
 
 func firstError(log string) string {
