@@ -134,7 +134,9 @@ func (p *AnyProgram) attachAt(name string, index int, o AttachOptions) error {
 			r.note(a)
 		}
 		if err := r.hookAt(p, a, o.Hook); err != nil {
-			return errors.Join(err, r.detachOne(a), r.forget(a))
+			err = errors.Join(err, r.detachOne(a))
+			r.attachments = slices.DeleteFunc(r.attachments, func(b *attachment) bool { return a == b })
+			return err
 		}
 		return nil
 	})
@@ -153,18 +155,15 @@ func (r *Relay) hookAt(p *AnyProgram, a *attachment, hook Hook) error {
 	if hook == HookXDP && p.desc.XDPBase == 0 {
 		return errNotAtXDP
 	}
+	was := a.hook
 	a.hook, a.taken = hook, nil
 	r.settle(a.index)
 	r.interfaces.look() // from now on it is looked at again and again
-	if hook == HookXDP {
-		return a.noXDP
+	if err := a.noXDP; hook == HookXDP && err != nil {
+		a.hook = was
+		r.settle(a.index)
+		return err
 	}
-	return nil
-}
-
-// forget takes an attachment that is detached from the list.
-func (r *Relay) forget(a *attachment) error {
-	r.attachments = slices.DeleteFunc(r.attachments, func(b *attachment) bool { return a == b })
 	return nil
 }
 

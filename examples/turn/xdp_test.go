@@ -245,6 +245,9 @@ func TestXDPForeign(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "somebodys (program ") {
 		t.Errorf("the error is %v", err)
 	}
+	if a := f.place(in); a.XDP || a.NoXDP != nil {
+		t.Errorf("an error has left it with %+v", a)
+	}
 	f.attach(in, runtime.HookAuto)
 	f.attach(f.line.RelayOut, runtime.HookTC)
 	if a := f.place(in); a.XDP || a.NoXDP == nil || !strings.Contains(a.NoXDP.Error(), "somebodys") {
