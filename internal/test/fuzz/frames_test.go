@@ -97,7 +97,7 @@ var frameFaults = []fault{
 			}
 			return found
 		}},
-	{where: "back end", spec: "gate", frame: true, what: "a lapsed lease drops frames",
+	{where: "back end", spec: "gate", frame: true, what: "frames for other hosts are dropped",
 		plan: func(p *ir.Plan) bool {
 			body := &p.Programs[0].XDP.Body
 			n := len(*body)
@@ -106,8 +106,12 @@ var frameFaults = []fault{
 				if !ok {
 					return false
 				}
-				m, ok := g.Cond.(*ir.Meta)
-				return ok && m.Kind == ir.LeaseValid
+				for e := range ir.Exprs(g.Cond) {
+					if m, ok := e.(*ir.Meta); ok && m.Kind == ir.LinkType {
+						return true
+					}
+				}
+				return false
 			})
 			return len(*body) == n-1
 		}},
