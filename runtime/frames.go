@@ -332,13 +332,20 @@ func (f *frames) program(programs []*AnyProgram, d netdev.Device) (*ebpf.Program
 	}
 	spec.Programs = map[string]*ebpf.ProgramSpec{name: inTurn(all)}
 	if d.Tag {
-		skbfacts.BoundTo(spec, d.Index)
+		if err := skbfacts.BoundTo(spec, d.Index); err != nil {
+			return nil, err
+		}
 	}
 	coll, err := bpfload.Load(spec, ebpf.CollectionOptions{MapReplacements: f.relay.coll.Maps})
 	if err != nil {
 		return nil, fmt.Errorf("load the program for the device: %w", err)
 	}
 	defer coll.Close()
+	if d.Tag {
+		if err := skbfacts.Unmoved(spec.Programs[name], coll.Programs[name]); err != nil {
+			return nil, err
+		}
+	}
 	return coll.DetachProgram(name), nil
 }
 

@@ -300,6 +300,29 @@ func TestXDPDevice(t *testing.T) {
 	f.pass("another address", 5, true)
 }
 
+// A device goes while packets come by it, and with it the program that is bound to it: the relay goes on at the others,
+// and with a new one.
+func TestXDPDeviceGone(t *testing.T) {
+	f := xdpLine(t, turnrelay.Options{}, runtime.HookAuto)
+	f.pass("before", 5, true)
+	extra := &testnet.Dev{Name: "extra"}
+	join := func() {
+		ip := func(args ...string) { check(t, f.line.Relay.Run("ip", append([]string{"link"}, args...)...)) }
+		ip("add", extra.Name, "type", "veth", "peer", "name", "far")
+		ip("set", extra.Name, "up")
+		ip("set", "far", "up")
+	}
+	join()
+	f.attach(extra, runtime.HookXDP)
+	for range 3 {
+		f.until(extra, true)
+		check(t, f.line.Relay.Run("ip", "link", "del", extra.Name))
+		f.pass("a device less", 5, true)
+		join()
+	}
+	f.until(extra, true)
+}
+
 // A tag that the sender's kernel keeps beside the packet is no part of the frame that XDP has: the packet isn't taken
 // for one without.
 func TestXDPHiddenTag(t *testing.T) {
