@@ -6,7 +6,7 @@
 //	rules     on each path: match, lookups, rules, actions, fan-outs
 //	edit      for each rule: the packet that leaves, its headers and their values, and its next hop
 //	rewrite   how the packet that came becomes that one: lengths, checksums, stores, room
-//	xdp       of a program that runs at XDP, too: the one that takes its packets first
+//	xdp       what runs at XDP: a program, or of one at tc/ingress the one that takes its packets first
 //	check     what the plan needs of a kernel, and the invariants of its shape
 //	warn      what is declared and not used, what no packet gets to
 //
@@ -39,11 +39,13 @@ func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
 	protos := map[*ir.Member]int{}
 	var traces []*trace.Program
 	for _, src := range s.Programs {
-		p := stack.Compile(src, names, protos, false, diags)
-		if p == nil {
+		p := stack.Compile(src, names, protos, src.Hook == ir.XDP, diags)
+		switch {
+		case p == nil:
 			continue
-		}
-		if src.XDP {
+		case src.Hook == ir.XDP:
+			check.Driven(p.Out, xdp.Alone(p.Out), diags)
+		case src.XDP:
 			if first := stack.Compile(src, names, protos, true, &diag.List{}); first != nil {
 				p.Out.XDP, p.Out.Left = xdp.Of(first.Out)
 			}

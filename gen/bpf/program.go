@@ -273,6 +273,8 @@ func (f *function) stop(why c.Expr) c.Expr {
 		return why
 	case f.prog.flow:
 		return c.Do("fr_leave", f.length(), why)
+	case f.prog.frame():
+		return c.Do("fr_xdp_punt", f.length(), why)
 	}
 	return c.Do("fr_punt", skb, why)
 }

@@ -236,11 +236,14 @@ func (w *writer) goes() {
 		w.use(r)
 	}
 	w.fx.after()
-	if w.fwd.Hop == nil {
+	switch {
+	case w.fwd.Hop == nil && w.prog.frame():
+		w.end(noPos, c.Ident("XDP_PASS"))
+		return
+	case w.fwd.Hop == nil:
 		w.end(noPos, c.Ident("TC_ACT_UNSPEC"))
 		return
-	}
-	if w.prog.frame() {
+	case w.prog.frame():
 		w.end(noPos, c.Do("fr_xdp_send", w.hop(w.fwd.Hop)))
 		return
 	}

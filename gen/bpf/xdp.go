@@ -35,6 +35,14 @@ func (p *program) helper(name string) string {
 // given is what helpers are given.
 func (p *program) given() c.Expr { return p.ctx().Name.(c.Ident) }
 
+// device is the index of the device that the packet came in by.
+func (p *program) device() c.Expr {
+	if p.frame() {
+		return c.To(xdp, "ingress_ifindex")
+	}
+	return ofSKB("ifindex")
+}
+
 // bounds are pointers to the packet's first byte, and to the one after its last, as they are now.
 func (p *program) bounds() (begin, end c.Expr) {
 	of := func(member string) c.Expr { return untyped(c.Cast{Type: "long", X: c.To(p.given(), member)}) }
@@ -78,6 +86,9 @@ func (w *writer) roomForFrame() {
 	w.checked = w.rw.NewFront.Const
 	w.define(w.rw.Pos, "int", c.Ident("err"), c.Do("fr_xdp_resize", args...))
 	fault := w.reasonOf(w.fwd.Fault)
-	w.fails(c.Unlikely(c.Ident("err")), c.Do("fr_xdp_failed", frameLen, c.Ident("err"), fault))
+	w.fails(c.Unlikely(c.Ident("err")), c.Choice{
+		If:   equals(c.Ident("err"), c.Ident("FR_BROKEN")),
+		Then: c.Do("fr_xdp_drop", frameLen, fault), Else: w.stop(w.reasonOf(w.fwd.NoRoom)),
+	})
 	w.changed, w.moves = true, true
 }

@@ -158,7 +158,7 @@ type Counter struct {
 // Program runs at one hook.
 type Program struct {
 	Name    string
-	Hook    string   // "tc/ingress", "tc/egress", XDP, Congestion
+	Hook    string   // "tc/ingress", "tc/egress", XDP (of a program that runs there alone), Congestion
 	On      []string // Congestion: the events of a socket that it runs at, by their headers' names
 	L2      bool     // the stack begins with a link-layer header: refuse devices without one
 	Reasons []*Reason

@@ -96,6 +96,9 @@ func (x *maker) branch(s *ir.If) []ir.Stmt {
 		return x.block(s.Else)
 	}
 	then, els := x.block(s.Then), x.block(s.Else)
+	if !x.out.ToTC {
+		return []ir.Stmt{&ir.If{Cond: cond, Then: then, Else: els, Pos: s.Pos, Note: s.Note}}
+	}
 	if end := punts(then); end != nil {
 		return append([]ir.Stmt{&ir.Guard{Cond: fold.Not(cond), Reason: end.Reason, Pos: s.Pos}}, els...)
 	}
@@ -132,14 +135,11 @@ func (x *maker) learn(s *ir.Learn) *ir.Learn {
 // checkHop makes the check of a hop: a driver gets whole frames, so the neighbour has to be known.
 func (x *maker) checkHop(s *ir.CheckHop) ir.Stmt {
 	c := *s
-	if s.Hop.Row == nil {
-		x.lack("a route that the kernel looks up")
-	}
 	c.Hop, c.Length, c.TooBig, c.Direct = x.hop(s.Hop), x.expr(s.Length), x.reason(s.TooBig), true
 	for i, r := range s.Reasons {
 		c.Reasons[i] = x.reason(r)
 	}
-	c.Reasons[ir.HopNeighbour], c.Reasons[ir.HopDirect] = ir.IsLeft, ir.IsLeft // its device may take no frames
+	c.Reasons[ir.HopNeighbour], c.Reasons[ir.HopDirect] = x.own("no_neighbour"), x.own("no_frames")
 	return &c
 }
 
@@ -153,7 +153,7 @@ func (x *maker) effects(e *ir.Effects) (out ir.Effects) {
 		c := *s
 		c.Level, c.Cost, c.Floor, c.Count = x.expr(s.Level), x.expr(s.Cost), x.expr(s.Floor), x.count(s.Count)
 		c.Refused, c.Contended = x.reason(s.Refused), x.reason(s.Contended)
-		if c.Again = c.Refused == ir.IsLeft; c.Again {
+		if c.Again = x.out.ToTC && c.Refused == ir.IsLeft; c.Again {
 			c.Count = nil
 		}
 		out.Admits = append(out.Admits, &c)
@@ -176,7 +176,7 @@ func (x *maker) effects(e *ir.Effects) (out ir.Effects) {
 // forward makes the end of a packet that is sent.
 func (x *maker) forward(s *ir.Forward) ir.Stmt {
 	c := *s
-	if s.Hop == nil {
+	if s.Hop == nil && x.out.ToTC {
 		x.lack("a packet that goes on")
 		return s
 	}

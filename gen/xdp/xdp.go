@@ -3,6 +3,9 @@
 // has are constants; headers move where the frame begins, of whatever family they are; and what a driver can't do isn't
 // done there. A finished program goes in, and a program comes out.
 //
+// Of a program that runs there alone, too (Alone), it makes the one that does; what a driver can't do is left then to no
+// one.
+//
 // Packets that aren't taken come to the program at tc/ingress as they came, and are counted there. So all that a path
 // changes, it changes at its end, when nothing can fail any more but what leaves the packet as it came.
 package xdp
@@ -21,30 +24,80 @@ func Of(p *ir.Program) (*ir.Program, []ir.Left) {
 	if !p.L2 { // frames have a header in front that its stack doesn't
 		return nil, []ir.Left{{What: "a packet without its link-layer header", Pos: p.Pos}}
 	}
-	out := *p
-	out.Hook, out.ToTC, out.Pull, out.Body = ir.XDP, true, 0, nil
+	x := of(p)
+	out := x.out
+	out.ToTC = true
 	out.Reasons = []*ir.Reason{
 		ir.IsLeft:   {Name: "left", Doc: "for the program at tc/ingress, which counts it", Kind: ir.Punted, Pos: p.Pos},
 		ir.IsOthers: {Name: "others", Doc: "likewise; the next one at XDP may take it", Kind: ir.Punted, Pos: p.Pos},
 	}
-	x := &maker{
-		from: p, out: &out, reasons: map[int]int{}, fixed: map[*ir.Var]ir.Expr{}, sums: map[*ir.Sum]*ir.Sum{},
-		unsure: map[*ir.Var]bool{},
-	}
 	x.doubts(p.Body)
-	x.constants(p.Body)
-	out.Body = x.block(p.Body)
+	x.make()
 	if all(out.Body, takesNone) {
 		return nil, x.left
 	}
-	out.Body = slices.Insert(out.Body, 0, untagged(p))
-	x.drop()
-	return &out, x.left
+	return out, x.left
 }
 
-// untagged leaves a frame that the device has taken a tag out of: it would leave without.
-func untagged(p *ir.Program) ir.Stmt {
-	return &ir.Guard{Cond: fold.Not(&ir.Meta{Kind: ir.VLANTag}), Reason: ir.IsLeft, Pos: p.Pos}
+// Reasons that only a program at XDP alone has.
+var own = []ir.Reason{
+	{Name: "vlan_tag", Doc: "a VLAN tag that the device has taken out of the frame"},
+	{Name: "no_neighbour", Doc: "the neighbour's link-layer address isn't known"},
+	{Name: "no_frames", Doc: "the device takes no frames that come from XDP"},
+}
+
+// Alone makes of a program the one that runs at XDP alone, and returns what a driver can't do of it.
+func Alone(p *ir.Program) []ir.Left {
+	if !p.L2 {
+		_, left := Of(p)
+		return left
+	}
+	from := *p
+	from.Reasons = slices.Clone(p.Reasons)
+	for _, r := range own {
+		r.Kind, r.Pos = ir.Punted, p.Pos
+		if from.IndexOf(&r) < 0 {
+			from.Reasons = append(from.Reasons, &r)
+		}
+	}
+	all := of(&from) // to see which reasons there are
+	all.make()
+	x := of(&from)
+	for i, r := range from.Reasons {
+		if _, used := all.reasons[i]; used {
+			x.reasons[i] = len(x.out.Reasons)
+			x.out.Reasons = append(x.out.Reasons, r)
+		}
+	}
+	x.make()
+	*p = *x.out
+	return x.left
+}
+
+// of begins with a program.
+func of(p *ir.Program) *maker {
+	out := *p
+	out.Hook, out.Pull, out.Reasons = ir.XDP, 0, nil
+	return &maker{
+		from: p, out: &out, reasons: map[int]int{}, fixed: map[*ir.Var]ir.Expr{}, sums: map[*ir.Sum]*ir.Sum{},
+		unsure: map[*ir.Var]bool{},
+	}
+}
+
+// make makes the body. A frame that the device has taken a tag out of isn't taken: it would leave without.
+func (x *maker) make() {
+	x.constants(x.from.Body)
+	untagged := &ir.Guard{Cond: fold.Not(&ir.Meta{Kind: ir.VLANTag}), Reason: x.own("vlan_tag"), Pos: x.from.Pos}
+	x.out.Body = slices.Insert(x.block(x.from.Body), 0, ir.Stmt(untagged))
+	x.drop()
+}
+
+// own is the reason of a packet that isn't taken for what only frames have, or haven't.
+func (x *maker) own(name string) int {
+	if x.out.ToTC {
+		return ir.IsLeft
+	}
+	return x.reason(x.from.IndexOf(&ir.Reason{Name: name, Kind: ir.Punted}))
 }
 
 // maker makes the program.
@@ -74,7 +127,7 @@ func (x *maker) reason(i int) int {
 		return i
 	}
 	r := x.from.Reasons[i]
-	if r.Kind == ir.Punted {
+	if x.out.ToTC && r.Kind == ir.Punted {
 		return ir.IsLeft
 	}
 	n, known := x.reasons[i]
@@ -90,7 +143,7 @@ func (x *maker) reason(i int) int {
 // at tc/ingress, and the packet has changed nothing there, it isn't the program's.
 func (x *maker) others(i int, conds ...ir.Expr) int {
 	n := x.reason(i)
-	if n == ir.IsLeft && !x.doubt && !slices.ContainsFunc(conds, x.isUnsure) {
+	if x.out.ToTC && n == ir.IsLeft && !x.doubt && !slices.ContainsFunc(conds, x.isUnsure) {
 		return ir.IsOthers
 	}
 	return n
@@ -160,8 +213,12 @@ func (x *maker) block(stmts []ir.Stmt) (out []ir.Stmt) {
 	for _, s := range stmts {
 		x.doubt = x.doubt || changesState(s)
 		out = append(out, x.stmt(s)...)
-		if ended(out) {
+		switch {
+		case !ended(out):
+		case x.out.ToTC:
 			return shorten(together(out))
+		default:
+			return out
 		}
 	}
 	return out

@@ -1788,7 +1788,7 @@ static __always_inline int shared_ip_ipv4_any_rules(struct __sk_buff *skb, struc
 	fib->family = AF_INET;
 	fib->src[0] = ld32(ipv4_any->src);
 	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib,
+	if (fr_route(skb, skb->ifindex, fib,
 		     pkt->inner_options_end +
 		     (pkt->payload_len_2 - (v6 ? (is_vxlan_in ? 84 : 62) : is_vxlan_in ? 64 : 42)),
 		     hop))
@@ -2211,7 +2211,7 @@ static __always_inline int shared_in_ip_ipv6_gso_packet(struct __sk_buff *skb, s
 	fib->dst[1] = ld32(ipv6_2->dst + 4);
 	fib->dst[2] = ld32(ipv6_2->dst + 8);
 	fib->dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+	if (fr_route(skb, skb->ifindex, fib, 40ULL + pkt->payload_len, hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,
@@ -2509,7 +2509,8 @@ static __always_inline int ipip_in_ip_ipv4_any_gso_packet(struct __sk_buff *skb,
 	fib->family = AF_INET;
 	fib->src[0] = ld32(ipv4_any->src);
 	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len_2 - (v6 ? 54 : 34)), hop))
+	if (fr_route(skb, skb->ifindex, fib,
+		     pkt->inner_options_end + (pkt->payload_len_2 - (v6 ? 54 : 34)), hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,
@@ -3565,7 +3566,7 @@ static __always_inline int geneve_in_ip_ipv4_any_no_match(struct __sk_buff *skb,
 	fib->family = AF_INET;
 	fib->src[0] = ld32(ipv4_any->src);
 	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib, inner_new_end + (pkt->payload_len - 14), hop))
+	if (fr_route(skb, skb->ifindex, fib, inner_new_end + (pkt->payload_len - 14), hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,
@@ -3759,7 +3760,7 @@ static __always_inline int geneve_in_ip_ipv6_udp_checksum(struct __sk_buff *skb,
 	fib->dst[1] = ld32(ipv6_2->dst + 4);
 	fib->dst[2] = ld32(ipv6_2->dst + 8);
 	fib->dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+	if (fr_route(skb, skb->ifindex, fib, 40ULL + pkt->payload_len, hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,
@@ -4201,7 +4202,7 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, struct packe
 	fib->dst[1] = ld32(ipv6->dst + 4);
 	fib->dst[2] = ld32(ipv6->dst + 8);
 	fib->dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+	if (fr_route(skb, skb->ifindex, fib, 40ULL + pkt->payload_len, hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,
@@ -4311,7 +4312,7 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, struct packe
 	fib->dst[1] = ld32(ipv6_2->dst + 4);
 	fib->dst[2] = ld32(ipv6_2->dst + 8);
 	fib->dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+	if (fr_route(skb, skb->ifindex, fib, 40ULL + pkt->payload_len, hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,
