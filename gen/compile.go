@@ -40,17 +40,21 @@ func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
 	var traces []*trace.Program
 	for _, src := range s.Programs {
 		p := stack.Compile(src, names, protos, src.Hook == ir.XDP, diags)
-		switch {
-		case p == nil:
+		if p == nil {
 			continue
+		}
+		out := p.Out
+		switch {
 		case src.Hook == ir.XDP:
-			check.Driven(p.Out, xdp.Alone(p.Out), diags)
+			var left []ir.Left
+			out, left = xdp.Alone(p.Out)
+			check.Driven(src, left, diags)
 		case src.XDP:
 			if first := stack.Compile(src, names, protos, true, &diag.List{}); first != nil {
 				p.Out.XDP, p.Out.Left = xdp.Of(first.Out)
 			}
 		}
-		plan.Programs = append(plan.Programs, p.Out)
+		plan.Programs = append(plan.Programs, out)
 		traces = append(traces, p.Trace)
 	}
 	check.Needs(plan, s.Kernel, diags)

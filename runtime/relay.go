@@ -342,7 +342,7 @@ func (r *Relay) setUp(spec *ebpf.CollectionSpec) (err error) {
 	r.tellPrograms()
 	for i := range r.desc.Programs {
 		d := &r.desc.Programs[i]
-		r.programs = append(r.programs, &AnyProgram{relay: r, desc: d, prog: r.coll.Programs[abi.ProgramPrefix+d.Name]})
+		r.programs = append(r.programs, &AnyProgram{relay: r, desc: d, prog: r.coll.Programs[d.Symbol()]})
 	}
 	for i := range r.desc.Tables {
 		d := &r.desc.Tables[i]

@@ -108,16 +108,15 @@ static __always_inline int fr_xdp_fits(const struct fr_hop *hop, __u64 len)
 }
 
 /*
- * Why a packet can't leave through a hop as a frame: the device takes none, or one of the reasons
- * that fr_barred has in their order. A hop that was looked up has compared the length.
+ * Why a packet of len bytes can't leave through a hop as a frame: the device takes none, or one of
+ * the reasons that fr_barred has in their order. A hop that was looked up has compared the length.
  */
-static __always_inline __u32 fr_xdp_unfit(const struct fr_hop *hop, __u32 no_frames, __u32 too_big)
+static __always_inline __u32 fr_xdp_unfit(const struct fr_hop *hop, __u64 len, __u32 no_frames,
+					  __u32 too_big)
 {
-	__u32 index = hop->ifindex;
-
-	if (hop->state != FR_HOP_DIRECT)
-		return fr_indirect(hop, too_big + 1);
-	return bpf_map_lookup_elem(&fr_devmap, &index) ? too_big : no_frames;
+	if (fr_usable(hop) && len > hop->mtu)
+		return too_big;
+	return hop->state == FR_HOP_DIRECT ? no_frames : fr_indirect(hop, too_big + 1);
 }
 
 static __always_inline __u32 fr_xdp_unrouted(const struct fr_hop *hop, __u32 no_frames,

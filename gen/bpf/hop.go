@@ -90,7 +90,7 @@ func (f *function) hopFits(s *ir.CheckHop, rest []ir.Stmt) {
 	case s.Direct && s.Hop.Row == nil:
 		stop(c.Do("fr_xdp_unrouted", hop, reason(ir.HopDirect), reason(ir.HopNone), reason(ir.HopUnreachable)))
 	case s.Direct:
-		stop(c.Do("fr_xdp_unfit", hop, reason(ir.HopDirect), f.prog.reasonName(s.TooBig)))
+		stop(c.Do("fr_xdp_unfit", hop, length, reason(ir.HopDirect), f.prog.reasonName(s.TooBig)))
 	case s.Hop.Row == nil: // the lookup has compared the length
 		f.stopIf(s.Pos, c.Unlikely(c.Not(c.Do("fr_usable", hop))), nil,
 			c.Do("fr_punt", skb, c.Do("fr_unrouted", hop, reason(ir.HopNone), reason(ir.HopUnreachable))))

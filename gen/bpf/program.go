@@ -106,7 +106,7 @@ func (k known) both(l known) known {
 
 func (r *renderer) program(p *ir.Program) programData {
 	prog := &program{
-		renderer: r, ir: p, name: r.programName(p), short: shortName(p.Name),
+		renderer: r, ir: p, name: p.Symbol(), short: shortName(p.Name),
 		flow: p.Hook == ir.Congestion,
 		vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}, read: readersOf(p.Body),
 		locals: map[any]*c.Local{}, hops: map[string]*lookedUp{}, partials: map[*ir.Var]bool{},

@@ -3,7 +3,6 @@ package bpf
 import (
 	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // What a program is given by the kernel: an skb, at XDP the frame as the driver has it, or nothing but a record. The
@@ -57,14 +56,6 @@ func (r *renderer) frames() bool {
 		}
 	}
 	return false
-}
-
-// programName is what a program is called in C.
-func (r *renderer) programName(p *ir.Program) string {
-	if p.Hook == ir.XDP {
-		return abi.XDPPrefix + ident(p.Name)
-	}
-	return abi.ProgramPrefix + ident(p.Name)
 }
 
 // untaken is what is returned for a frame that isn't taken, by its reason.

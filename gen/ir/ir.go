@@ -194,6 +194,14 @@ func (p *Program) Hooks() string {
 	return p.Hook
 }
 
+// Symbol is the name of the program's function in the object.
+func (p *Program) Symbol() string {
+	if p.Hook == XDP {
+		return abi.XDPPrefix + p.Name
+	}
+	return abi.ProgramPrefix + p.Name
+}
+
 // Congestion is the hook without a packet. Its programs run on a record of a TCP socket, of RecordSize bytes, which has
 // the place of the frame. What a program writes there are decisions; the kernel's side of it (templates/congestion.h)
 // carries them out.

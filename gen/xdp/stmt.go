@@ -37,7 +37,7 @@ func (x *maker) stmt(s ir.Stmt) []ir.Stmt {
 		out = x.checkHop(s)
 	case *ir.Punt:
 		c := *s
-		c.Reason, out = x.others(s.Reason), &c
+		c.Reason, out = x.others(s.Reason, s.Pos), &c
 	case *ir.Drop:
 		c := *s
 		c.Effects, c.Reason, out = x.effects(&s.Effects), x.reason(s.Reason), &c
@@ -69,7 +69,7 @@ func (x *maker) guard(s *ir.Guard) []ir.Stmt {
 		return x.leave("what may have "+x.from.Reasons[s.Reason].Doc, s.Pos)
 	}
 	c := *s
-	c.Cond, c.Reason = cond, x.others(s.Reason, s.Cond)
+	c.Cond, c.Reason = cond, x.others(s.Reason, s.Pos, s.Cond)
 	return []ir.Stmt{&c}
 }
 
@@ -79,7 +79,7 @@ func (x *maker) miss(s *ir.Lookup) int {
 	for _, v := range s.Key {
 		key = append(key, v.Value)
 	}
-	return x.others(s.Miss, key...)
+	return x.others(s.Miss, s.Pos, key...)
 }
 
 // branch makes a branch. One whose packets aren't taken is a check.
@@ -89,7 +89,11 @@ func (x *maker) branch(s *ir.If) []ir.Stmt {
 	x.doubt = x.doubt || x.isUnsure(s.Cond)
 	switch {
 	case x.lacks != "":
-		return x.leave(x.lacks, s.Pos)
+		out := x.leave(x.lacks, s.Pos)
+		if !x.out.ToTC {
+			out = append(x.block(s.Then), x.block(s.Else)...)
+		}
+		return out
 	case fold.IsTrue(cond):
 		return x.block(s.Then)
 	case fold.IsFalse(cond):

@@ -3,8 +3,7 @@
 // has are constants; headers move where the frame begins, of whatever family they are; and what a driver can't do isn't
 // done there. A finished program goes in, and a program comes out.
 //
-// Of a program that runs there alone, too (Alone), it makes the one that does; what a driver can't do is left then to no
-// one.
+// Of a program that runs there alone it makes that one (Alone); what a driver can't do is a mistake of the spec then.
 //
 // Packets that aren't taken come to the program at tc/ingress as they came, and are counted there. So all that a path
 // changes, it changes at its end, when nothing can fail any more but what leaves the packet as it came.
@@ -46,11 +45,11 @@ var own = []ir.Reason{
 	{Name: "no_frames", Doc: "the device takes no frames that come from XDP"},
 }
 
-// Alone makes of a program the one that runs at XDP alone, and returns what a driver can't do of it.
-func Alone(p *ir.Program) []ir.Left {
+// Alone returns a program as it runs at XDP alone, and what a driver can't do of it.
+func Alone(p *ir.Program) (*ir.Program, []ir.Left) {
 	if !p.L2 {
 		_, left := Of(p)
-		return left
+		return p, left
 	}
 	from := *p
 	from.Reasons = slices.Clone(p.Reasons)
@@ -70,8 +69,7 @@ func Alone(p *ir.Program) []ir.Left {
 		}
 	}
 	x.make()
-	*p = *x.out
-	return x.left
+	return x.out, x.left
 }
 
 // of begins with a program.
@@ -80,14 +78,18 @@ func of(p *ir.Program) *maker {
 	out.Hook, out.Pull, out.Reasons = ir.XDP, 0, nil
 	return &maker{
 		from: p, out: &out, reasons: map[int]int{}, fixed: map[*ir.Var]ir.Expr{}, sums: map[*ir.Sum]*ir.Sum{},
-		unsure: map[*ir.Var]bool{},
+		unsure: map[*ir.Var]bool{}, short: map[int]bool{},
 	}
 }
 
-// make makes the body. A frame that the device has taken a tag out of isn't taken: it would leave without.
+// make makes the body. A frame that the device has taken a tag out of isn't taken, by the next program neither: it
+// would leave without.
 func (x *maker) make() {
 	x.constants(x.from.Body)
-	untagged := &ir.Guard{Cond: fold.Not(&ir.Meta{Kind: ir.VLANTag}), Reason: x.own("vlan_tag"), Pos: x.from.Pos}
+	untagged := &ir.Guard{Cond: fold.Not(&ir.Meta{Kind: ir.VLANTag}), Reason: ir.IsOthers, Pos: x.from.Pos}
+	if !x.out.ToTC {
+		untagged.Reason = x.own("vlan_tag")
+	}
 	x.out.Body = slices.Insert(x.block(x.from.Body), 0, ir.Stmt(untagged))
 	x.drop()
 }
@@ -106,17 +108,22 @@ type maker struct {
 	reasons   map[int]int         // of the old program, in the new one
 	fixed     map[*ir.Var]ir.Expr // variables that have one value at XDP
 	sums      map[*ir.Sum]*ir.Sum // checksums that others cover
+	short     map[int]bool        // reasons of packets that end too early
 	unsure    map[*ir.Var]bool    // variables that may be something else at tc/ingress
 	doubt     bool                // the packet at hand may go another way there, or has changed something there
 	lacks     string              // what the expression or the statement at hand needs that there isn't
 	left      []ir.Left
 }
 
-// leave ends a packet's way here: the program at tc/ingress gets it.
+// leave ends a packet's way here: the program at tc/ingress gets it. If there is none, the rest is looked at as well,
+// for mistakes.
 func (x *maker) leave(what string, pos diag.Pos) []ir.Stmt {
 	x.lacks = ""
 	if l := (ir.Left{What: what, Pos: pos}); !slices.Contains(x.left, l) {
 		x.left = append(x.left, l)
+	}
+	if !x.out.ToTC {
+		return nil
 	}
 	return []ir.Stmt{&ir.Punt{Reason: ir.IsLeft, Pos: pos}}
 }
@@ -140,10 +147,12 @@ func (x *maker) reason(i int) int {
 }
 
 // others is a reason of the old program in the new one, of a packet that has it under a condition. If that is the same
-// at tc/ingress, and the packet has changed nothing there, it isn't the program's.
-func (x *maker) others(i int, conds ...ir.Expr) int {
+// at tc/ingress, and the packet has changed nothing there, it isn't the program's. A standard header that is wrong may be
+// anyone's, and one that ends too early may go on in another buffer.
+func (x *maker) others(i int, pos diag.Pos, conds ...ir.Expr) int {
 	n := x.reason(i)
-	if x.out.ToTC && n == ir.IsLeft && !x.doubt && !slices.ContainsFunc(conds, x.isUnsure) {
+	if x.out.ToTC && n == ir.IsLeft && !x.doubt && !slices.ContainsFunc(conds, x.isUnsure) &&
+		pos.File == x.from.Pos.File && !x.short[i] {
 		return ir.IsOthers
 	}
 	return n
@@ -174,6 +183,9 @@ func (x *maker) doubts(body []ir.Stmt) {
 	for known := -1; known < len(x.unsure); {
 		known = len(x.unsure)
 		for s := range ir.Stmts(body) {
+			if need, ok := s.(*ir.NeedBytes); ok {
+				x.short[need.Reason] = true
+			}
 			if let, ok := s.(*ir.Let); ok && x.isUnsure(let.Value) {
 				x.unsure[let.Var] = true
 			}
@@ -217,7 +229,7 @@ func (x *maker) block(stmts []ir.Stmt) (out []ir.Stmt) {
 		case !ended(out):
 		case x.out.ToTC:
 			return shorten(together(out))
-		default:
+		case len(x.left) == 0: // else all mistakes are looked for
 			return out
 		}
 	}

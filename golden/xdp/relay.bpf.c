@@ -962,22 +962,19 @@ static __always_inline __u64 check_ipv4_2(struct xdp_md *xdp, void *data, void *
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return FR_XDP_LEFT;
-	if ((be8(&ipv4->version_ihl) >> 4) != 4 || (be8(&ipv4->version_ihl) & 15) != 5 ||
+	if ((void *)(ipv4 + 1) > data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
 	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
 	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
 	    be16(&ipv4->total_length) < 20)
-		return XDP_PASS;
-	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > bpf_xdp_get_buff_len(xdp))
-		return XDP_PASS;
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return FR_XDP_LEFT;
-	if (!fr_unicast_v4(ld32(ipv4->src)) || !fr_unicast_v4(ld32(ipv4->dst)))
-		return XDP_PASS;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > bpf_xdp_get_buff_len(xdp) ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return XDP_PASS;
 
@@ -990,13 +987,11 @@ static __always_inline __u64 check_udp_2(struct xdp_md *xdp, void *data, void *d
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
 		return FR_XDP_LEFT;
-	if (at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
-		return XDP_PASS;
 	__u64 udp_end = at + be16(&udp->length);
 	if (udp_end != ip_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	*end = udp_end;
 	return 0;
@@ -1084,7 +1079,7 @@ static __always_inline __u64 xdp_calls_ipv4_send(struct xdp_md *xdp, struct pack
 	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
 	if (unlikely(err)) {
 		fr_refund(credit0, spent0);
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
@@ -1149,7 +1144,7 @@ static __always_inline __u64 xdp_calls_ipv4_send_2(struct xdp_md *xdp, struct pa
 	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
 	if (unlikely(err)) {
 		fr_refund(credit0, spent0);
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
@@ -1186,10 +1181,8 @@ static __always_inline __u64 xdp_calls_ipv4(struct xdp_md *xdp, struct packet *p
 		return why;
 
 	/* headers: call: fields: [ */
-	if ((void *)(call + 1) > pkt->data_end)
+	if ((void *)(call + 1) > pkt->data_end || 48ULL > udp_end)
 		return FR_XDP_LEFT;
-	if (48ULL > udp_end)
-		return XDP_PASS;
 
 	/* {name: "kind", bits: 8, is: 1 | 2 | 3}, */
 	if (!(be8(&call->kind) >= 1 && be8(&call->kind) <= 3))
@@ -1236,7 +1229,7 @@ static __always_inline __u64 xdp_calls_ipv4(struct xdp_md *xdp, struct packet *p
 		return xdp_calls_ipv4_send(xdp, pkt, 0);
 	}
 	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
@@ -1252,14 +1245,12 @@ static __always_inline __u64 check_ipv6_2(struct xdp_md *xdp, void *data, void *
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end)
+	if ((void *)(ipv6 + 1) > data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return FR_XDP_LEFT;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
-	    fr_is_v4(ipv6->dst))
-		return XDP_PASS;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > bpf_xdp_get_buff_len(xdp) || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return XDP_PASS;
 
@@ -1306,7 +1297,7 @@ static __always_inline __u64 xdp_calls_send(struct xdp_md *xdp, struct packet *p
 	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
 	if (unlikely(err)) {
 		fr_refund(credit0, spent0);
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
@@ -1330,22 +1321,17 @@ static __always_inline __u64 xdp_calls_send(struct xdp_md *xdp, struct packet *p
 	return fr_xdp_send(&pkt->c->hop_peer);
 }
 
-static __always_inline __u64 xdp_calls_left(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_calls_others(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_call *call = pkt->data + 62;
-
-	/* {when: "call.flags == 2", do: ["pass"]}, */
-	if (be8(&call->flags) == 2)
-		return FR_XDP_LEFT;
 
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
 	if (fr_is_v4(pkt->c->local.addr) != fr_is_v4(pkt->c->peer.addr))
 		return XDP_PASS;
 	pkt->payload_len = pkt->udp_end - 68;
 	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
@@ -1378,9 +1364,7 @@ SEC("xdp.frags") __u64 xdp_calls(struct xdp_md *xdp)
 	__u64 ip_end;
 
 	/* programs: calls: { */
-	if (fr_xdp_tagged(xdp))
-		return FR_XDP_LEFT;
-	if (!fr_lease_valid(pkt.lease, now))
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
@@ -1400,10 +1384,8 @@ SEC("xdp.frags") __u64 xdp_calls(struct xdp_md *xdp)
 		return why;
 
 	/* headers: call: fields: [ */
-	if ((void *)(call + 1) > pkt.data_end)
+	if ((void *)(call + 1) > pkt.data_end || 68ULL > pkt.udp_end)
 		return FR_XDP_LEFT;
-	if (68ULL > pkt.udp_end)
-		return XDP_PASS;
 
 	/* {name: "kind", bits: 8, is: 1 | 2 | 3}, */
 	if (!(be8(&call->kind) >= 1 && be8(&call->kind) <= 3))
@@ -1431,5 +1413,9 @@ SEC("xdp.frags") __u64 xdp_calls(struct xdp_md *xdp)
 	if (be8(&call->flags) == 1)
 		return FR_XDP_LEFT;
 
-	return xdp_calls_left(xdp, &pkt);
+	/* {when: "call.flags == 2", do: ["pass"]}, */
+	if (be8(&call->flags) == 2)
+		return FR_XDP_LEFT;
+
+	return xdp_calls_others(xdp, &pkt);
 }

@@ -183,7 +183,7 @@ func (m *metrics) add(r *runtime.Relay) error {
 				n = 0
 			}
 			m.attached.add(n, "relay", d.Name, "program", p.Name(), "interface", a.Interface, "how", a.Mode.String())
-			if p.Desc().XDPBase > 0 {
+			if p.Desc().AtXDP() {
 				n = 0
 				if a.XDP {
 					n = 1

@@ -1636,10 +1636,10 @@ static __always_inline void fr_flow(struct bpf_fib_lookup *fib, __u8 protocol, _
 
 /*
  * Ask the kernel's routing for the next hop of a packet of len bytes (network header included; of a
- * GSO packet, those of a segment) that came in by a device, and fill in a hop. Returns 1 where the packet is too big for
- * the route. Kernels before 5.12 compare the device's MTU with the packet that came. The lookup
- * sees no xfrm policies, and can't follow rules that ask for what the caller doesn't know: where
- * there are some, as the policy of the lease says, the packet is the stack's.
+ * GSO packet, those of a segment) that came in by a device, and fill in a hop. Returns 1 where the
+ * packet is too big for the route. Kernels before 5.12 compare the device's MTU with the packet
+ * that came. The lookup sees no xfrm policies, and can't follow rules that ask for what the caller
+ * doesn't know: where there are some, as the policy of the lease says, the packet is the stack's.
  */
 static __always_inline int fr_route(void *ctx, __u32 ifindex, struct bpf_fib_lookup *fib,
 				    __u32 len, struct fr_hop *hop)
@@ -1810,9 +1810,38 @@ static __always_inline int fr_xdp_fits(const struct fr_hop *hop, __u64 len)
 	       bpf_map_lookup_elem(&fr_devmap, &index);
 }
 
+/*
+ * Why a packet of len bytes can't leave through a hop as a frame: the device takes none, or one of
+ * the reasons that fr_barred has in their order. A hop that was looked up has compared the length.
+ */
+static __always_inline __u32 fr_xdp_unfit(const struct fr_hop *hop, __u64 len, __u32 no_frames,
+					  __u32 too_big)
+{
+	if (fr_usable(hop) && len > hop->mtu)
+		return too_big;
+	return hop->state == FR_HOP_DIRECT ? no_frames : fr_indirect(hop, too_big + 1);
+}
+
+static __always_inline __u32 fr_xdp_unrouted(const struct fr_hop *hop, __u32 no_frames,
+					     __u32 not_forwarded, __u32 unreachable)
+{
+	if (hop->state == FR_HOP_DIRECT)
+		return no_frames;
+	if (hop->state == FR_HOP_NEIGHBOUR)
+		return unreachable + 6;
+	return fr_unrouted(hop, not_forwarded, unreachable);
+}
+
 static __always_inline __u64 fr_xdp_send(const struct fr_hop *hop)
 {
 	return bpf_redirect_map(&fr_devmap, hop->ifindex, XDP_ABORTED);
+}
+
+/* The packet passes to the next program and to the stack, as it came; len is its length. */
+static __noinline __u64 fr_xdp_punt(__u32 len, __u32 reason)
+{
+	fr_count(reason, len);
+	return XDP_PASS;
 }
 
 /* The packet is dropped; len is the length that it came with. */
@@ -1844,12 +1873,6 @@ static __always_inline int fr_xdp_resize(struct xdp_md *xdp, __u32 from, __u32 t
 	if (unlikely(*data + to > (void *)(long)xdp->data_end))
 		return FR_BROKEN;
 	return 0;
-}
-
-/* The end of a packet that fr_xdp_resize has failed on. */
-static __always_inline __u64 fr_xdp_failed(__u32 len, int err, __u32 fault)
-{
-	return err == FR_BROKEN ? fr_xdp_drop(len, fault) : FR_XDP_LEFT;
 }
 
 /* The sum of len bytes of the packet from off on (at most 64), as fr_sum64 has it. */

@@ -297,22 +297,19 @@ static __always_inline __u64 check_ipv4_2(struct xdp_md *xdp, void *data, void *
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return FR_XDP_LEFT;
-	if ((be8(&ipv4->version_ihl) >> 4) != 4 || (be8(&ipv4->version_ihl) & 15) != 5 ||
+	if ((void *)(ipv4 + 1) > data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
 	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
 	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
 	    be16(&ipv4->total_length) < 20)
-		return XDP_PASS;
-	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > bpf_xdp_get_buff_len(xdp))
-		return XDP_PASS;
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return FR_XDP_LEFT;
-	if (!fr_unicast_v4(ld32(ipv4->src)) || !fr_unicast_v4(ld32(ipv4->dst)))
-		return XDP_PASS;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > bpf_xdp_get_buff_len(xdp) ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
 		return XDP_PASS;
 
@@ -325,13 +322,11 @@ static __always_inline __u64 check_udp_2(struct xdp_md *xdp, void *data, void *d
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
 		return FR_XDP_LEFT;
-	if (at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
-		return XDP_PASS;
 	__u64 udp_end = at + be16(&udp->length);
 	if (udp_end != ip_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	*end = udp_end;
 	return 0;
@@ -406,7 +401,7 @@ static __always_inline __u64 xdp_to_ipv4_send(struct xdp_md *xdp, struct packet 
 
 	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
 	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
@@ -485,7 +480,7 @@ static __always_inline __u64 xdp_to_send_ipv6(struct xdp_md *xdp, struct packet 
 
 	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
 	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
@@ -529,14 +524,12 @@ static __always_inline __u64 check_ipv6_2(struct xdp_md *xdp, void *data, void *
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end)
+	if ((void *)(ipv6 + 1) > data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return FR_XDP_LEFT;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
-	    fr_is_v4(ipv6->dst))
-		return XDP_PASS;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > bpf_xdp_get_buff_len(xdp) || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return XDP_PASS;
 
@@ -821,10 +814,8 @@ static __always_inline __u64 check_channel_data_2(struct xdp_md *xdp, void *data
 {
 	struct hdr_channel_data *channel_data = data + at;
 
-	if ((void *)(channel_data + 1) > data_end)
+	if ((void *)(channel_data + 1) > data_end || at + sizeof(*channel_data) > udp_end)
 		return FR_XDP_LEFT;
-	if (at + sizeof(*channel_data) > udp_end)
-		return XDP_PASS;
 	if (!(be16(&channel_data->number) >= 0x4000 && be16(&channel_data->number) <= 0x7fff))
 		return XDP_PASS;
 	__u64 channel_data_end = at + sizeof(*channel_data) + be16(&channel_data->length);
@@ -878,7 +869,7 @@ static __always_inline __u64 xdp_to_peer_ipv4(struct xdp_md *xdp, struct packet 
 		return xdp_to_ipv4_send(xdp, pkt);
 	}
 	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
@@ -929,7 +920,7 @@ static __always_inline __u64 xdp_to_peer_send(struct xdp_md *xdp, struct packet 
 
 	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
 	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
@@ -970,9 +961,7 @@ SEC("xdp.frags") __u64 xdp_to_peer(struct xdp_md *xdp)
 	__u64 ip_end;
 
 	/* to_peer: { */
-	if (fr_xdp_tagged(xdp))
-		return FR_XDP_LEFT;
-	if (!fr_lease_valid(pkt.lease, pkt.now))
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, pkt.now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
@@ -1013,7 +1002,7 @@ SEC("xdp.frags") __u64 xdp_to_peer(struct xdp_md *xdp)
 		return XDP_PASS;
 	pkt.payload_len = pkt.channel_data_end - 66;
 	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
@@ -1328,7 +1317,7 @@ static __always_inline __u64 xdp_to_client_ipv4(struct xdp_md *xdp, struct packe
 		return xdp_to_ipv4_send(xdp, pkt);
 	}
 	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
@@ -1375,7 +1364,7 @@ static __always_inline __u64 xdp_to_client_send(struct xdp_md *xdp, struct packe
 
 	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
 	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
@@ -1418,9 +1407,7 @@ SEC("xdp.frags") __u64 xdp_to_client(struct xdp_md *xdp)
 	__u64 ip_end, udp_end;
 
 	/* to_client: { */
-	if (fr_xdp_tagged(xdp))
-		return FR_XDP_LEFT;
-	if (!fr_lease_valid(pkt.lease, pkt.now))
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, pkt.now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
@@ -1454,7 +1441,7 @@ SEC("xdp.frags") __u64 xdp_to_client(struct xdp_md *xdp)
 		return XDP_PASS;
 	pkt.payload_len = udp_end - 62;
 	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +

@@ -165,7 +165,7 @@ type Attachment struct {
 
 // At is how the program is attached: "tcx", or "xdp, tcx".
 func (a *Attachment) At() string {
-	if a.XDP {
+	if a.XDP && a.How != "xdp" {
 		return "xdp, " + a.How
 	}
 	return a.How
