@@ -244,7 +244,7 @@ func (w *writer) goes() {
 		w.end(noPos, c.Ident("TC_ACT_UNSPEC"))
 		return
 	case w.prog.frame():
-		w.end(noPos, c.Do("fr_xdp_send", w.hop(w.fwd.Hop)))
+		w.end(noPos, c.Ident("XDP_REDIRECT")) // the check of the hop has said where
 		return
 	}
 	w.redirect(w.fwd.Hop, direct)

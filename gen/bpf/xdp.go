@@ -73,7 +73,7 @@ func (p *program) verdict() c.Type {
 // written.
 func (w *writer) roomForFrame() {
 	w.gap()
-	args := []c.Expr{xdp, w.oldFront(), w.newFront(), w.expr(w.rw.Payload), c.Address(data)}
+	args := []c.Expr{xdp, frameLen, w.oldFront(), w.newFront(), w.expr(w.rw.Payload), c.Address(data)}
 	w.checked = w.rw.NewFront.Const
 	w.define(w.rw.Pos, "int", c.Ident("err"), c.Do("fr_xdp_resize", args...))
 	fault := w.reasonOf(w.fwd.Fault)

@@ -1720,6 +1720,8 @@ enum {
 	XDP_ABORTED,
 	XDP_DROP,
 	XDP_PASS,
+	XDP_TX,
+	XDP_REDIRECT,
 };
 
 #define FR_XDP_LEFT (1ULL << 32 | XDP_PASS)
@@ -1801,13 +1803,14 @@ static __always_inline __u64 fr_xdp_forget(const struct xdp_md *xdp, __u64 off)
 	return off & 0xFFF;
 }
 
-/* A packet of len bytes, network header included, can leave through a hop as a frame. */
+/*
+ * A packet of len bytes, network header included, can leave through a hop as a frame. That is where
+ * it goes if the program returns XDP_REDIRECT in the end; else the kernel doesn't ask.
+ */
 static __always_inline int fr_xdp_fits(const struct fr_hop *hop, __u64 len)
 {
-	__u32 index = hop->ifindex;
-
 	return hop->state == FR_HOP_DIRECT && len <= hop->mtu &&
-	       bpf_map_lookup_elem(&fr_devmap, &index);
+	       bpf_redirect_map(&fr_devmap, hop->ifindex, XDP_ABORTED) == XDP_REDIRECT;
 }
 
 /*
@@ -1832,11 +1835,6 @@ static __always_inline __u32 fr_xdp_unrouted(const struct fr_hop *hop, __u32 no_
 	return fr_unrouted(hop, not_forwarded, unreachable);
 }
 
-static __always_inline __u64 fr_xdp_send(const struct fr_hop *hop)
-{
-	return bpf_redirect_map(&fr_devmap, hop->ifindex, XDP_ABORTED);
-}
-
 /* The packet passes to the next program and to the stack, as it came; len is its length. */
 static __noinline __u64 fr_xdp_punt(__u32 len, __u32 reason)
 {
@@ -1852,13 +1850,13 @@ static __noinline __u64 fr_xdp_drop(__u32 len, __u32 reason)
 }
 
 /*
- * Room: the frame begins earlier or later, and ends with the payload. Then data is the packet that
- * leaves, whose headers are in bounds.
+ * Room: the frame, of len bytes, begins earlier or later, and ends with the payload. Then data is
+ * the packet that leaves, whose headers are in bounds.
  */
-static __always_inline int fr_xdp_resize(struct xdp_md *xdp, __u32 from, __u32 to, __u32 payload,
-					 void **data)
+static __always_inline int fr_xdp_resize(struct xdp_md *xdp, __u32 len, __u32 from, __u32 to,
+					 __u32 payload, void **data)
 {
-	__u32 size = to + payload, len;
+	__u32 size = to + payload;
 	int failed = FR_UNCHANGED;
 
 	if (from != to) {
@@ -1866,7 +1864,7 @@ static __always_inline int fr_xdp_resize(struct xdp_md *xdp, __u32 from, __u32 t
 			return failed;
 		failed = FR_BROKEN;
 	}
-	len = bpf_xdp_get_buff_len(xdp);
+	len = len - from + to;
 	if (unlikely(len > size) && bpf_xdp_adjust_tail(xdp, (int)size - (int)len))
 		return failed;
 	*data = (void *)(long)xdp->data;
