@@ -87,7 +87,7 @@ func run() error {
 		return err
 	}
 	if runs("xdp") {
-		if report.Live, err = live.Measure(*rounds, os.Stderr); err != nil {
+		if report.Live, err = live.Measure(".", *rounds, os.Stderr); err != nil {
 			return err
 		}
 		live.Print(os.Stdout, report.Live)

@@ -35,7 +35,6 @@ var object = sync.OnceValues(func() ([]byte, error) {
 // Of bpf/live.c.
 const (
 	frontSize = 80
-	maxFronts = 4096
 	maxKept   = 64
 	largest   = 2048
 )
@@ -51,9 +50,11 @@ type state struct {
 type ends struct {
 	collection *ebpf.Collection
 	sinks      []link.Link
+	made       uint64 // frames so far: each run goes on where the last one ended
 }
 
-func newEnds() (*ends, error) {
+// newEnds loads them, with room for so many kinds of frames.
+func newEnds(fronts int) (*ends, error) {
 	object, err := object()
 	if err != nil {
 		return nil, err
@@ -62,6 +63,7 @@ func newEnds() (*ends, error) {
 	if err != nil {
 		return nil, err
 	}
+	spec.Maps["fronts"].MaxEntries = uint32(fronts)
 	c, err := ebpf.NewCollection(spec)
 	if err != nil {
 		return nil, err
@@ -132,6 +134,7 @@ func liveFrames(p *ebpf.Program, frame []byte, ctx *xdpContext, n int) (time.Dur
 
 // run is what came out of a run.
 type run struct {
+	first         int // the turn of the first frame; its remainder is the front's
 	made, arrived uint64
 	took          time.Duration // a frame
 }
@@ -146,7 +149,7 @@ func (e *ends) run(dev *testnet.Dev, source string, next *ebpf.Program, frame []
 		}
 	}
 	states := e.collection.Maps["states"]
-	s := state{Mask: uint32(mask), Size: uint32(size), Keep: uint32(keep)}
+	s := state{Made: e.made, Mask: uint32(mask), Size: uint32(size), Keep: uint32(keep)}
 	if err := states.Put(uint32(0), &s); err != nil {
 		return r, err
 	}
@@ -165,11 +168,12 @@ func (e *ends) run(dev *testnet.Dev, source string, next *ebpf.Program, frame []
 	if err := states.Lookup(uint32(0), &s); err != nil {
 		return r, err
 	}
+	e.made, r.first, r.made = s.Made, int(e.made), s.Made-e.made
 	if s.Kept != uint32(keep) { // others are of an earlier run
 		return r, fmt.Errorf("%d frames kept of %d", s.Kept, keep)
 	}
 	after, err := e.arrived()
-	r.made, r.arrived = s.Made, after-before
+	r.arrived = after - before
 	return r, err
 }
 

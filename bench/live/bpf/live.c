@@ -18,7 +18,10 @@ typedef unsigned long long __u64;
 enum { XDP_ABORTED, XDP_DROP, XDP_PASS };
 enum { BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PROG_ARRAY = 3, BPF_MAP_TYPE_PERCPU_ARRAY = 6 };
 
-/* FRONT: all headers that a relay reads or writes, and no more than the shortest frame has. */
+/*
+ * FRONT: all headers that a relay reads or writes, and no more than the shortest frame has.
+ * FRONTS: or as many as user space says.
+ */
 enum { FRONT = 80, FRONTS = 4096, KEPT = 64, LARGEST = 2048 };
 
 struct xdp_md {
@@ -36,7 +39,7 @@ struct front {
 
 /* What a run is told, and what it says. Source and sink run on one processor. */
 struct state {
-	__u64 made; /* frames */
+	__u64 made; /* frames, from where a run begins with its turns */
 	__u32 mask; /* frames take turns: mask + 1 fronts */
 	__u32 size; /* of the frames that count at the far end: others are the stack's own */
 	__u32 keep; /* so many more frames are kept at the far end */
