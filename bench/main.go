@@ -26,14 +26,18 @@ import (
 	"github.com/fastrelay/fastrelay-gen/bench/quicproxy"
 	"github.com/fastrelay/fastrelay-gen/bench/results"
 	"github.com/fastrelay/fastrelay-gen/bench/tunnel"
-	"github.com/fastrelay/fastrelay-gen/examples/sfu/lab"
+	"github.com/fastrelay/fastrelay-gen/bench/veth"
+	"github.com/fastrelay/fastrelay-gen/bench/wire"
+	sfu "github.com/fastrelay/fastrelay-gen/examples/sfu/lab"
+	turn "github.com/fastrelay/fastrelay-gen/examples/turn/lab"
 	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 func main() {
 	slog.SetLogLoggerLevel(slog.LevelWarn) // that a relay is attached is no news here
-	lab.Main()
+	turn.Main()
+	sfu.Main()
 	fanout.Main()
 	quicproxy.Main()
 	if err := run(); err != nil {
@@ -42,15 +46,18 @@ func main() {
 	}
 }
 
-var parts = []string{"kernel", "xdp", "path", "fanout", "quicproxy", "tunnel", "ipvs", "compile"}
+var parts = []string{"kernel", "xdp", "veth", "wire", "path", "fanout", "quicproxy", "tunnel", "ipvs", "compile"}
 
 func run() error {
 	rounds := flag.Int("rounds", 3, "rounds over which medians are taken")
 	only := flag.String("only", "", "`parts` to run, separated by commas: kernel (cost of a packet in the kernel), "+
-		"xdp (live frames at XDP and at TC), path (across namespaces), fanout (one to many), quicproxy (QUIC packets "+
+		"xdp (live frames at XDP and at TC), veth (the same across namespaces), wire (the same between two ports), "+
+		"path (across namespaces), fanout (one to many), quicproxy (QUIC packets "+
 		"of encrypted connections), tunnel (VXLAN), ipvs (in a virtual machine) or compile (each stage of a build)")
 	partial := flag.Bool("partial", false, "send packets with partial checksums, as from a virtual machine on the "+
 		"same host (path)")
+	ports := flag.String("ports", "", "`source,relay`: two ports of network cards that a cable joins, instead of a "+
+		"veth (wire); they are taken from this host meanwhile")
 	receivers := flag.String("receivers", "1,8,64,512", "`counts` of receivers (fanout)")
 	offload := flag.Bool("offload", false, "leave it to the device to cut GSO packets of a user-space relay, as "+
 		"some network cards can (fanout)")
@@ -71,8 +78,11 @@ func run() error {
 	}
 	runs := func(part string) bool { return *only == "" || slices.Contains(chosen, part) }
 	report := results.Report{
-		Commit: commit(), Date: time.Now().UTC().Format(time.DateOnly), Kernel: kernelRelease(), CPU: processor(),
-		CPUs: runtime.NumCPU(), Rounds: *rounds, Partial: *partial,
+		Run: results.Run{
+			Commit: commit(), Date: time.Now().UTC().Format(time.DateOnly), Kernel: kernelRelease(), CPU: processor(),
+			CPUs: runtime.NumCPU(), Rounds: *rounds,
+		},
+		Partial: *partial,
 	}
 	fmt.Printf("Linux %s, %d processors (%s), commit %s\n", report.Kernel, report.CPUs, report.CPU, report.Commit)
 	var err error
@@ -86,11 +96,8 @@ func run() error {
 	if err := measure.Prefer(os.Getpid(), measure.LoadCPU); err != nil {
 		return err
 	}
-	if runs("xdp") {
-		if report.Live, err = live.Measure(".", *rounds, os.Stderr); err != nil {
-			return err
-		}
-		live.Print(os.Stdout, report.Live)
+	if report.XDP, err = measureXDP(report.Run, runs, *ports); err != nil {
+		return err
 	}
 	if runs("path") {
 		if report.Through, err = measurePath(*rounds, *partial); err != nil {
@@ -114,6 +121,36 @@ func run() error {
 		return err
 	}
 	return os.WriteFile(*out, append(text, '\n'), 0o644)
+}
+
+// measureXDP measures the parts that compare hooks, as far as they run.
+func measureXDP(run results.Run, runs func(part string) bool, ports string) (_ *results.XDP, err error) {
+	x := &results.XDP{Run: run}
+	if x.Load, err = measure.Load(time.Second); err != nil {
+		return nil, err
+	}
+	if runs("xdp") {
+		if x.Live, err = live.Measure(".", run.Rounds, os.Stderr); err != nil {
+			return nil, err
+		}
+		live.Print(os.Stdout, x.Live)
+	}
+	if runs("veth") {
+		if x.Veth, err = veth.Measure(run.Rounds, os.Stderr); err != nil {
+			return nil, err
+		}
+		veth.Print(os.Stdout, x.Veth)
+	}
+	if runs("wire") {
+		if x.Wire, err = wire.Measure(ports, run.Rounds, os.Stderr); err != nil {
+			return nil, err
+		}
+		wire.Print(os.Stdout, x.Wire)
+	}
+	if x.Live == nil && x.Veth == nil && x.Wire == nil {
+		return nil, nil
+	}
+	return x, nil
 }
 
 // measureOthers measures the parts that take no options, as far as they run, and prints what came out.

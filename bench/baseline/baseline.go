@@ -137,6 +137,18 @@ func (ch Channel) OpenIn(r *runtime.Relay) error {
 	return err
 }
 
+// Sent returns how many packets a generated program has sent, by hook.
+func Sent(p *runtime.AnyProgram) (tc, xdp uint64, err error) {
+	all, err1 := p.Count("sent")
+	first, err2 := p.XDPCounts()
+	for i, c := range first {
+		if p.Desc().Reason(i).Name == "sent" {
+			xdp = c.Packets
+		}
+	}
+	return all.Packets - xdp, xdp, errors.Join(err1, err2)
+}
+
 const mtu = 1500
 
 // key and row are those of bpf/relay.c.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
@@ -44,17 +45,19 @@ type state struct {
 	Made             uint64
 	Mask, Size, Keep uint32
 	Kept             uint32
+
+	Interval, Due, First, Last uint64
 }
 
-// ends are the source of live frames, and the far end, which counts and drops them.
-type ends struct {
+// Ends are the source of live frames, and the far end, which counts and drops them.
+type Ends struct {
 	collection *ebpf.Collection
 	sinks      []link.Link
 	made       uint64 // frames so far: each run goes on where the last one ended
 }
 
-// newEnds loads them, with room for so many kinds of frames.
-func newEnds(fronts int) (*ends, error) {
+// NewEnds loads them, with room for so many kinds of frames.
+func NewEnds(fronts int) (*Ends, error) {
 	object, err := object()
 	if err != nil {
 		return nil, err
@@ -68,18 +71,19 @@ func newEnds(fronts int) (*ends, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ends{collection: c}, nil
+	return &Ends{collection: c}, nil
 }
 
-func (e *ends) close() {
+// Close unloads them.
+func (e *Ends) Close() {
 	for _, l := range e.sinks {
 		_ = l.Close() // or it goes with the device
 	}
 	e.collection.Close()
 }
 
-// sink makes a device a far end. Only so does a veth take frames that are redirected to its other end.
-func (e *ends) sink(dev *testnet.Dev) error {
+// Sink makes a device a far end. Only so does a veth take frames that are redirected to its other end.
+func (e *Ends) Sink(dev *testnet.Dev) error {
 	return dev.Host.Do(func() error {
 		l, err := link.AttachXDP(link.XDPOptions{
 			Program: e.collection.Programs["sink"], Interface: dev.Index, Flags: link.XDPDriverMode,
@@ -91,8 +95,8 @@ func (e *ends) sink(dev *testnet.Dev) error {
 	})
 }
 
-// load has the source write the fronts of frames, in turn. Their number is a power of two.
-func (e *ends) load(frames [][]byte) error {
+// Load has the source write the fronts of frames, in turn. Their number is a power of two.
+func (e *Ends) Load(frames [][]byte) error {
 	keys, values := make([]uint32, len(frames)), make([][frontSize]byte, len(frames))
 	for i, f := range frames {
 		keys[i] = uint32(i)
@@ -107,8 +111,8 @@ type xdpContext struct{ Data, DataEnd, DataMeta, Ingress, Queue, Egress uint32 }
 
 // liveFrames runs a program at XDP on n live frames, and returns what the kernel says that one takes: without what it
 // takes to prepare and to end such a run, which is 20 ms, and without the time in which other threads have the
-// processor. cilium/ebpf doesn't return that.
-func liveFrames(p *ebpf.Program, frame []byte, ctx *xdpContext, n int) (time.Duration, error) {
+// processor. cilium/ebpf doesn't return that. The frames of a batch (0: as many as the kernel likes) leave together.
+func liveFrames(p *ebpf.Program, frame []byte, ctx *xdpContext, n, batch int) (time.Duration, error) {
 	attr := struct { // of bpf(2), for BPF_PROG_TEST_RUN
 		program, retval, sizeIn, sizeOut uint32
 		dataIn, dataOut                  uint64
@@ -118,7 +122,8 @@ func liveFrames(p *ebpf.Program, frame []byte, ctx *xdpContext, n int) (time.Dur
 		flags, cpu, batch, _             uint32
 	}{
 		program: uint32(p.FD()), sizeIn: uint32(len(frame)), dataIn: uint64(uintptr(unsafe.Pointer(&frame[0]))),
-		repeat: uint32(n), contextIn: uint32(unsafe.Sizeof(*ctx)), context: uint64(uintptr(unsafe.Pointer(ctx))),
+		repeat: uint32(n), batch: uint32(batch),
+		contextIn: uint32(unsafe.Sizeof(*ctx)), context: uint64(uintptr(unsafe.Pointer(ctx))),
 		flags: 1 << 1, // BPF_F_TEST_XDP_LIVE_FRAMES
 	}
 	_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_TEST_RUN, uintptr(unsafe.Pointer(&attr)),
@@ -141,7 +146,7 @@ type run struct {
 
 // run makes n frames that come in by a device: the source is to_xdp, whose frames go to next, or another one. mask + 1
 // fronts take turns, and size is that of the frames that arrive. keep frames are kept for kept.
-func (e *ends) run(dev *testnet.Dev, source string, next *ebpf.Program, frame []byte, n, mask, size, keep int) (
+func (e *Ends) run(dev *testnet.Dev, source string, next *ebpf.Program, frame []byte, n, mask, size, keep int) (
 	r run, err error) {
 	if next != nil {
 		if err := e.collection.Maps["next"].Put(uint32(0), next); err != nil {
@@ -159,7 +164,7 @@ func (e *ends) run(dev *testnet.Dev, source string, next *ebpf.Program, frame []
 	}
 	err = dev.Host.Do(func() (err error) {
 		context := xdpContext{DataEnd: uint32(len(frame)), Ingress: uint32(dev.Index)}
-		r.took, err = liveFrames(e.collection.Programs[source], frame, &context, n)
+		r.took, err = liveFrames(e.collection.Programs[source], frame, &context, n, 0)
 		return err
 	})
 	if err != nil {
@@ -177,8 +182,71 @@ func (e *ends) run(dev *testnet.Dev, source string, next *ebpf.Program, frame []
 	return r, err
 }
 
+// Offered is what came of frames that were offered to a port.
+type Offered struct {
+	Made, Arrived uint64
+	Rate          float64 // at which they were made, a second
+}
+
+// LossFree reports whether what arrived is nearly all.
+func (o Offered) LossFree() bool { return float64(o.Arrived) >= measure.LossFree*float64(o.Made) }
+
+const (
+	batches  = 50 * time.Microsecond // of frames that leave a port together
+	maxBatch = 64
+	stopped  = 20 * time.Millisecond // no frame has come for so long: no more come
+)
+
+// Offer sends n frames like one by a port, at a rate (0: as fast as it can), and counts those of a size that come to
+// the far end. keep of them are kept.
+func (e *Ends) Offer(port *testnet.Dev, frame []byte, size, n int, rate float64, keep int) (o Offered, err error) {
+	if err := e.Load([][]byte{frame}); err != nil {
+		return o, err
+	}
+	s := state{Size: uint32(size), Keep: uint32(keep)}
+	batch := maxBatch
+	if rate > 0 {
+		s.Interval = uint64(1e9 / rate)
+		batch = min(max(int(rate*batches.Seconds()), 1), maxBatch)
+	}
+	states := e.collection.Maps["states"]
+	before, err := e.arrived()
+	if err != nil {
+		return o, err
+	}
+	if err := states.Put(uint32(0), &s); err != nil {
+		return o, err
+	}
+	err = port.Host.Do(func() error {
+		index := uint32(port.Index)
+		if err := e.collection.Maps["port"].Put(uint32(0), index); err != nil {
+			return err
+		}
+		context := xdpContext{DataEnd: uint32(len(frame)), Ingress: index}
+		_, err := liveFrames(e.collection.Programs["to_port"], frame, &context, n, batch)
+		return err
+	})
+	if err != nil {
+		return o, fmt.Errorf("frames to %s: %w", port.Name, err)
+	}
+	if err := states.Lookup(uint32(0), &s); err != nil {
+		return o, err
+	}
+	o.Made, o.Rate = s.Made, float64(s.Made-1)*1e9/float64(s.Last-s.First)
+	for last := time.Now(); o.Arrived < o.Made && time.Since(last) < stopped; {
+		now, err := e.arrived()
+		if err != nil {
+			return o, err
+		}
+		if now-before > o.Arrived {
+			o.Arrived, last = now-before, time.Now()
+		}
+	}
+	return o, nil
+}
+
 // arrived is the number of frames at the far ends so far.
-func (e *ends) arrived() (n uint64, err error) {
+func (e *Ends) arrived() (n uint64, err error) {
 	b, err := e.collection.Maps["arrived"].LookupBytes(uint32(0))
 	for ; len(b) >= 16; b = b[16:] { // of each processor: frames and bytes
 		n += binary.NativeEndian.Uint64(b)
@@ -186,8 +254,8 @@ func (e *ends) arrived() (n uint64, err error) {
 	return n, err
 }
 
-// kept returns the first frames of the last run.
-func (e *ends) kept(n int) (frames [][]byte, err error) {
+// Kept returns the first frames of the last run.
+func (e *Ends) Kept(n int) (frames [][]byte, err error) {
 	for i := range n {
 		b, err := e.collection.Maps["kept"].LookupBytes(uint32(i))
 		if err != nil {

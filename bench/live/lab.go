@@ -49,7 +49,7 @@ const (
 type lab struct {
 	net    *testnet.Net
 	line   *testnet.Line
-	ends   *ends
+	ends   *Ends
 	relay  *runtime.Relay
 	hand   *baseline.Frames
 	xdp    map[string]*ebpf.Program // the generated ones, by direction
@@ -57,8 +57,8 @@ type lab struct {
 	opened map[int][]baseline.Channel // by family
 }
 
-// newLab opens so many channels of each of the families, a power of two. The order in which runs use them is random, and
-// the same each time. root is the repository's folder, for a relay with more room than examples/turn has.
+// newLab opens so many channels of each of the families, a power of two. The order in which runs use them is random,
+// and the same each time. root is the repository's folder, for a relay with more room than examples/turn has.
 func newLab(root string, sessions int, families ...int) (_ *lab, err error) {
 	l := &lab{xdp: map[string]*ebpf.Program{}, opened: map[int][]baseline.Channel{}}
 	defer func() {
@@ -84,10 +84,10 @@ func newLab(root string, sessions int, families ...int) (_ *lab, err error) {
 	if err := l.line.Relay.SetForwarding(true); err != nil {
 		return nil, err
 	}
-	if l.ends, err = newEnds(sessions); err != nil {
+	if l.ends, err = NewEnds(sessions); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(l.ends.sink(l.line.ClientDev), l.ends.sink(l.line.PeerDev)); err != nil {
+	if err := errors.Join(l.ends.Sink(l.line.ClientDev), l.ends.Sink(l.line.PeerDev)); err != nil {
 		return nil, err
 	}
 	if l.hand, err = baseline.LoadFrames(sessions * len(families)); err != nil {
@@ -118,7 +118,7 @@ func (l *lab) close() {
 		l.hand.Close()
 	}
 	if l.ends != nil {
-		l.ends.close()
+		l.ends.Close()
 	}
 	if l.net != nil {
 		_ = l.net.Close() // what remains is removed by the next network
@@ -232,7 +232,7 @@ func (l *lab) traffic(direction string, family, size int) (*traffic, error) {
 		}
 		t.in, t.out = append(t.in, in), append(t.out, out)
 	}
-	return t, l.ends.load(t.in)
+	return t, l.ends.Load(t.in)
 }
 
 // run has a variant relay n frames.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"text/tabwriter"
 
+	"github.com/fastrelay/fastrelay-gen/bench/baseline"
 	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 )
 
@@ -182,7 +183,7 @@ func (l *lab) check(t *traffic) error {
 				return fmt.Errorf("%s, %s: %s took %d frames", v, t, who, n)
 			}
 		}
-		frames, err := l.ends.kept(maxKept)
+		frames, err := l.ends.Kept(maxKept)
 		if err != nil {
 			return err
 		}
@@ -197,17 +198,9 @@ func (l *lab) check(t *traffic) error {
 
 // taken says how many frames those have sent that count them: so it shows which one a frame came to.
 func (l *lab) taken(direction string) (map[Variant]uint64, error) {
-	p := l.tc[direction]
-	all, err1 := p.Count("sent")
-	first, err2 := p.XDPCounts()
-	byHand, err3 := l.hand.Sent(direction)
-	atXDP := uint64(0)
-	for i, c := range first {
-		if p.Desc().Reason(i).Name == "sent" {
-			atXDP = c.Packets
-		}
-	}
-	return map[Variant]uint64{TC: all.Packets - atXDP, XDP: atXDP, All: byHand}, errors.Join(err1, err2, err3)
+	tc, xdp, err1 := baseline.Sent(l.tc[direction])
+	byHand, err2 := l.hand.Sent(direction)
+	return map[Variant]uint64{TC: tc, XDP: xdp, All: byHand}, errors.Join(err1, err2)
 }
 
 // A ratio that the report gives, and the most that is aimed at; 0: nothing is.
