@@ -89,7 +89,7 @@ bench: build ## the numbers of the README, as ratios measured in one run; ONLY=k
 results: build ## what docs/results.md and the README's tables are made of, measured anew in half an hour, and the pages
 	@tools/ensure test bench root
 	@$(GO) run ./bench -only kernel,xdp,veth,wire,path,fanout,tunnel,ipvs -rounds 2 -receivers 64 -json bench/results.json
-	@FASTRELAY_UPDATE=1 $(GO) test -count=1 -run '^TestResults$$' ./docs >/dev/null
+	@FASTRELAY_UPDATE=1 $(GO) test -count=1 -run '^TestResults$$' ./bench/results >/dev/null
 
 curves: build quic ## one to many and QUIC alone, and their curves in docs/fanout.png and docs/quic.png
 	@tools/ensure test root

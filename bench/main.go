@@ -11,6 +11,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"runtime"
@@ -124,33 +125,37 @@ func run() error {
 }
 
 // measureXDP measures the parts that compare hooks, as far as they run.
-func measureXDP(run results.Run, runs func(part string) bool, ports string) (_ *results.XDP, err error) {
-	x := &results.XDP{Run: run}
-	if x.Load, err = measure.Load(time.Second); err != nil {
+func measureXDP(run results.Run, runs func(part string) bool, ports string) (x results.XDP, err error) {
+	if runs("xdp") {
+		x.Live, err = part(run, live.Print, func() (*live.Report, error) {
+			return live.Measure(".", run.Rounds, os.Stderr)
+		})
+	}
+	if err == nil && runs("veth") {
+		x.Veth, err = part(run, veth.Print, func() (*veth.Report, error) {
+			return veth.Measure(run.Rounds, os.Stderr)
+		})
+	}
+	if err == nil && runs("wire") {
+		x.Wire, err = part(run, wire.Print, func() (*wire.Report, error) {
+			return wire.Measure(ports, run.Rounds, os.Stderr)
+		})
+	}
+	return x, err
+}
+
+// part measures a part and prints it. Before, it looks how busy the machine is.
+func part[R any](run results.Run, print func(io.Writer, *R), do func() (*R, error)) (*results.Part[R], error) {
+	load, err := measure.Load(time.Second)
+	if err != nil {
 		return nil, err
 	}
-	if runs("xdp") {
-		if x.Live, err = live.Measure(".", run.Rounds, os.Stderr); err != nil {
-			return nil, err
-		}
-		live.Print(os.Stdout, x.Live)
+	r, err := do()
+	if err != nil {
+		return nil, err
 	}
-	if runs("veth") {
-		if x.Veth, err = veth.Measure(run.Rounds, os.Stderr); err != nil {
-			return nil, err
-		}
-		veth.Print(os.Stdout, x.Veth)
-	}
-	if runs("wire") {
-		if x.Wire, err = wire.Measure(ports, run.Rounds, os.Stderr); err != nil {
-			return nil, err
-		}
-		wire.Print(os.Stdout, x.Wire)
-	}
-	if x.Live == nil && x.Veth == nil && x.Wire == nil {
-		return nil, nil
-	}
-	return x, nil
+	print(os.Stdout, r)
+	return &results.Part[R]{Run: run, Load: load, Report: r}, nil
 }
 
 // measureOthers measures the parts that take no options, as far as they run, and prints what came out.

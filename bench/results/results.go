@@ -25,13 +25,18 @@ type Run struct {
 	Rounds int    `json:"rounds"`
 }
 
+// Part is a part of a report that may be measured in a run of its own.
+type Part[R any] struct {
+	Run
+	Load   float64 `json:"load"` // share of all processors' time that was in use before
+	Report *R      `json:"report"`
+}
+
 // XDP are the parts that compare hooks.
 type XDP struct {
-	Run
-	Load float64      `json:"load"` // share of all processors' time that was in use before
-	Live *live.Report `json:"live,omitempty"`
-	Veth *veth.Report `json:"veth,omitempty"`
-	Wire *wire.Report `json:"wire,omitempty"`
+	Live *Part[live.Report] `json:"live,omitempty"`
+	Veth *Part[veth.Report] `json:"veth,omitempty"`
+	Wire *Part[wire.Report] `json:"wire,omitempty"`
 }
 
 // Report is the result of a run.
@@ -39,7 +44,7 @@ type Report struct {
 	Run
 	Partial bool         `json:"partial_checksums"`
 	Cost    *Cost        `json:"cost,omitempty"`
-	XDP     *XDP         `json:"xdp,omitempty"`
+	XDP     XDP          `json:"xdp,omitzero"`
 	Through []Comparison `json:"through,omitempty"`
 	FanOut  *FanOut      `json:"fanout,omitempty"`
 

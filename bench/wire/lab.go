@@ -226,7 +226,7 @@ func (t *traffic) offer(n int, rate float64) (o live.Offered, ns float64, err er
 	return o, float64(after-before) / max(float64(o.Arrived), 1), err
 }
 
-// used is the processor time that the relay's threads have used so far.
+// used is the CPU time that the relay's threads have used so far.
 func (t *traffic) used() (all time.Duration, err error) {
 	pids, err := pollers(t.own)
 	for _, pid := range pids {
