@@ -119,10 +119,11 @@ func (p *page) wire(w *wire.Report) {
 	for _, c := range w.Cells {
 		for _, hook := range []string{"TC", "XDP"} {
 			r := c.Results[hook]
-			lossFree := without(measure.Result{LossFree: r.LossFree, AtLeast: r.AtLeast})
 			rows = append(rows, []string{
-				fmt.Sprintf("%s, %s bytes, %s", direction(c.Direction), number(float64(c.Size)), hook), number(r.Offered),
-				number(r.Peak), number(r.Full), lossFree, fmt.Sprintf("%s at %s", number(r.CPU), number(r.CPURate)),
+				fmt.Sprintf("%s, %s bytes, %s", direction(c.Direction), number(float64(c.Size)), hook),
+				number(r.Offered), number(r.Peak), number(r.Full),
+				without(measure.Result{LossFree: r.LossFree, AtLeast: r.AtLeast}),
+				fmt.Sprintf("%s at %s", number(r.CPU), number(r.CPURate)),
 			})
 		}
 		tc, xdp := c.Results["TC"], c.Results["XDP"]

@@ -160,8 +160,8 @@ func (p *path) check(direction string, size int) (err error) {
 	return nil
 }
 
-// tcp is the throughput of a connection to the relay's own host, in Mbit/s. The client's device takes GSO packets, if the
-// kernel lets it.
+// tcp is the throughput of a connection to the relay's own host, in Mbit/s. The client's device takes GSO packets, if
+// the kernel lets it.
 func (p *path) tcp() (_ float64, err error) {
 	offload := func(on bool) error {
 		return errors.Join(offloads.Segmentation(p.line.ClientDev, on), offloads.TxChecksum(p.line.ClientDev, on))
