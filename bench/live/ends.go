@@ -126,8 +126,19 @@ func liveFrames(p *ebpf.Program, frame []byte, ctx *xdpContext, n, batch int) (t
 		contextIn: uint32(unsafe.Sizeof(*ctx)), context: uint64(uintptr(unsafe.Pointer(ctx))),
 		flags: 1 << 1, // BPF_F_TEST_XDP_LIVE_FRAMES
 	}
+	// Any signal ends a run, and Go's scheduler sends threads SIGURG.
+	goruntime.LockOSThread()
+	defer goruntime.UnlockOSThread()
+	var urgent, before unix.Sigset_t
+	urgent.Val[0] = 1 << (unix.SIGURG - 1)
+	if err := unix.PthreadSigmask(unix.SIG_BLOCK, &urgent, &before); err != nil {
+		return 0, err
+	}
 	_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_TEST_RUN, uintptr(unsafe.Pointer(&attr)),
 		unsafe.Sizeof(attr))
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil); err != nil {
+		return 0, err
+	}
 	goruntime.KeepAlive(frame)
 	goruntime.KeepAlive(ctx)
 	goruntime.KeepAlive(p)
