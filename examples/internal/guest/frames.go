@@ -404,8 +404,11 @@ func (l *frameLab) one(p path, size int) error {
 // dropped sends frames that the peer's end of a veth doesn't take, and awaits that they are counted.
 func (l *frameLab) dropped() error {
 	list, err := l.relay.XDPDrops()
-	if err != nil || len(list) > 0 {
-		return errors.Join(err, fmt.Errorf("dropped were %v", list))
+	if err == nil && len(list) > 0 {
+		err = fmt.Errorf("dropped were %v", list)
+	}
+	if err != nil {
+		return err
 	}
 	session, paths, err := l.paths(4, 4)
 	if err != nil {
