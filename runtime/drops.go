@@ -98,13 +98,16 @@ func (r *Relay) XDPDrops() (all []XDPDrop, err error) {
 	if r.drops.why != nil {
 		return nil, r.drops.why
 	}
-	names, err := r.Interfaces()
-	if err != nil {
-		return nil, err
-	}
 	var found []xdpdrops.Drop
 	if err := r.using(func() (err error) { found, err = r.drops.counter.Drops(); return err }); err != nil {
 		return nil, fmt.Errorf("read what devices drop after XDP: %w", err)
+	}
+	if len(found) == 0 {
+		return nil, nil
+	}
+	names, err := r.Interfaces()
+	if err != nil {
+		return nil, err
 	}
 	for _, d := range found {
 		errno := unix.Errno(d.Errno)

@@ -268,6 +268,7 @@ func (f *frames) run(index int, programs []*AnyProgram, hook Hook) error {
 	}
 	l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: index, Flags: link.XDPDriverMode})
 	if err != nil {
+		f.relay.drops.keep(f.at)
 		return fmt.Errorf("attach at XDP: %w", err)
 	}
 	door = &frontDoor{l, pin, programs}
