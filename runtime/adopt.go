@@ -75,6 +75,9 @@ func (r *Relay) adopt() error {
 	}); err != nil {
 		return err
 	}
+	if err := r.adoptDrops(); err != nil {
+		return err
+	}
 	if err := r.adoptRegistered(); err != nil {
 		return err
 	}

@@ -256,6 +256,7 @@ func (f *frames) leave(index int) {
 			"error", err)
 	}
 	_ = f.relay.coll.Maps[abi.MapMACs].Delete(uint32(index)) // no frames come in by it any more
+	f.relay.drops.keep(f.at)
 }
 
 // release lets go of what runs at XDP, which stays.
@@ -289,6 +290,7 @@ func (f *frames) run(index int, programs []*AnyProgram, hook Hook) error {
 	if err := f.relay.coll.Maps[abi.MapMACs].Put(uint32(index), mac); err != nil {
 		return fmt.Errorf("the table of addresses of devices: %w", err)
 	}
+	f.relay.drops.from(index)
 	if err := f.open(d); err != nil {
 		return err
 	}
@@ -313,6 +315,7 @@ func (f *frames) run(index int, programs []*AnyProgram, hook Hook) error {
 	}
 	l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: index, Flags: link.XDPDriverMode})
 	if err != nil {
+		f.relay.drops.keep(f.at)
 		return fmt.Errorf("attach at XDP: %w", err)
 	}
 	door = &frontDoor{l, pin, programs}
