@@ -288,7 +288,7 @@ func (f *function) dropped(reason int) c.Expr {
 func (f *function) length() c.Expr {
 	switch {
 	case f.prog.frame():
-		return came
+		return whole
 	case !f.prog.flow:
 		return ofSKB("len")
 	}
@@ -304,8 +304,8 @@ var (
 	dataEnd = c.NewLocal("data_end", "void *") // and to the one after its last
 	front   = c.NewLocal("front", "void *")    // a pointer to the front of the packet that was saved
 	lease   = c.NewLocal("lease", "const struct fr_lease *")
-	now     = c.NewLocal("now", "__u64")  // the time, as programs know it
-	came    = c.NewLocal("came", "__u32") // at XDP, the length of the frame that came: to ask for it takes a call
+	now     = c.NewLocal("now", "__u64")       // the time, as programs know it
+	whole   = c.NewLocal("frame_len", "__u32") // at XDP, the length of the frame: to ask for it takes a call
 )
 
 // unless renders a check: under a condition the packet passes to the stack, or the receiver's turn ends.
@@ -357,8 +357,8 @@ func (f *function) entry() *c.Func {
 		g.gap()
 		g.do(noPos, "fr_pull", skb, c.Dec(n))
 	}
-	if slices.Contains(given, came) {
-		g.define(noPos, came.Type, came, c.Do("bpf_xdp_get_buff_len", xdp))
+	if slices.Contains(given, whole) {
+		g.define(noPos, whole.Type, whole, c.Do("bpf_xdp_get_buff_len", xdp))
 	}
 	if !f.prog.flow && (slices.Contains(given, data) || slices.Contains(given, dataEnd)) {
 		begin, end := f.prog.bounds()
@@ -427,7 +427,7 @@ func (f *function) results() (out []c.Stmt) {
 		out = append(out, s)
 	}
 	if f.asksWhy {
-		out = append(out, variable("__u32", why))
+		out = append(out, variable(f.prog.whyType(), why))
 	}
 	return out
 }

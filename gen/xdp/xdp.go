@@ -148,7 +148,7 @@ func (x *maker) reason(i int) int {
 
 // others is a reason of the old program in the new one, of a packet that has it under a condition. If that is the same
 // at tc/ingress, and the packet has changed nothing there, it isn't the program's. A standard header that is wrong may
-// be anyone's, and one that ends too early may go on in another buffer.
+// be that of any program, and one that ends too early may go on in another buffer.
 func (x *maker) others(i int, pos diag.Pos, conds ...ir.Expr) int {
 	n := x.reason(i)
 	if x.out.ToTC && n == ir.IsLeft && !x.doubt && !slices.ContainsFunc(conds, x.isUnsure) &&

@@ -141,7 +141,7 @@ func Plan(src []byte) (*spec.Spec, *ir.Plan, Result) {
 	}
 	alone := []byte(`hook: "xdp"`)
 	if bytes.Contains(src, alone) && slices.ContainsFunc(diags.All(), func(d *diag.Diagnostic) bool {
-		return d.Code == "FR0246" || d.Code == "FR0215"
+		return slices.Contains([]diag.Code{"FR0215", "FR0222", "FR0246"}, d.Code)
 	}) {
 		return Plan(bytes.ReplaceAll(src, alone, []byte("hook: "+bothHooks)))
 	}
