@@ -41,15 +41,24 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// start makes a lab with a server behind a gate.
-func start(t *testing.T, v lab.Variant, change func(*gate.Config)) (*lab.Lab, *lab.Server) {
-	t.Helper()
+// eachHook runs a test with the gate at tc/ingress, and at XDP in front of that.
+func eachHook(t *testing.T, test func(*testing.T, runtime.Hook)) {
 	needs.Root(t)
+	for _, hook := range []runtime.Hook{runtime.HookTC, runtime.HookXDP} {
+		t.Run(hook.String(), func(t *testing.T) { test(t, hook) })
+	}
+}
+
+// start makes a lab with a server behind a gate.
+func start(t *testing.T, hook runtime.Hook, v lab.Variant, change func(*gate.Config)) (*lab.Lab, *lab.Server) {
+	t.Helper()
 	l, err := lab.New(testnet.Start(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := gate.Config{Interfaces: []string{"eth0", "eth1"}, Quotas: few, Logger: slog.New(slog.DiscardHandler)}
+	c := gate.Config{
+		Interfaces: []string{"eth0", "eth1"}, Hook: hook, Quotas: few, Logger: slog.New(slog.DiscardHandler),
+	}
 	if change != nil {
 		change(&c)
 	}
@@ -92,8 +101,10 @@ func clients(t *testing.T, l lab.Load, d time.Duration) {
 
 // Each attack's packets are dropped under its reason, and all requests succeed, of connections that move to another
 // port and of new ones.
-func TestAttacks(t *testing.T) {
-	l, s := start(t, lab.Kernel, nil)
+func TestAttacks(t *testing.T) { eachHook(t, testAttacks) }
+
+func testAttacks(t *testing.T, hook runtime.Hook) {
+	l, s := start(t, hook, lab.Kernel, nil)
 	all := load(l)
 	all.Move = true
 	clients(t, all, time.Second)
@@ -143,8 +154,10 @@ func TestAttacks(t *testing.T) {
 }
 
 // Connection IDs are announced before they are used, and removed when their connections end.
-func TestIDs(t *testing.T) {
-	l, s := start(t, lab.Kernel, nil)
+func TestIDs(t *testing.T) { eachHook(t, testIDs) }
+
+func testIDs(t *testing.T, hook runtime.Hook) {
+	l, s := start(t, hook, lab.Kernel, nil)
 	c, err := lab.Dial(l.Clients, lab.ClientAddr(0), at)
 	if err != nil {
 		t.Fatal(err)
@@ -203,9 +216,11 @@ func TestNetworks(t *testing.T) {
 }
 
 // Quotas change and the gate is replaced while clients run, and no request fails.
-func TestReplace(t *testing.T) {
+func TestReplace(t *testing.T) { eachHook(t, testReplace) }
+
+func testReplace(t *testing.T, hook runtime.Hook) {
 	config := gate.Config{}
-	l, s := start(t, lab.Kernel, func(c *gate.Config) {
+	l, s := start(t, hook, lab.Kernel, func(c *gate.Config) {
 		c.PinPath = pin(t)
 		config = *c
 	})
@@ -237,9 +252,11 @@ func TestReplace(t *testing.T) {
 
 // A replacement that fails ends nothing: the kernel goes on, and another one takes over. One that comes after the end
 // of the gate is refused, since nothing would close it.
-func TestReplaceFails(t *testing.T) {
+func TestReplaceFails(t *testing.T) { eachHook(t, testReplaceFails) }
+
+func testReplaceFails(t *testing.T, hook runtime.Hook) {
 	config := gate.Config{}
-	l, s := start(t, lab.Kernel, func(c *gate.Config) {
+	l, s := start(t, hook, lab.Kernel, func(c *gate.Config) {
 		c.PinPath = pin(t)
 		config = *c
 	})
@@ -289,13 +306,16 @@ func TestPort(t *testing.T) {
 
 // A gate in a process of its own, which then dies: new connections are refused, or pass, as its setting says. Those
 // that exist go on.
-func TestDeath(t *testing.T) {
+func TestDeath(t *testing.T) { eachHook(t, testDeath) }
+
+func testDeath(t *testing.T, hook runtime.Hook) {
 	for _, closed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("closed %v", closed), func(t *testing.T) {
-			l, _ := start(t, lab.NoGate, nil)
+			l, _ := start(t, hook, lab.NoGate, nil)
 			p, err := l.Start(lab.Watcher, gate.Config{
-				Interfaces: []string{"eth0", "eth1"}, Watch: true, IDLength: 4, Closed: closed, PinPath: pin(t),
-				Quotas: gate.Quotas{Newcomers: runtime.Rate{PerSecond: 1, Burst: 1}},
+				Interfaces: []string{"eth0", "eth1"}, Hook: hook, Watch: true, IDLength: 4, Closed: closed,
+				PinPath: pin(t),
+				Quotas:  gate.Quotas{Newcomers: runtime.Rate{PerSecond: 1, Burst: 1}},
 			})
 			if err != nil {
 				t.Fatal(err)

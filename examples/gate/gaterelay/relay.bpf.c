@@ -8,10 +8,11 @@
  * Needs Linux 5.12 or newer.
  */
 
-#define FR_REASONS 230
-#define FR_NEEDS_ROWS 184
+#define FR_REASONS 360
+#define FR_NEEDS_ROWS 272
 #define FR_NEEDS_LEARNED 3
 #define FR_NEEDS_SHARED 65537
+#define FR_DEVICES 256
 #define FR_NEEDS_CREDITS 32833
 #define FR_NEEDS_RING 1048576
 #define FR_LEVELS 1
@@ -389,7 +390,10 @@ enum {
 };
 
 /* Where the counters of a program begin in fr_reasons. */
-enum { PROG_LONG = 0, PROG_SHORT = 46, PROG_TINY = 92, PROG_ANSWER = 138, PROG_REPLY = 184 };
+enum {
+	PROG_LONG = 0, XDP_LONG = 230, PROG_SHORT = 46, XDP_SHORT = 276, PROG_TINY = 92,
+	XDP_TINY = 322, PROG_ANSWER = 138, PROG_REPLY = 184,
+};
 
 /* What is known of a packet. */
 struct packet {
@@ -1334,8 +1338,8 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
 
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp", "long"], when: "udp.dst_po... */
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp", "short"], when: "udp.dst_p... */
 	if (be16(&udp->dst_port) != set_port)
 		return fr_punt(skb, pkt->prog + reason_no_match);
 
@@ -1419,7 +1423,435 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 	return long_ip_rules(skb, pkt, 0);
 }
 
-static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+static __always_inline __u32 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
+	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
+	    be16(&ipv4->total_length) < 20)
+		return 1;
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > bpf_xdp_get_buff_len(xdp) ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return 1;
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return 1;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline __u32 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
+					 __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
+		return 1;
+	__u64 udp_end = at + be16(&udp->length);
+	if (udp_end != ip_end)
+		return 1;
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int xdp_short_ipv4_rules(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+
+	/* let sender = {peer: peers: ["udp.src"]} */
+	struct val_totals *total;
+	if (fr_has(pkt->peer)) {
+		/* let limits = {total: totals: ["udp.dst_port"]} */
+		{
+			struct key_totals key __attribute__((aligned(8))) = {};
+
+			key.port = be16(&udp->dst_port);
+			enum fr_found found = find_totals(&key, pkt->lease, 224, &total);
+			if (unlikely(found == FR_CHANGING))
+				return XDP_PASS;
+			if (found == FR_MISSING)
+				total = NULL;
+		}
+		if (fr_has(total)) {
+			/* let proven = "setting.watch && peer.short >= 3" */
+			if (set_watch && pkt->peer->m_short >= 3)
+				return XDP_PASS;
+		}
+	}
+
+	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
+	struct val_peers *peer;
+	struct val_totals *total_2;
+	if (set_watch) {
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+
+			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+			enum fr_found found = find_peers(&key, pkt->lease, 240, &peer);
+			if (unlikely(found == FR_CHANGING))
+				return XDP_PASS;
+			if (found == FR_MISSING)
+				peer = NULL;
+		}
+		if (fr_has(peer)) {
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, pkt->lease, 248, &total_2);
+				if (unlikely(found == FR_CHANGING))
+					return XDP_PASS;
+				if (found == FR_MISSING)
+					total_2 = NULL;
+			}
+			if (fr_has(total_2))
+				return XDP_PASS;
+		}
+	}
+
+	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
+	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
+		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_closed);
+
+	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
+	return XDP_PASS;
+}
+
+static __always_inline int xdp_long_ipv4_rules(struct xdp_md *xdp, struct packet *pkt, const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_long *v_long = pkt->data + (v6 ? 62 : 42);
+
+	if (!v6) {
+		/* let sender = {peer: peers: ["udp.src"]} */
+		struct val_totals *total;
+		if (fr_has(pkt->peer)) {
+			/* let limits = {total: totals: ["udp.dst_port"]} */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, pkt->lease, 224, &total);
+				if (unlikely(found == FR_CHANGING))
+					return XDP_PASS;
+				if (found == FR_MISSING)
+					total = NULL;
+			}
+			if (fr_has(total)) {
+				/* let proven = "setting.watch && peer.short >= 3" */
+				if (set_watch && pkt->peer->m_short >= 3)
+					return XDP_PASS;
+			}
+		}
+
+		/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do:... */
+		struct val_peers *peer;
+		struct val_totals *total_2;
+		if (set_watch && be8(&v_long->id_length) < 8) {
+			{
+				struct key_peers key __attribute__((aligned(8))) = {};
+
+				fr_put_endpoint_v4(&key.peer, ld32(ipv4->src),
+						   be16(&udp->src_port));
+				enum fr_found found = find_peers(&key, pkt->lease, 240, &peer);
+				if (unlikely(found == FR_CHANGING))
+					return XDP_PASS;
+				if (found == FR_MISSING)
+					peer = NULL;
+			}
+			if (fr_has(peer)) {
+				{
+					struct key_totals key __attribute__((aligned(8))) = {};
+
+					key.port = be16(&udp->dst_port);
+					enum fr_found found = find_totals(&key, pkt->lease, 248,
+						&total_2);
+					if (unlikely(found == FR_CHANGING))
+						return XDP_PASS;
+					if (found == FR_MISSING)
+						total_2 = NULL;
+				}
+				if (fr_has(total_2))
+					return XDP_PASS;
+			}
+		}
+	}
+
+	/* {lookup: try: attempts: attempt, when: "try.packets < setting.tries", do: [{learn: ... */
+	struct val_attempts *try;
+	{
+		struct key_attempts key __attribute__((aligned(8))) = {};
+
+		key.id = be64(&v_long->id);
+		if (v6)
+			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+		else
+			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+		enum fr_found found = find_attempts(&key, pkt->lease, 264, &try);
+		if (unlikely(found == FR_CHANGING))
+			return XDP_PASS;
+		if (found == FR_MISSING)
+			try = NULL;
+	}
+	if (fr_has(try)) {
+		if (try->packets < set_tries)
+			return XDP_PASS;
+	}
+
+	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
+	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
+		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_closed);
+	if (!fr_lease_valid(pkt->lease, pkt->now))
+		return XDP_PASS;
+
+	/* {when: "len(udp.payload) < 1200 && !(?(early))", do: [{drop: "too_short"}]}, */
+	if (pkt->udp_end - (v6 ? 62 : 42) < 0x4b0 &&
+	    !((be32(&v_long->version) == 1 && ((be8(&v_long->form_to_flags) >> 4) & 3) == 1) ||
+	      (be32(&v_long->version) == 0x6b3343cf &&
+	       ((be8(&v_long->form_to_flags) >> 4) & 3) == 2)))
+		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_too_short);
+
+	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
+	return XDP_PASS;
+}
+
+static __always_inline int xdp_ipv4(struct xdp_md *xdp, struct packet *pkt)
+{
+	const int is_xdp_tiny = pkt->prog == XDP_TINY;
+	const int is_xdp_short = pkt->prog == XDP_SHORT;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_long *v_long = pkt->data + 42;
+	struct hdr_short *v_short = pkt->data + 42;
+	__u64 ip_end;
+	__u32 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		check_udp_2(xdp, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
+
+	if (why)
+		return XDP_PASS;
+	if (!is_xdp_tiny) {
+		if (is_xdp_short) {
+			/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bit... */
+			if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end ||
+			    (be8(&v_short->form_flags) >> 7) != 0)
+				return XDP_PASS;
+		} else {
+			/* long: fields: [ */
+			if ((void *)(v_long + 1) > pkt->data_end || 56ULL > pkt->udp_end)
+				return XDP_PASS;
+
+			/* {name: "form", bits: 1, is: 1}, {name: "fixed", bits: 1}, {name: "t... */
+			if ((be8(&v_long->form_to_flags) >> 7) != 1)
+				return XDP_PASS;
+		}
+	}
+
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp", "long"], when: "udp.dst_po... */
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp", "short"], when: "udp.dst_p... */
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp"], when: "udp.dst_port == se... */
+	if (be16(&udp->dst_port) != set_port)
+		return XDP_PASS;
+	if (is_xdp_tiny) {
+		/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: ... */
+		if (pkt->udp_end - 42 < 21 && (fr_lease_valid(pkt->lease, pkt->now) || set_closed))
+			return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_too_short);
+		return XDP_PASS;
+	}
+
+	/* {lookup: conn: known: [long_id], do: [{count: "conn.packets"}, "pass"]}, */
+	/* {lookup: conn: known: [short_id], do: [{count: "conn.packets"}, "pass"]}, */
+	struct val_known *conn;
+	{
+		struct key_known key __attribute__((aligned(8))) = {};
+		if (is_xdp_short)
+			key.id = be64(&v_short->id) & (__u64)set_id_mask;
+		else
+			key.id = be64(&v_long->id) & (__u64)set_id_mask;
+		enum fr_found found = find_known(&key, pkt->lease, 184, &conn);
+		if (unlikely(found == FR_CHANGING))
+			return XDP_PASS;
+		if (found == FR_MISSING)
+			conn = NULL;
+	}
+	if (fr_has(conn))
+		return XDP_PASS;
+
+	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
+	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
+	struct val_seen *fresh;
+	if (set_watch) {
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+			if (is_xdp_short)
+				key.id = be64(&v_short->id) & (__u64)set_id_mask;
+			else
+				key.id = be64(&v_long->id) & (__u64)set_id_mask;
+			enum fr_found found = find_seen(&key, pkt->lease, 192, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return XDP_PASS;
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh))
+			return XDP_PASS;
+	}
+
+	/* let sender = {peer: peers: ["udp.src"]} */
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+		enum fr_found found = find_peers(&key, pkt->lease, 216, &pkt->peer);
+		if (unlikely(found == FR_CHANGING))
+			return XDP_PASS;
+		if (found == FR_MISSING)
+			pkt->peer = NULL;
+	}
+	if (is_xdp_short)
+		return xdp_short_ipv4_rules(xdp, pkt);
+
+	return xdp_long_ipv4_rules(xdp, pkt, 0);
+}
+
+static __always_inline __u32 check_ipv6_2(struct xdp_md *xdp, void *data, void *data_end,
+					  const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return 1;
+	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (ip_end > bpf_xdp_get_buff_len(xdp) || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return 1;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return 1;
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int xdp_peers(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_long *v_long = pkt->data + 62;
+
+	/* let sender = {peer: peers: ["udp.src"]} */
+	struct val_peers *peer;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+		enum fr_found found = find_peers(&key, pkt->lease, 216, &peer);
+		if (unlikely(found == FR_CHANGING))
+			return XDP_PASS;
+		if (found == FR_MISSING)
+			peer = NULL;
+	}
+	struct val_totals *total;
+	if (fr_has(peer)) {
+		/* let limits = {total: totals: ["udp.dst_port"]} */
+		{
+			struct key_totals key __attribute__((aligned(8))) = {};
+
+			key.port = be16(&udp->dst_port);
+			enum fr_found found = find_totals(&key, pkt->lease, 224, &total);
+			if (unlikely(found == FR_CHANGING))
+				return XDP_PASS;
+			if (found == FR_MISSING)
+				total = NULL;
+		}
+		if (fr_has(total)) {
+			/* let proven = "setting.watch && peer.short >= 3" */
+			if (set_watch && peer->m_short >= 3)
+				return XDP_PASS;
+		}
+	}
+
+	/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do: [by_mov... */
+	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
+	struct val_peers *peer_2;
+	struct val_totals *total_2;
+	if (pkt->prog == XDP_SHORT) {
+		if (set_watch) {
+			{
+				struct key_peers key __attribute__((aligned(8))) = {};
+
+				fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+				enum fr_found found = find_peers(&key, pkt->lease, 240, &peer_2);
+				if (unlikely(found == FR_CHANGING))
+					return XDP_PASS;
+				if (found == FR_MISSING)
+					peer_2 = NULL;
+			}
+			if (fr_has(peer_2)) {
+				{
+					struct key_totals key __attribute__((aligned(8))) = {};
+
+					key.port = be16(&udp->dst_port);
+					enum fr_found found = find_totals(&key, pkt->lease, 248,
+						&total_2);
+					if (unlikely(found == FR_CHANGING))
+						return XDP_PASS;
+					if (found == FR_MISSING)
+						total_2 = NULL;
+				}
+				if (fr_has(total_2))
+					return XDP_PASS;
+			}
+		}
+
+		/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {wh... */
+		if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
+			return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_closed);
+
+		/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop:... */
+		return XDP_PASS;
+	}
+	if (set_watch && be8(&v_long->id_length) < 8) {
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+
+			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+			enum fr_found found = find_peers(&key, pkt->lease, 240, &peer_2);
+			if (unlikely(found == FR_CHANGING))
+				return XDP_PASS;
+			if (found == FR_MISSING)
+				peer_2 = NULL;
+		}
+		if (fr_has(peer_2)) {
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, pkt->lease, 248, &total_2);
+				if (unlikely(found == FR_CHANGING))
+					return XDP_PASS;
+				if (found == FR_MISSING)
+					total_2 = NULL;
+			}
+			if (fr_has(total_2))
+				return XDP_PASS;
+		}
+	}
+
+	return xdp_long_ipv4_rules(xdp, pkt, 1);
+}
+
+static __always_inline __u32 check_ipv6_3(struct __sk_buff *skb, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
@@ -1440,7 +1872,7 @@ static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, voi
 	return 0;
 }
 
-static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
+static __always_inline __u32 check_ipv4_3(struct __sk_buff *skb, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
@@ -1485,7 +1917,7 @@ SEC("tc") int prog_long(struct __sk_buff *skb)
 	pkt.data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = pkt.data;
 
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp", "long"], when: "udp.dst_po... */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
 		return fr_punt(skb, PROG_LONG + why);
@@ -1494,6 +1926,89 @@ SEC("tc") int prog_long(struct __sk_buff *skb)
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return shared_ip(skb, &pkt, 1);
 	return fr_punt(skb, PROG_LONG + reason_not_ip);
+}
+
+/*
+ * xdp_long: xdp
+ *	eth ipv4 udp long
+ *	eth ipv6 udp long
+ */
+
+SEC("xdp.frags") int xdp_long(struct xdp_md *xdp)
+{
+	struct packet pkt;
+
+	pkt.prog = XDP_LONG;
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
+	pkt.data = (void *)(long)xdp->data;
+	pkt.data_end = (void *)(long)xdp->data_end;
+	struct hdr_eth *eth = pkt.data;
+	struct hdr_udp *udp = pkt.data + 54;
+	struct hdr_long *v_long = pkt.data + 62;
+	__u64 ip_end;
+
+	/* long: { */
+	if (fr_xdp_tagged(xdp))
+		return XDP_PASS;
+
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp", "long"], when: "udp.dst_po... */
+	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
+		return XDP_PASS;
+	if ((void *)(eth + 1) > pkt.data_end)
+		return XDP_PASS;
+	if (be16(&eth->type) == ETH_P_IP)
+		return xdp_ipv4(xdp, &pkt);
+	if (be16(&eth->type) != ETH_P_IPV6)
+		return XDP_PASS;
+	__u32 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
+		check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &pkt.udp_end);
+	if (why)
+		return XDP_PASS;
+
+	/* long: fields: [ */
+	if ((void *)(v_long + 1) > pkt.data_end || 76ULL > pkt.udp_end)
+		return XDP_PASS;
+
+	/* {name: "form", bits: 1, is: 1}, {name: "fixed", bits: 1}, {name: "type", bits: 2}, ... */
+	if ((be8(&v_long->form_to_flags) >> 7) != 1)
+		return XDP_PASS;
+	if (be16(&udp->dst_port) != set_port)
+		return XDP_PASS;
+
+	/* {lookup: conn: known: [long_id], do: [{count: "conn.packets"}, "pass"]}, */
+	struct val_known *conn;
+	{
+		struct key_known key __attribute__((aligned(8))) = {};
+
+		key.id = be64(&v_long->id) & (__u64)set_id_mask;
+		enum fr_found found = find_known(&key, pkt.lease, 184, &conn);
+		if (unlikely(found == FR_CHANGING))
+			return XDP_PASS;
+		if (found == FR_MISSING)
+			conn = NULL;
+	}
+	if (fr_has(conn))
+		return XDP_PASS;
+
+	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
+	struct val_seen *fresh;
+	if (set_watch) {
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+
+			key.id = be64(&v_long->id) & (__u64)set_id_mask;
+			enum fr_found found = find_seen(&key, pkt.lease, 192, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return XDP_PASS;
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh))
+			return XDP_PASS;
+	}
+
+	return xdp_peers(xdp, &pkt);
 }
 
 /*
@@ -1515,7 +2030,7 @@ SEC("tc") int prog_short(struct __sk_buff *skb)
 	pkt.data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = pkt.data;
 
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp", "short"], when: "udp.dst_p... */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
 		return fr_punt(skb, PROG_SHORT + why);
@@ -1524,6 +2039,86 @@ SEC("tc") int prog_short(struct __sk_buff *skb)
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return shared_ip(skb, &pkt, 1);
 	return fr_punt(skb, PROG_SHORT + reason_not_ip);
+}
+
+/*
+ * xdp_short: xdp
+ *	eth ipv4 udp short
+ *	eth ipv6 udp short
+ */
+
+SEC("xdp.frags") int xdp_short(struct xdp_md *xdp)
+{
+	struct packet pkt;
+
+	pkt.prog = XDP_SHORT;
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
+	pkt.data = (void *)(long)xdp->data;
+	pkt.data_end = (void *)(long)xdp->data_end;
+	struct hdr_eth *eth = pkt.data;
+	struct hdr_udp *udp = pkt.data + 54;
+	struct hdr_short *v_short = pkt.data + 62;
+	__u64 ip_end, udp_end;
+
+	/* short: { */
+	if (fr_xdp_tagged(xdp))
+		return XDP_PASS;
+
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp", "short"], when: "udp.dst_p... */
+	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
+		return XDP_PASS;
+	if ((void *)(eth + 1) > pkt.data_end)
+		return XDP_PASS;
+	if (be16(&eth->type) == ETH_P_IP)
+		return xdp_ipv4(xdp, &pkt);
+	if (be16(&eth->type) != ETH_P_IPV6)
+		return XDP_PASS;
+	__u32 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
+		check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &udp_end);
+	if (why)
+		return XDP_PASS;
+
+	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
+	if ((void *)(v_short + 1) > pkt.data_end || 71ULL > udp_end ||
+	    (be8(&v_short->form_flags) >> 7) != 0)
+		return XDP_PASS;
+	if (be16(&udp->dst_port) != set_port)
+		return XDP_PASS;
+
+	/* {lookup: conn: known: [short_id], do: [{count: "conn.packets"}, "pass"]}, */
+	struct val_known *conn;
+	{
+		struct key_known key __attribute__((aligned(8))) = {};
+
+		key.id = be64(&v_short->id) & (__u64)set_id_mask;
+		enum fr_found found = find_known(&key, pkt.lease, 184, &conn);
+		if (unlikely(found == FR_CHANGING))
+			return XDP_PASS;
+		if (found == FR_MISSING)
+			conn = NULL;
+	}
+	if (fr_has(conn))
+		return XDP_PASS;
+
+	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
+	struct val_seen *fresh;
+	if (set_watch) {
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+
+			key.id = be64(&v_short->id) & (__u64)set_id_mask;
+			enum fr_found found = find_seen(&key, pkt.lease, 192, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return XDP_PASS;
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh))
+			return XDP_PASS;
+	}
+
+	return xdp_peers(xdp, &pkt);
 }
 
 /*
@@ -1563,7 +2158,7 @@ static __always_inline int tiny_ip(struct __sk_buff *skb, struct packet *pkt, co
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
 
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp"], when: "udp.dst_port == se... */
 	if (be16(&udp->dst_port) != set_port)
 		return fr_punt(skb, pkt->prog + reason_no_match);
 
@@ -1588,7 +2183,7 @@ SEC("tc") int prog_tiny(struct __sk_buff *skb)
 	pkt.data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = pkt.data;
 
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp"], when: "udp.dst_port == se... */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
 		return fr_punt(skb, PROG_TINY + why);
@@ -1597,6 +2192,51 @@ SEC("tc") int prog_tiny(struct __sk_buff *skb)
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return tiny_ip(skb, &pkt, 1);
 	return fr_punt(skb, PROG_TINY + reason_not_ip);
+}
+
+/*
+ * xdp_tiny: xdp
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
+
+SEC("xdp.frags") int xdp_tiny(struct xdp_md *xdp)
+{
+	struct packet pkt;
+
+	pkt.prog = XDP_TINY;
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
+	pkt.data = (void *)(long)xdp->data;
+	pkt.data_end = (void *)(long)xdp->data_end;
+	struct hdr_eth *eth = pkt.data;
+	struct hdr_udp *udp = pkt.data + 54;
+	__u64 ip_end, udp_end;
+
+	/* tiny: { */
+	if (fr_xdp_tagged(xdp))
+		return XDP_PASS;
+
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp"], when: "udp.dst_port == se... */
+	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
+		return XDP_PASS;
+	if ((void *)(eth + 1) > pkt.data_end)
+		return XDP_PASS;
+	if (be16(&eth->type) == ETH_P_IP)
+		return xdp_ipv4(xdp, &pkt);
+	if (be16(&eth->type) != ETH_P_IPV6)
+		return XDP_PASS;
+	__u32 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
+		check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &udp_end);
+	if (why)
+		return XDP_PASS;
+	if (be16(&udp->dst_port) != set_port)
+		return XDP_PASS;
+
+	/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: [{drop: ... */
+	if (udp_end - 62 < 21 && (fr_lease_valid(pkt.lease, pkt.now) || set_closed))
+		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), XDP_TINY + reason_too_short);
+	return XDP_PASS;
 }
 
 /*
@@ -1735,10 +2375,10 @@ static __always_inline int answer_ip(struct __sk_buff *skb, struct packet *pkt, 
 	__u32 why;
 
 	if (v6)
-		why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		why = check_ipv6_3(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 	else
-		why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		why = check_ipv4_3(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
@@ -1869,10 +2509,10 @@ static __always_inline int reply_ip(struct __sk_buff *skb, struct packet *pkt, c
 	__u32 why;
 
 	if (v6)
-		why = check_ipv6_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		why = check_ipv6_3(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 54, &udp_end);
 	else
-		why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
+		why = check_ipv4_3(skb, pkt->data, pkt->data_end, 14, &ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);

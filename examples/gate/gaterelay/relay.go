@@ -656,7 +656,7 @@ var desc = abi.Desc{
 		}, ValueSize: 16},
 	},
 	Programs: []abi.Program{
-		{Name: "long", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
+		{Name: "long", Hook: abi.HookIngress, L2: true, XDPBase: 230, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
 			{Name: "vlan_tag", Kind: abi.ReasonPunted, Number: 3, Doc: "a VLAN tag that the stack doesn't have"},
@@ -709,7 +709,7 @@ var desc = abi.Desc{
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Number: 37, Doc: "no ip header here"},
 		}},
-		{Name: "short", Hook: abi.HookIngress, L2: true, Base: 46, Reasons: []abi.Reason{
+		{Name: "short", Hook: abi.HookIngress, L2: true, Base: 46, XDPBase: 276, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
 			{Name: "vlan_tag", Kind: abi.ReasonPunted, Number: 3, Doc: "a VLAN tag that the stack doesn't have"},
@@ -753,7 +753,7 @@ var desc = abi.Desc{
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Number: 37, Doc: "no ip header here"},
 		}},
-		{Name: "tiny", Hook: abi.HookIngress, L2: true, Base: 92, Reasons: []abi.Reason{
+		{Name: "tiny", Hook: abi.HookIngress, L2: true, Base: 92, XDPBase: 322, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
 			{Name: "vlan_tag", Kind: abi.ReasonPunted, Number: 3, Doc: "a VLAN tag that the stack doesn't have"},
