@@ -298,7 +298,7 @@ func (r *rewriter) forward(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state
 		r.p.Guard(fold.Or(whole, single), r.p.Program.SuperPacket(pos), pos)
 	}
 	r.cutsAt(f.End, pos)
-	if r.p.Program.Driver {
+	if hop != nil && r.p.Program.Driver {
 		r.p.Finished(partialChecksum(r.p.Scope, pos), pos)
 	}
 	if rw != nil || f.End != nil || hop != nil && !r.p.Program.Out.L2 {

@@ -167,7 +167,7 @@ func shorten(blk []ir.Stmt) []ir.Stmt {
 // leavesAtMost reports whether a statement does nothing to a packet that is left, but to leave it.
 func leavesAtMost(s ir.Stmt) bool {
 	switch s.(type) {
-	case *ir.Drop, *ir.Forward:
+	case *ir.Ask, *ir.Drop, *ir.Forward:
 		return false
 	}
 	for blk := range ir.Blocks(s) {

@@ -8,10 +8,11 @@
  * Needs Linux 5.12 or newer.
  */
 
-#define FR_REASONS 94
+#define FR_REASONS 96
 #define FR_NEEDS_ROWS 128
 #define FR_NEEDS_SHARED 1025
 #define FR_NEEDS_NAMED 1
+#define FR_NEEDS_ASKED
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
 #define FR_DEVICES 256
@@ -115,13 +116,13 @@ enum {
 	reason_no_calls, reason_changing, reason_refused, reason_address_family,
 	reason_partial_checksum, reason_fault, reason_no_memory, reason_too_big, reason_no_route,
 	reason_local, reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm,
-	reason_rule, reason_encap, reason_no_neighbour, reason_udp_checksum, reason_refused_paid,
-	reason_contended, reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length,
-	reason_not_ip,
+	reason_rule, reason_encap, reason_no_neighbour, reason_udp_checksum, reason_unpaid,
+	reason_refused_paid, reason_contended, reason_ipv6_version, reason_mapped_address,
+	reason_ipv6_payload_length, reason_not_ip,
 };
 
 /* Where the counters of a program begin in fr_reasons. */
-enum { PROG_CALLS = 0, XDP_CALLS = 47 };
+enum { PROG_CALLS = 0, XDP_CALLS = 48 };
 
 /* What is known of a packet. */
 struct packet {
@@ -560,7 +561,27 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, struct packet 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int calls_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
+static __always_inline int calls_ip_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	/* {when: "call.flags == 3", do: [{admit: {credit: "c.paid", cost: "1", else: drop: "u... */
+	__u32 credit0 = fr_credit(pkt->c->paid, 0);
+	__u64 spent0 = 1;
+	int admitted0 = fr_admit(credit0, spent0, 0);
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, 0);
+		return fr_drop(skb->len, pkt->prog + reason_unpaid);
+	}
+	if (unlikely(admitted0 == FR_CONTENDED))
+		return fr_drop(skb->len, pkt->prog + reason_unpaid);
+
+	fr_count(pkt->prog + reason_pass, len);
+	fr_shared_add(pkt->c->packets, 1);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int calls_ipv4_send_3(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -644,7 +665,7 @@ static __always_inline int calls_ipv4_send_2(struct __sk_buff *skb, struct packe
 	return fr_send(&pkt->c->hop_peer, direct);
 }
 
-static __always_inline int calls_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
+static __always_inline int calls_ipv6_send_3(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -888,6 +909,10 @@ static __always_inline int calls_ip(struct __sk_buff *skb, struct packet *pkt, c
 		return calls_ipv4_send(skb, pkt);
 	}
 
+	/* {when: "call.flags == 3", do: [{admit: {credit: "c.paid", cost: "1", else: drop: "u... */
+	if (be8(&call->flags) == 3)
+		return calls_ip_send_2(skb, pkt);
+
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
 	if (fr_is_v4(pkt->c->local.addr) != fr_is_v4(pkt->c->peer.addr))
 		return fr_punt(skb, pkt->prog + reason_address_family);
@@ -906,7 +931,7 @@ static __always_inline int calls_ip(struct __sk_buff *skb, struct packet *pkt, c
 		if (fr_is_v4(pkt->c->peer.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&pkt->c->hop_peer, 28ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->c->hop_peer, pkt->prog + reason_too_big);
-			return calls_ipv4_send_2(skb, pkt);
+			return calls_ipv4_send_3(skb, pkt);
 		}
 	}
 	if (be16(&udp->checksum) == 0)
@@ -914,7 +939,7 @@ static __always_inline int calls_ip(struct __sk_buff *skb, struct packet *pkt, c
 	if (v6 && !fr_is_v4(pkt->c->peer.addr)) { /* ipv6 stays */
 		if (unlikely(!fr_fits(&pkt->c->hop_peer, 48ULL + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->c->hop_peer, pkt->prog + reason_too_big);
-		return calls_ipv6_send_2(skb, pkt);
+		return calls_ipv6_send_3(skb, pkt);
 	}
 	if (unlikely(!fr_fits(&pkt->c->hop_peer, (v6 ? 28ULL : 48ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->c->hop_peer, pkt->prog + reason_too_big);
@@ -1168,20 +1193,48 @@ static __always_inline int xdp_calls_ipv4_send_2(struct xdp_md *xdp, struct pack
 	return fr_xdp_send(&pkt->c->hop_peer);
 }
 
-static __always_inline int xdp_calls_ipv4(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline int xdp_calls_ipv4_payload_len(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
+
+	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
+	pkt->payload_len = pkt->udp_end - 48;
+	if (fr_is_v4(pkt->c->peer.addr)) { /* ipv4 stays */
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return XDP_PASS;
+		if (unlikely(!fr_xdp_fits(&pkt->c->hop_peer, 28ULL + pkt->payload_len)))
+			return XDP_PASS;
+		return xdp_calls_ipv4_send(xdp, pkt, 0);
+	}
+	if (be16(&udp->checksum) == 0)
+		return XDP_PASS;
+	if (!(be16(&udp->checksum) != 0 &&
+	      be16(&udp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length))))))
+		return XDP_PASS;
+	if (unlikely(!fr_xdp_fits(&pkt->c->hop_peer, 48ULL + pkt->payload_len)))
+		return XDP_PASS;
+	return xdp_calls_ipv4_send_2(xdp, pkt);
+}
+
+static __always_inline int xdp_calls_ipv4(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_call *call = pkt->data + 42;
-	__u64 ip_end, udp_end;
+	__u64 ip_end;
 	__u32 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp_2(xdp, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+		check_udp_2(xdp, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 
 	if (why)
 		return XDP_PASS;
 
 	/* headers: call: fields: [ */
-	if ((void *)(call + 1) > pkt->data_end || 48ULL > udp_end)
+	if ((void *)(call + 1) > pkt->data_end || 48ULL > pkt->udp_end)
 		return XDP_PASS;
 
 	/* {name: "kind", bits: 8, is: 1 | 2 | 3}, */
@@ -1214,30 +1267,23 @@ static __always_inline int xdp_calls_ipv4(struct xdp_md *xdp, struct packet *pkt
 	if (be8(&call->flags) == 2)
 		return XDP_PASS;
 
+	/* {when: "call.flags == 3", do: [{admit: {credit: "c.paid", cost: "1", else: drop: "u... */
+	if (be8(&call->flags) == 3) {
+		__u32 credit0 = fr_credit(pkt->c->paid, 0);
+		__u64 spent0 = 1;
+		int admitted0 = fr_ask(credit0, spent0, 0);
+		if (admitted0 == FR_REFUSED) {
+			fr_refused(credit0, 0);
+			return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_unpaid);
+		}
+		return XDP_PASS;
+	}
+
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
 	if (fr_is_v4(pkt->c->local.addr) != fr_is_v4(pkt->c->peer.addr))
 		return XDP_PASS;
-	pkt->payload_len = udp_end - 48;
-	if (fr_is_v4(pkt->c->peer.addr)) { /* ipv4 stays */
-		if (!(be16(&udp->checksum) != 0 &&
-		      be16(&udp->checksum) !=
-		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
-					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
-		if (unlikely(!fr_xdp_fits(&pkt->c->hop_peer, 28ULL + pkt->payload_len)))
-			return XDP_PASS;
-		return xdp_calls_ipv4_send(xdp, pkt, 0);
-	}
-	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
-	if (!(be16(&udp->checksum) != 0 &&
-	      be16(&udp->checksum) !=
-	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
-				bpf_htons(be16(&udp->length))))))
-		return XDP_PASS;
-	if (unlikely(!fr_xdp_fits(&pkt->c->hop_peer, 48ULL + pkt->payload_len)))
-		return XDP_PASS;
-	return xdp_calls_ipv4_send_2(xdp, pkt);
+
+	return xdp_calls_ipv4_payload_len(xdp, pkt);
 }
 
 static __always_inline __u32 check_ipv6_2(struct xdp_md *xdp, void *data, void *data_end,
@@ -1321,10 +1367,23 @@ static __always_inline int xdp_calls_send(struct xdp_md *xdp, struct packet *pkt
 	return fr_xdp_send(&pkt->c->hop_peer);
 }
 
-static __always_inline int xdp_calls_left(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline int xdp_calls_rules(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_call *call = pkt->data + 62;
+
+	/* {when: "call.flags == 3", do: [{admit: {credit: "c.paid", cost: "1", else: drop: "u... */
+	if (be8(&call->flags) == 3) {
+		__u32 credit0 = fr_credit(pkt->c->paid, 0);
+		__u64 spent0 = 1;
+		int admitted0 = fr_ask(credit0, spent0, 0);
+		if (admitted0 == FR_REFUSED) {
+			fr_refused(credit0, 0);
+			return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_unpaid);
+		}
+		return XDP_PASS;
+	}
 
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
 	if (fr_is_v4(pkt->c->local.addr) != fr_is_v4(pkt->c->peer.addr))
@@ -1417,5 +1476,5 @@ SEC("xdp.frags") int xdp_calls(struct xdp_md *xdp)
 	if (be8(&call->flags) == 2)
 		return XDP_PASS;
 
-	return xdp_calls_left(xdp, &pkt);
+	return xdp_calls_rules(xdp, &pkt);
 }

@@ -9,9 +9,10 @@
  */
 
 #define FR_REASONS 360
-#define FR_NEEDS_ROWS 272
+#define FR_NEEDS_ROWS 336
 #define FR_NEEDS_LEARNED 3
 #define FR_NEEDS_SHARED 65537
+#define FR_NEEDS_ASKED
 #define FR_DEVICES 256
 #define FR_NEEDS_CREDITS 32833
 #define FR_NEEDS_RING 1048576
@@ -1463,6 +1464,75 @@ static __always_inline __u32 check_udp_2(struct xdp_md *xdp, void *data, void *d
 	return 0;
 }
 
+static __always_inline int xdp_ipv4_rules_2(struct xdp_md *xdp, struct packet *pkt,
+					    const int second, const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (second ? 54 : 34);
+
+	if (!v6) {
+		/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {wh... */
+		if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
+			return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_closed);
+		if (!fr_lease_valid(pkt->lease, pkt->now))
+			return XDP_PASS;
+	}
+
+	/* let limits = {total: totals: ["udp.dst_port"]} */
+	struct val_totals *total;
+	{
+		struct key_totals key __attribute__((aligned(8))) = {};
+
+		key.port = be16(&udp->dst_port);
+		enum fr_found found = find_totals(&key, pkt->lease, v6 ? 320 : 264, &total);
+		if (found != FR_FOUND)
+			return XDP_PASS;
+	}
+	__u32 credit0;
+	if (v6) {
+		/* let origin = {net: networks: ["ip.src"]} */
+		struct val_networks *net;
+		{
+			struct key_networks key __attribute__((aligned(8))) = {};
+
+			key.prefix.len = 128;
+			if (second)
+				fr_put_v6(key.prefix.addr, ipv6->src, 4);
+			else
+				fr_put_v4(key.prefix.addr, ld32(ipv4->src));
+			net = find_networks(&key);
+		}
+		if (!net)
+			return XDP_PASS;
+		/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_net... */
+		credit0 = fr_credit(net->new, 0);
+	} else {
+		/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop:... */
+		credit0 = fr_credit(total->strays, 0);
+	}
+	__u64 spent0 = 1;
+	__u64 admitted0 = fr_ask_timed(credit0, spent0, 0, bpf_ktime_get_ns());
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, 0);
+		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+				   pkt->prog + (v6 ? reason_over_network : reason_stray));
+	}
+	if (v6) {
+		/* let as_newcomer = {admit: {credit: "total.newcomers", cost: 1, else: drop: ... */
+		__u32 credit1 = fr_credit(total->newcomers, 0);
+		__u64 spent1 = 1;
+		__u64 admitted1 = fr_ask_timed(credit1, spent1, 0, bpf_ktime_get_ns());
+		if (admitted1 == FR_REFUSED) {
+			fr_refused(credit1, 0);
+			return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+					   pkt->prog + reason_over_newcomers);
+		}
+	}
+	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
+	return XDP_PASS;
+}
+
 static __always_inline int xdp_short_ipv4_rules(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -1484,8 +1554,21 @@ static __always_inline int xdp_short_ipv4_rules(struct xdp_md *xdp, struct packe
 		}
 		if (fr_has(total)) {
 			/* let proven = "setting.watch && peer.short >= 3" */
-			if (set_watch && pkt->peer->m_short >= 3)
+			if (set_watch && pkt->peer->m_short >= 3) {
+				/* let by_moves = {admit: {credit: "total.moves", cost: 1, els... */
+				__u32 credit0 = fr_credit(total->moves, 0);
+				__u64 spent0 = 1;
+				__u64 admitted0 = fr_ask_timed(credit0, spent0, 0,
+					bpf_ktime_get_ns());
+				if (admitted0 == FR_REFUSED) {
+					fr_refused(credit0, 0);
+					return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+							   pkt->prog + reason_over_moves);
+				}
+
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
 				return XDP_PASS;
+			}
 		}
 	}
 
@@ -1514,80 +1597,118 @@ static __always_inline int xdp_short_ipv4_rules(struct xdp_md *xdp, struct packe
 				if (found == FR_MISSING)
 					total_2 = NULL;
 			}
-			if (fr_has(total_2))
+			if (fr_has(total_2)) {
+				__u32 credit0 = fr_credit(total_2->moves, 0);
+				__u64 spent0 = 1;
+				__u64 admitted0 = fr_ask_timed(credit0, spent0, 0,
+					bpf_ktime_get_ns());
+				if (admitted0 == FR_REFUSED) {
+					fr_refused(credit0, 0);
+					return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+							   pkt->prog + reason_over_moves);
+				}
 				return XDP_PASS;
+			}
 		}
 	}
 
-	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
-	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
-		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_closed);
-
-	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
-	return XDP_PASS;
+	return xdp_ipv4_rules_2(xdp, pkt, 0, 0);
 }
 
-static __always_inline int xdp_long_ipv4_rules(struct xdp_md *xdp, struct packet *pkt, const int v6)
+static __always_inline int xdp_long_ipv4_sources(struct xdp_md *xdp, struct packet *pkt,
+						 const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
-	struct hdr_long *v_long = pkt->data + (v6 ? 62 : 42);
 
-	if (!v6) {
-		/* let sender = {peer: peers: ["udp.src"]} */
-		struct val_totals *total;
-		if (fr_has(pkt->peer)) {
+	/* let known_source = {src: sources: ["ip.src"]} */
+	struct val_sources *src;
+	{
+		struct key_sources key __attribute__((aligned(8))) = {};
+		if (v6)
+			fr_put_v6(key.addr, ipv6->src, 0);
+		else
+			fr_put_v4(key.addr, ld32(ipv4->src));
+		enum fr_found found = find_sources(&key, pkt->lease, 296, &src);
+		if (unlikely(found == FR_CHANGING))
+			return XDP_PASS;
+		if (found == FR_MISSING)
+			src = NULL;
+	}
+	struct val_networks *net;
+	struct val_totals *total;
+	if (fr_has(src)) {
+		/* let origin = {net: networks: ["ip.src"]} */
+		{
+			struct key_networks key __attribute__((aligned(8))) = {};
+
+			key.prefix.len = 128;
+			if (v6)
+				fr_put_v6(key.prefix.addr, ipv6->src, 4);
+			else
+				fr_put_v4(key.prefix.addr, ld32(ipv4->src));
+			net = find_networks(&key);
+		}
+		if (fr_has(net)) {
 			/* let limits = {total: totals: ["udp.dst_port"]} */
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
 
 				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, pkt->lease, 224, &total);
+				enum fr_found found = find_totals(&key, pkt->lease, 304, &total);
 				if (unlikely(found == FR_CHANGING))
 					return XDP_PASS;
 				if (found == FR_MISSING)
 					total = NULL;
 			}
 			if (fr_has(total)) {
-				/* let proven = "setting.watch && peer.short >= 3" */
-				if (set_watch && pkt->peer->m_short >= 3)
-					return XDP_PASS;
-			}
-		}
-
-		/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do:... */
-		struct val_peers *peer;
-		struct val_totals *total_2;
-		if (set_watch && be8(&v_long->id_length) < 8) {
-			{
-				struct key_peers key __attribute__((aligned(8))) = {};
-
-				fr_put_endpoint_v4(&key.peer, ld32(ipv4->src),
-						   be16(&udp->src_port));
-				enum fr_found found = find_peers(&key, pkt->lease, 240, &peer);
-				if (unlikely(found == FR_CHANGING))
-					return XDP_PASS;
-				if (found == FR_MISSING)
-					peer = NULL;
-			}
-			if (fr_has(peer)) {
-				{
-					struct key_totals key __attribute__((aligned(8))) = {};
-
-					key.port = be16(&udp->dst_port);
-					enum fr_found found = find_totals(&key, pkt->lease, 248,
-						&total_2);
-					if (unlikely(found == FR_CHANGING))
-						return XDP_PASS;
-					if (found == FR_MISSING)
-						total_2 = NULL;
+				/* let by_source = {admit: {credit: "src.new", cost: 1, else: ... */
+				__u32 credit0 = fr_credit(src->new, 0);
+				__u64 spent0 = 1;
+				__u64 admitted0 = fr_ask_timed(credit0, spent0, 0,
+					bpf_ktime_get_ns());
+				if (admitted0 == FR_REFUSED) {
+					fr_refused(credit0, 0);
+					return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+							   pkt->prog + reason_over_source);
 				}
-				if (fr_has(total_2))
-					return XDP_PASS;
+
+				/* let by_network = {admit: {credit: "net.new", cost: 1, else:... */
+				__u32 credit1 = fr_credit(net->new, 0);
+				__u64 spent1 = 1;
+				__u64 admitted1 = fr_ask_timed(credit1, spent1, 0,
+					bpf_ktime_get_ns());
+				if (admitted1 == FR_REFUSED) {
+					fr_refused(credit1, 0);
+					return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+							   pkt->prog + reason_over_network);
+				}
+
+				/* let as_newcomer = {admit: {credit: "total.newcomers", cost:... */
+				__u32 credit2 = fr_credit(total->newcomers, 0);
+				__u64 spent2 = 1;
+				__u64 admitted2 = fr_ask_timed(credit2, spent2, 0,
+					bpf_ktime_get_ns());
+				if (admitted2 == FR_REFUSED) {
+					fr_refused(credit2, 0);
+					return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+							   pkt->prog + reason_over_newcomers);
+				}
+
+				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
+				return XDP_PASS;
 			}
 		}
 	}
+	return xdp_ipv4_rules_2(xdp, pkt, v6, 1);
+}
+
+static __always_inline int xdp_long_ipv4_attempts(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_long *v_long = pkt->data + 42;
 
 	/* {lookup: try: attempts: attempt, when: "try.packets < setting.tries", do: [{learn: ... */
 	struct val_attempts *try;
@@ -1595,10 +1716,7 @@ static __always_inline int xdp_long_ipv4_rules(struct xdp_md *xdp, struct packet
 		struct key_attempts key __attribute__((aligned(8))) = {};
 
 		key.id = be64(&v_long->id);
-		if (v6)
-			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-		else
-			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
 		enum fr_found found = find_attempts(&key, pkt->lease, 264, &try);
 		if (unlikely(found == FR_CHANGING))
 			return XDP_PASS;
@@ -1617,14 +1735,172 @@ static __always_inline int xdp_long_ipv4_rules(struct xdp_md *xdp, struct packet
 		return XDP_PASS;
 
 	/* {when: "len(udp.payload) < 1200 && !(?(early))", do: [{drop: "too_short"}]}, */
-	if (pkt->udp_end - (v6 ? 62 : 42) < 0x4b0 &&
+	if (pkt->udp_end - 42 < 0x4b0 &&
 	    !((be32(&v_long->version) == 1 && ((be8(&v_long->form_to_flags) >> 4) & 3) == 1) ||
 	      (be32(&v_long->version) == 0x6b3343cf &&
 	       ((be8(&v_long->form_to_flags) >> 4) & 3) == 2)))
 		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_too_short);
 
-	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
-	return XDP_PASS;
+	/* let known_source = {src: sources: ["ip.src"]} */
+	struct val_sources *src;
+	{
+		struct key_sources key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.addr, ld32(ipv4->src));
+		enum fr_found found = find_sources(&key, pkt->lease, 272, &src);
+		if (unlikely(found == FR_CHANGING))
+			return XDP_PASS;
+		if (found == FR_MISSING)
+			src = NULL;
+	}
+	struct val_networks *net;
+	struct val_totals *total;
+	if (fr_has(src)) {
+		/* let origin = {net: networks: ["ip.src"]} */
+		{
+			struct key_networks key __attribute__((aligned(8))) = {};
+
+			key.prefix.len = 128;
+			fr_put_v4(key.prefix.addr, ld32(ipv4->src));
+			net = find_networks(&key);
+		}
+		if (fr_has(net)) {
+			/* let limits = {total: totals: ["udp.dst_port"]} */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, pkt->lease, 280, &total);
+				if (unlikely(found == FR_CHANGING))
+					return XDP_PASS;
+				if (found == FR_MISSING)
+					total = NULL;
+			}
+			if (fr_has(total)) {
+				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
+				if (src->regular) {
+					/* let by_source = {admit: {credit: "src.new", cost: 1... */
+					__u32 credit0 = fr_credit(src->new, 0);
+					__u64 spent0 = 1;
+					__u64 admitted0 = fr_ask_timed(credit0, spent0, 0,
+						bpf_ktime_get_ns());
+					if (admitted0 == FR_REFUSED) {
+						fr_refused(credit0, 0);
+						return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+							pkt->prog + reason_over_source);
+					}
+
+					/* let by_network = {admit: {credit: "net.new", cost: ... */
+					__u32 credit1 = fr_credit(net->new, 0);
+					__u64 spent1 = 1;
+					__u64 admitted1 = fr_ask_timed(credit1, spent1, 0,
+						bpf_ktime_get_ns());
+					if (admitted1 == FR_REFUSED) {
+						fr_refused(credit1, 0);
+						return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+							pkt->prog + reason_over_network);
+					}
+
+					/* let as_regular = {admit: {credit: "total.regulars",... */
+					__u32 credit2 = fr_credit(total->regulars, 0);
+					__u64 spent2 = 1;
+					__u64 admitted2 = fr_ask_timed(credit2, spent2, 0,
+						bpf_ktime_get_ns());
+					if (admitted2 == FR_REFUSED) {
+						fr_refused(credit2, 0);
+						return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+							pkt->prog + reason_over_total);
+					}
+					return XDP_PASS;
+				}
+			}
+		}
+	}
+
+	return xdp_long_ipv4_sources(xdp, pkt, 0);
+}
+
+static __always_inline int xdp_long_ipv4_rules(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_long *v_long = pkt->data + 42;
+
+	/* let sender = {peer: peers: ["udp.src"]} */
+	struct val_totals *total;
+	if (fr_has(pkt->peer)) {
+		/* let limits = {total: totals: ["udp.dst_port"]} */
+		{
+			struct key_totals key __attribute__((aligned(8))) = {};
+
+			key.port = be16(&udp->dst_port);
+			enum fr_found found = find_totals(&key, pkt->lease, 224, &total);
+			if (unlikely(found == FR_CHANGING))
+				return XDP_PASS;
+			if (found == FR_MISSING)
+				total = NULL;
+		}
+		if (fr_has(total)) {
+			/* let proven = "setting.watch && peer.short >= 3" */
+			if (set_watch && pkt->peer->m_short >= 3) {
+				/* let by_moves = {admit: {credit: "total.moves", cost: 1, els... */
+				__u32 credit0 = fr_credit(total->moves, 0);
+				__u64 spent0 = 1;
+				__u64 admitted0 = fr_ask_timed(credit0, spent0, 0,
+					bpf_ktime_get_ns());
+				if (admitted0 == FR_REFUSED) {
+					fr_refused(credit0, 0);
+					return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+							   pkt->prog + reason_over_moves);
+				}
+
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
+				return XDP_PASS;
+			}
+		}
+	}
+
+	/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do: [by_mov... */
+	struct val_peers *peer;
+	struct val_totals *total_2;
+	if (set_watch && be8(&v_long->id_length) < 8) {
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+
+			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+			enum fr_found found = find_peers(&key, pkt->lease, 240, &peer);
+			if (unlikely(found == FR_CHANGING))
+				return XDP_PASS;
+			if (found == FR_MISSING)
+				peer = NULL;
+		}
+		if (fr_has(peer)) {
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, pkt->lease, 248, &total_2);
+				if (unlikely(found == FR_CHANGING))
+					return XDP_PASS;
+				if (found == FR_MISSING)
+					total_2 = NULL;
+			}
+			if (fr_has(total_2)) {
+				__u32 credit0 = fr_credit(total_2->moves, 0);
+				__u64 spent0 = 1;
+				__u64 admitted0 = fr_ask_timed(credit0, spent0, 0,
+					bpf_ktime_get_ns());
+				if (admitted0 == FR_REFUSED) {
+					fr_refused(credit0, 0);
+					return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+							   pkt->prog + reason_over_moves);
+				}
+				return XDP_PASS;
+			}
+		}
+	}
+
+	return xdp_long_ipv4_attempts(xdp, pkt);
 }
 
 static __always_inline int xdp_ipv4(struct xdp_md *xdp, struct packet *pkt)
@@ -1722,7 +1998,7 @@ static __always_inline int xdp_ipv4(struct xdp_md *xdp, struct packet *pkt)
 	if (is_xdp_short)
 		return xdp_short_ipv4_rules(xdp, pkt);
 
-	return xdp_long_ipv4_rules(xdp, pkt, 0);
+	return xdp_long_ipv4_rules(xdp, pkt);
 }
 
 static __always_inline __u32 check_ipv6_2(struct xdp_md *xdp, void *data, void *data_end,
@@ -1741,114 +2017,6 @@ static __always_inline __u32 check_ipv6_2(struct xdp_md *xdp, void *data, void *
 
 	*end = ip_end;
 	return 0;
-}
-
-static __always_inline int xdp_peers(struct xdp_md *xdp, struct packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_long *v_long = pkt->data + 62;
-
-	/* let sender = {peer: peers: ["udp.src"]} */
-	struct val_peers *peer;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-		enum fr_found found = find_peers(&key, pkt->lease, 216, &peer);
-		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
-		if (found == FR_MISSING)
-			peer = NULL;
-	}
-	struct val_totals *total;
-	if (fr_has(peer)) {
-		/* let limits = {total: totals: ["udp.dst_port"]} */
-		{
-			struct key_totals key __attribute__((aligned(8))) = {};
-
-			key.port = be16(&udp->dst_port);
-			enum fr_found found = find_totals(&key, pkt->lease, 224, &total);
-			if (unlikely(found == FR_CHANGING))
-				return XDP_PASS;
-			if (found == FR_MISSING)
-				total = NULL;
-		}
-		if (fr_has(total)) {
-			/* let proven = "setting.watch && peer.short >= 3" */
-			if (set_watch && peer->m_short >= 3)
-				return XDP_PASS;
-		}
-	}
-
-	/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do: [by_mov... */
-	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
-	struct val_peers *peer_2;
-	struct val_totals *total_2;
-	if (pkt->prog == XDP_SHORT) {
-		if (set_watch) {
-			{
-				struct key_peers key __attribute__((aligned(8))) = {};
-
-				fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-				enum fr_found found = find_peers(&key, pkt->lease, 240, &peer_2);
-				if (unlikely(found == FR_CHANGING))
-					return XDP_PASS;
-				if (found == FR_MISSING)
-					peer_2 = NULL;
-			}
-			if (fr_has(peer_2)) {
-				{
-					struct key_totals key __attribute__((aligned(8))) = {};
-
-					key.port = be16(&udp->dst_port);
-					enum fr_found found = find_totals(&key, pkt->lease, 248,
-						&total_2);
-					if (unlikely(found == FR_CHANGING))
-						return XDP_PASS;
-					if (found == FR_MISSING)
-						total_2 = NULL;
-				}
-				if (fr_has(total_2))
-					return XDP_PASS;
-			}
-		}
-
-		/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {wh... */
-		if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
-			return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_closed);
-
-		/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop:... */
-		return XDP_PASS;
-	}
-	if (set_watch && be8(&v_long->id_length) < 8) {
-		{
-			struct key_peers key __attribute__((aligned(8))) = {};
-
-			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
-			enum fr_found found = find_peers(&key, pkt->lease, 240, &peer_2);
-			if (unlikely(found == FR_CHANGING))
-				return XDP_PASS;
-			if (found == FR_MISSING)
-				peer_2 = NULL;
-		}
-		if (fr_has(peer_2)) {
-			{
-				struct key_totals key __attribute__((aligned(8))) = {};
-
-				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, pkt->lease, 248, &total_2);
-				if (unlikely(found == FR_CHANGING))
-					return XDP_PASS;
-				if (found == FR_MISSING)
-					total_2 = NULL;
-			}
-			if (fr_has(total_2))
-				return XDP_PASS;
-		}
-	}
-
-	return xdp_long_ipv4_rules(xdp, pkt, 1);
 }
 
 static __always_inline __u32 check_ipv6_3(struct __sk_buff *skb, void *data, void *data_end,
@@ -1934,6 +2102,216 @@ SEC("tc") int prog_long(struct __sk_buff *skb)
  *	eth ipv6 udp long
  */
 
+static __always_inline int xdp_long_attempts(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_long *v_long = pkt->data + 62;
+
+	/* {lookup: try: attempts: attempt, when: "try.packets < setting.tries", do: [{learn: ... */
+	struct val_attempts *try;
+	{
+		struct key_attempts key __attribute__((aligned(8))) = {};
+
+		key.id = be64(&v_long->id);
+		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+		enum fr_found found = find_attempts(&key, pkt->lease, 264, &try);
+		if (unlikely(found == FR_CHANGING))
+			return XDP_PASS;
+		if (found == FR_MISSING)
+			try = NULL;
+	}
+	if (fr_has(try)) {
+		if (try->packets < set_tries)
+			return XDP_PASS;
+	}
+
+	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
+	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
+		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_closed);
+	if (!fr_lease_valid(pkt->lease, pkt->now))
+		return XDP_PASS;
+
+	/* {when: "len(udp.payload) < 1200 && !(?(early))", do: [{drop: "too_short"}]}, */
+	if (pkt->udp_end - 62 < 0x4b0 &&
+	    !((be32(&v_long->version) == 1 && ((be8(&v_long->form_to_flags) >> 4) & 3) == 1) ||
+	      (be32(&v_long->version) == 0x6b3343cf &&
+	       ((be8(&v_long->form_to_flags) >> 4) & 3) == 2)))
+		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_too_short);
+
+	/* let known_source = {src: sources: ["ip.src"]} */
+	struct val_sources *src;
+	{
+		struct key_sources key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.addr, ipv6->src, 0);
+		enum fr_found found = find_sources(&key, pkt->lease, 272, &src);
+		if (unlikely(found == FR_CHANGING))
+			return XDP_PASS;
+		if (found == FR_MISSING)
+			src = NULL;
+	}
+	struct val_networks *net;
+	struct val_totals *total;
+	if (fr_has(src)) {
+		/* let origin = {net: networks: ["ip.src"]} */
+		{
+			struct key_networks key __attribute__((aligned(8))) = {};
+
+			key.prefix.len = 128;
+			fr_put_v6(key.prefix.addr, ipv6->src, 4);
+			net = find_networks(&key);
+		}
+		if (fr_has(net)) {
+			/* let limits = {total: totals: ["udp.dst_port"]} */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, pkt->lease, 280, &total);
+				if (unlikely(found == FR_CHANGING))
+					return XDP_PASS;
+				if (found == FR_MISSING)
+					total = NULL;
+			}
+			if (fr_has(total)) {
+				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
+				if (src->regular) {
+					/* let by_source = {admit: {credit: "src.new", cost: 1... */
+					__u32 credit0 = fr_credit(src->new, 0);
+					__u64 spent0 = 1;
+					__u64 admitted0 = fr_ask_timed(credit0, spent0, 0,
+						bpf_ktime_get_ns());
+					if (admitted0 == FR_REFUSED) {
+						fr_refused(credit0, 0);
+						return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+							pkt->prog + reason_over_source);
+					}
+
+					/* let by_network = {admit: {credit: "net.new", cost: ... */
+					__u32 credit1 = fr_credit(net->new, 0);
+					__u64 spent1 = 1;
+					__u64 admitted1 = fr_ask_timed(credit1, spent1, 0,
+						bpf_ktime_get_ns());
+					if (admitted1 == FR_REFUSED) {
+						fr_refused(credit1, 0);
+						return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+							pkt->prog + reason_over_network);
+					}
+
+					/* let as_regular = {admit: {credit: "total.regulars",... */
+					__u32 credit2 = fr_credit(total->regulars, 0);
+					__u64 spent2 = 1;
+					__u64 admitted2 = fr_ask_timed(credit2, spent2, 0,
+						bpf_ktime_get_ns());
+					if (admitted2 == FR_REFUSED) {
+						fr_refused(credit2, 0);
+						return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+							pkt->prog + reason_over_total);
+					}
+					return XDP_PASS;
+				}
+			}
+		}
+	}
+
+	return xdp_long_ipv4_sources(xdp, pkt, 1);
+}
+
+static __always_inline int xdp_long_peers(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_long *v_long = pkt->data + 62;
+
+	/* let sender = {peer: peers: ["udp.src"]} */
+	struct val_peers *peer;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+		enum fr_found found = find_peers(&key, pkt->lease, 216, &peer);
+		if (unlikely(found == FR_CHANGING))
+			return XDP_PASS;
+		if (found == FR_MISSING)
+			peer = NULL;
+	}
+	struct val_totals *total;
+	if (fr_has(peer)) {
+		/* let limits = {total: totals: ["udp.dst_port"]} */
+		{
+			struct key_totals key __attribute__((aligned(8))) = {};
+
+			key.port = be16(&udp->dst_port);
+			enum fr_found found = find_totals(&key, pkt->lease, 224, &total);
+			if (unlikely(found == FR_CHANGING))
+				return XDP_PASS;
+			if (found == FR_MISSING)
+				total = NULL;
+		}
+		if (fr_has(total)) {
+			/* let proven = "setting.watch && peer.short >= 3" */
+			if (set_watch && peer->m_short >= 3) {
+				/* let by_moves = {admit: {credit: "total.moves", cost: 1, els... */
+				__u32 credit0 = fr_credit(total->moves, 0);
+				__u64 spent0 = 1;
+				__u64 admitted0 = fr_ask_timed(credit0, spent0, 0,
+					bpf_ktime_get_ns());
+				if (admitted0 == FR_REFUSED) {
+					fr_refused(credit0, 0);
+					return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+							   pkt->prog + reason_over_moves);
+				}
+
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
+				return XDP_PASS;
+			}
+		}
+	}
+
+	/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do: [by_mov... */
+	struct val_peers *peer_2;
+	struct val_totals *total_2;
+	if (set_watch && be8(&v_long->id_length) < 8) {
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+
+			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+			enum fr_found found = find_peers(&key, pkt->lease, 240, &peer_2);
+			if (unlikely(found == FR_CHANGING))
+				return XDP_PASS;
+			if (found == FR_MISSING)
+				peer_2 = NULL;
+		}
+		if (fr_has(peer_2)) {
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, pkt->lease, 248, &total_2);
+				if (unlikely(found == FR_CHANGING))
+					return XDP_PASS;
+				if (found == FR_MISSING)
+					total_2 = NULL;
+			}
+			if (fr_has(total_2)) {
+				__u32 credit0 = fr_credit(total_2->moves, 0);
+				__u64 spent0 = 1;
+				__u64 admitted0 = fr_ask_timed(credit0, spent0, 0,
+					bpf_ktime_get_ns());
+				if (admitted0 == FR_REFUSED) {
+					fr_refused(credit0, 0);
+					return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+							   pkt->prog + reason_over_moves);
+				}
+				return XDP_PASS;
+			}
+		}
+	}
+
+	return xdp_long_attempts(xdp, pkt);
+}
+
 SEC("xdp.frags") int xdp_long(struct xdp_md *xdp)
 {
 	struct packet pkt;
@@ -2008,7 +2386,7 @@ SEC("xdp.frags") int xdp_long(struct xdp_md *xdp)
 			return XDP_PASS;
 	}
 
-	return xdp_peers(xdp, &pkt);
+	return xdp_long_peers(xdp, &pkt);
 }
 
 /*
@@ -2046,6 +2424,99 @@ SEC("tc") int prog_short(struct __sk_buff *skb)
  *	eth ipv4 udp short
  *	eth ipv6 udp short
  */
+
+static __always_inline int xdp_short_peers(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+
+	/* let sender = {peer: peers: ["udp.src"]} */
+	struct val_peers *peer;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+		enum fr_found found = find_peers(&key, pkt->lease, 216, &peer);
+		if (unlikely(found == FR_CHANGING))
+			return XDP_PASS;
+		if (found == FR_MISSING)
+			peer = NULL;
+	}
+	struct val_totals *total;
+	if (fr_has(peer)) {
+		/* let limits = {total: totals: ["udp.dst_port"]} */
+		{
+			struct key_totals key __attribute__((aligned(8))) = {};
+
+			key.port = be16(&udp->dst_port);
+			enum fr_found found = find_totals(&key, pkt->lease, 224, &total);
+			if (unlikely(found == FR_CHANGING))
+				return XDP_PASS;
+			if (found == FR_MISSING)
+				total = NULL;
+		}
+		if (fr_has(total)) {
+			/* let proven = "setting.watch && peer.short >= 3" */
+			if (set_watch && peer->m_short >= 3) {
+				/* let by_moves = {admit: {credit: "total.moves", cost: 1, els... */
+				__u32 credit0 = fr_credit(total->moves, 0);
+				__u64 spent0 = 1;
+				__u64 admitted0 = fr_ask_timed(credit0, spent0, 0,
+					bpf_ktime_get_ns());
+				if (admitted0 == FR_REFUSED) {
+					fr_refused(credit0, 0);
+					return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+							   pkt->prog + reason_over_moves);
+				}
+
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
+				return XDP_PASS;
+			}
+		}
+	}
+
+	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
+	struct val_peers *peer_2;
+	struct val_totals *total_2;
+	if (set_watch) {
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+
+			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+			enum fr_found found = find_peers(&key, pkt->lease, 240, &peer_2);
+			if (unlikely(found == FR_CHANGING))
+				return XDP_PASS;
+			if (found == FR_MISSING)
+				peer_2 = NULL;
+		}
+		if (fr_has(peer_2)) {
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, pkt->lease, 248, &total_2);
+				if (unlikely(found == FR_CHANGING))
+					return XDP_PASS;
+				if (found == FR_MISSING)
+					total_2 = NULL;
+			}
+			if (fr_has(total_2)) {
+				__u32 credit0 = fr_credit(total_2->moves, 0);
+				__u64 spent0 = 1;
+				__u64 admitted0 = fr_ask_timed(credit0, spent0, 0,
+					bpf_ktime_get_ns());
+				if (admitted0 == FR_REFUSED) {
+					fr_refused(credit0, 0);
+					return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
+							   pkt->prog + reason_over_moves);
+				}
+				return XDP_PASS;
+			}
+		}
+	}
+
+	return xdp_ipv4_rules_2(xdp, pkt, 1, 0);
+}
 
 SEC("xdp.frags") int xdp_short(struct xdp_md *xdp)
 {
@@ -2118,7 +2589,7 @@ SEC("xdp.frags") int xdp_short(struct xdp_md *xdp)
 			return XDP_PASS;
 	}
 
-	return xdp_peers(xdp, &pkt);
+	return xdp_short_peers(xdp, &pkt);
 }
 
 /*
