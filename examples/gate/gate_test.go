@@ -128,6 +128,10 @@ func testAttacks(t *testing.T, hook runtime.Hook) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			beforeAtXDP, err := s.Gate.CountAtXDP()
+			if err != nil {
+				t.Fatal(err)
+			}
 			stop, err := l.Attack(lab.Rates{attack: 1500})
 			if err != nil {
 				t.Fatal(err)
@@ -148,6 +152,18 @@ func testAttacks(t *testing.T, hook runtime.Hook) {
 			// What buckets admit passes: the burst, and the rate of about a second.
 			if dropped > sent || dropped+400 < sent {
 				t.Errorf("%d packets were sent, and %d were dropped as %v: %v", sent, dropped, reasons, after)
+			}
+			atXDP, err := s.Gate.CountAtXDP()
+			if err != nil {
+				t.Fatal(err)
+			}
+			early := uint64(0)
+			for _, reason := range reasons {
+				early += atXDP[reason] - beforeAtXDP[reason]
+			}
+			// What a bucket had left for a packet at XDP, another one has spent if several come to tc/ingress together.
+			if hook == runtime.HookXDP && 2*early < dropped || hook == runtime.HookTC && early > 0 {
+				t.Errorf("%d packets were dropped, %d of them at XDP: %v", dropped, early, atXDP)
 			}
 		})
 	}
@@ -312,11 +328,14 @@ func testDeath(t *testing.T, hook runtime.Hook) {
 	for _, closed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("closed %v", closed), func(t *testing.T) {
 			l, _ := start(t, hook, lab.NoGate, nil)
-			p, err := l.Start(lab.Watcher, gate.Config{
+			c := gate.Config{
 				Interfaces: []string{"eth0", "eth1"}, Hook: hook, Watch: true, IDLength: 4, Closed: closed,
 				PinPath: pin(t),
-				Quotas:  gate.Quotas{Newcomers: runtime.Rate{PerSecond: 1, Burst: 1}},
-			})
+			}
+			if !closed { // what the process would refuse
+				c.Quotas.Newcomers = runtime.Rate{PerSecond: 1, Burst: 1}
+			}
+			p, err := l.Start(lab.Watcher, c)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -360,6 +379,20 @@ func testDeath(t *testing.T, hook runtime.Hook) {
 			}
 			if err := old.Get(t.Context(), 100); err != nil {
 				t.Errorf("a connection from before: %v", err)
+			}
+			err = l.Server.Do(func() error {
+				successor, err := gate.Start(c)
+				if err != nil {
+					return err
+				}
+				atXDP, err := successor.CountAtXDP()
+				if (atXDP["closed"] > 0) != (closed && hook == runtime.HookXDP) {
+					t.Errorf("at XDP: %v", atXDP)
+				}
+				return errors.Join(err, successor.Close())
+			})
+			if err != nil {
+				t.Error(err)
 			}
 		})
 	}
