@@ -142,8 +142,8 @@ func testCounted(t *testing.T, hook runtime.Hook) {
 	}
 }
 
-// While a gate is replaced, all packets of a known connection come to the socket, and nothing that is refused, at XDP if
-// the gate is there.
+// While a gate is replaced, all packets of a known connection come to the socket, and nothing that is refused: that is
+// dropped at XDP, if the gate is there.
 func TestReplaceCounts(t *testing.T) { eachHook(t, testReplaceCounts) }
 
 func testReplaceCounts(t *testing.T, hook runtime.Hook) {

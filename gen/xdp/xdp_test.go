@@ -131,8 +131,10 @@ func TestAsks(t *testing.T) {
 	}{
 		{source + `do: [{admit: {credit: "s.new", cost: 1, else: drop: "over"}}, "pass"]`, 1},
 		{source + `do: [{admit: {credit: "s.all", cost: "len(udp.payload)"}},
-			{admit: {credit: "s.new", cost: 1, else: drop: "over"}}, {count: "s.seen"}, {emit: came: n: "len(udp.payload)"}, "pass"]`, 2},
-		{source + `do: [{admit: {credit: "s.new", cost: 1, else: drop: "over"}}, {mark: mark: 7}, {send: via: "s.next"}]`, 1},
+			{admit: {credit: "s.new", cost: 1, else: drop: "over"}},
+			{count: "s.seen"}, {emit: came: n: "len(udp.payload)"}, "pass"]`, 2},
+		{source + `do: [{admit: {credit: "s.new", cost: 1, else: drop: "over"}}, {mark: mark: 7},
+			{send: via: "s.next"}]`, 1},
 		{source + `do: [{admit: {credit: "s.new", cost: 1}}, "pass"]`, 0},
 		{source + `do: [{admit: {credit: "s.new", cost: "skb.priority", else: drop: "over"}}, "pass"]`, 0},
 		{source + `do: [{admit: {credit: "s.all", cost: 1, overdraft: true}},

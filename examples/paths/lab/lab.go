@@ -17,14 +17,14 @@ import (
 //	client eth0 ——— host s1 fast ——— fast s2 host ——— eth0 server
 //	                        slow ——— slow
 //
-// What leaves from XDP passes no queue of its device, so with routers at XDP each link has a switch in its middle, whose
-// ports have the queues.
+// What leaves from XDP passes no queue of its device, so with routers at XDP each link has a switch in its middle,
+// whose ports have the queues.
 type Lab struct {
 	Client, Server *testnet.Host
 	Routers        [2]Router // the client's and the server's
 
 	ClientDev              *testnet.Dev
-	Ends                   [2]*testnet.Dev // of the cables of the client's router, fast and slow: taps see all that comes
+	Ends                   [2]*testnet.Dev // of the cables of the client's router, where taps see all that comes
 	hook                   runtime.Hook
 	ClientAddr, ServerAddr testnet.Addrs
 }
