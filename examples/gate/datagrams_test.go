@@ -10,6 +10,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/gate/gate"
 	"github.com/fastrelay/fastrelay-gen/examples/gate/lab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/hooks"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
@@ -92,7 +93,7 @@ func check(t *testing.T, err error) {
 
 // What is refused is dropped at XDP, if the gate is there, and nothing else is; each packet is counted once by those
 // programs that see it, and what passes comes to the socket.
-func TestCounted(t *testing.T) { eachHook(t, testCounted) }
+func TestCounted(t *testing.T) { hooks.Each(t, true, testCounted) }
 
 func testCounted(t *testing.T, hook runtime.Hook) {
 	one := runtime.Rate{PerSecond: 1, Burst: 1}
@@ -144,7 +145,7 @@ func testCounted(t *testing.T, hook runtime.Hook) {
 
 // While a gate is replaced, all packets of a known connection come to the socket, and nothing that is refused: that is
 // dropped at XDP, if the gate is there.
-func TestReplaceCounts(t *testing.T) { eachHook(t, testReplaceCounts) }
+func TestReplaceCounts(t *testing.T) { hooks.Each(t, true, testReplaceCounts) }
 
 func testReplaceCounts(t *testing.T, hook runtime.Hook) {
 	g := guard(t, hook, gate.Config{PinPath: pin(t)})

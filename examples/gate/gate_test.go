@@ -15,6 +15,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/gate/gaterelay"
 	"github.com/fastrelay/fastrelay-gen/examples/gate/lab"
 	"github.com/fastrelay/fastrelay-gen/internal/test/caddy"
+	"github.com/fastrelay/fastrelay-gen/internal/test/hooks"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
@@ -39,14 +40,6 @@ func pin(t *testing.T) string {
 func TestMain(m *testing.M) {
 	lab.Main()
 	os.Exit(m.Run())
-}
-
-// eachHook runs a test with the gate at tc/ingress, and at XDP in front of that.
-func eachHook(t *testing.T, test func(*testing.T, runtime.Hook)) {
-	needs.Root(t)
-	for _, hook := range []runtime.Hook{runtime.HookTC, runtime.HookXDP} {
-		t.Run(hook.String(), func(t *testing.T) { test(t, hook) })
-	}
 }
 
 // start makes a lab with a server behind a gate.
@@ -101,7 +94,7 @@ func clients(t *testing.T, l lab.Load, d time.Duration) {
 
 // Each attack's packets are dropped under its reason, and all requests succeed, of connections that move to another
 // port and of new ones.
-func TestAttacks(t *testing.T) { eachHook(t, testAttacks) }
+func TestAttacks(t *testing.T) { hooks.Each(t, true, testAttacks) }
 
 func testAttacks(t *testing.T, hook runtime.Hook) {
 	l, s := start(t, hook, lab.Kernel, nil)
@@ -124,6 +117,9 @@ func testAttacks(t *testing.T, hook runtime.Hook) {
 		lab.Flood: {"too_short", "stray", "over_network", "over_newcomers"},
 	} {
 		t.Run(string(attack), func(t *testing.T) {
+			if hook != runtime.HookTC && attack != lab.Flood { // which has packets of all kinds
+				needs.All(t)
+			}
 			before, err := s.Gate.Count()
 			if err != nil {
 				t.Fatal(err)
@@ -170,7 +166,7 @@ func testAttacks(t *testing.T, hook runtime.Hook) {
 }
 
 // Connection IDs are announced before they are used, and removed when their connections end.
-func TestIDs(t *testing.T) { eachHook(t, testIDs) }
+func TestIDs(t *testing.T) { hooks.Each(t, true, testIDs) }
 
 func testIDs(t *testing.T, hook runtime.Hook) {
 	l, s := start(t, hook, lab.Kernel, nil)
@@ -232,7 +228,7 @@ func TestNetworks(t *testing.T) {
 }
 
 // Quotas change and the gate is replaced while clients run, and no request fails.
-func TestReplace(t *testing.T) { eachHook(t, testReplace) }
+func TestReplace(t *testing.T) { hooks.Each(t, false, testReplace) }
 
 func testReplace(t *testing.T, hook runtime.Hook) {
 	config := gate.Config{}
@@ -268,7 +264,7 @@ func testReplace(t *testing.T, hook runtime.Hook) {
 
 // A replacement that fails ends nothing: the kernel goes on, and another one takes over. One that comes after the end
 // of the gate is refused, since nothing would close it.
-func TestReplaceFails(t *testing.T) { eachHook(t, testReplaceFails) }
+func TestReplaceFails(t *testing.T) { hooks.Each(t, true, testReplaceFails) }
 
 func testReplaceFails(t *testing.T, hook runtime.Hook) {
 	config := gate.Config{}
@@ -322,7 +318,7 @@ func TestPort(t *testing.T) {
 
 // A gate in a process of its own, which then dies: new connections are refused, or pass, as its setting says. Those
 // that exist go on.
-func TestDeath(t *testing.T) { eachHook(t, testDeath) }
+func TestDeath(t *testing.T) { hooks.Each(t, true, testDeath) }
 
 func testDeath(t *testing.T, hook runtime.Hook) {
 	for _, closed := range []bool{false, true} {

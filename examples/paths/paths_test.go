@@ -16,19 +16,11 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/paths/lab"
 	"github.com/fastrelay/fastrelay-gen/examples/paths/router"
 	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/hooks"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
-	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
-
-// eachHook runs a test with the routers' relays at tc/ingress, and at XDP in front of that.
-func eachHook(t *testing.T, test func(*testing.T, runtime.Hook)) {
-	needs.Root(t)
-	for _, hook := range []runtime.Hook{runtime.HookTC, runtime.HookXDP} {
-		t.Run(hook.String(), func(t *testing.T) { test(t, hook) })
-	}
-}
 
 // start builds the network and starts both routers.
 func start(t *testing.T, hook runtime.Hook, c router.Config) (*lab.Lab, [2]*router.Router) {
@@ -193,7 +185,7 @@ func received(t *testing.T, l *lab.Lab) (fast, slow uint64) {
 }
 
 // Ports choose the path, in both families; all neighbours are resolved on the way, also once they are forgotten.
-func TestPorts(t *testing.T) { eachHook(t, testPorts) }
+func TestPorts(t *testing.T) { hooks.Each(t, true, testPorts) }
 
 func testPorts(t *testing.T, hook runtime.Hook) {
 	l, routers := start(t, hook, router.Config{})
@@ -269,7 +261,7 @@ func testPorts(t *testing.T, hook runtime.Hook) {
 
 // A flow moves from a slow path, whose queue is full, to the fast one while it runs. Since it moves in a pause, it
 // overtakes no packet but one that was on its way for longer than that.
-func TestFlowMoves(t *testing.T) { eachHook(t, testFlowMoves) }
+func TestFlowMoves(t *testing.T) { hooks.Each(t, true, testFlowMoves) }
 
 func testFlowMoves(t *testing.T, hook runtime.Hook) {
 	const pause = 200 * time.Millisecond
@@ -322,7 +314,7 @@ func testFlowMoves(t *testing.T, hook runtime.Hook) {
 }
 
 // A flow that moves without a pause overtakes all its packets that wait in a queue.
-func TestFlowMovesAtOnce(t *testing.T) { eachHook(t, testFlowMovesAtOnce) }
+func TestFlowMovesAtOnce(t *testing.T) { hooks.Each(t, true, testFlowMovesAtOnce) }
 
 func testFlowMovesAtOnce(t *testing.T, hook runtime.Hook) {
 	l, routers := start(t, hook, router.Config{})
@@ -361,7 +353,7 @@ func testFlowMovesAtOnce(t *testing.T, hook runtime.Hook) {
 }
 
 // A flow that doesn't pause doesn't move, and the error says so.
-func TestNoPause(t *testing.T) { eachHook(t, testNoPause) }
+func TestNoPause(t *testing.T) { hooks.Each(t, false, testNoPause) }
 
 func testNoPause(t *testing.T, hook runtime.Hook) {
 	l, routers := start(t, hook, router.Config{})
@@ -383,7 +375,7 @@ func testNoPause(t *testing.T, hook runtime.Hook) {
 
 // The fast link begins to lose all packets in one direction, with its carrier on. Within a second packets take the slow
 // one; when the link works again, they take it again.
-func TestLinkFails(t *testing.T) { eachHook(t, testLinkFails) }
+func TestLinkFails(t *testing.T) { hooks.Each(t, false, testLinkFails) }
 
 func testLinkFails(t *testing.T, hook runtime.Hook) {
 	l, _ := start(t, hook, router.Config{Hello: 50 * time.Millisecond, Dead: 250 * time.Millisecond})

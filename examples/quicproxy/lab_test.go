@@ -124,14 +124,6 @@ func (p *process) line() string {
 	return ""
 }
 
-// eachHook runs a test with the relay at tc/ingress, and at XDP in front of that.
-func eachHook(t *testing.T, test func(*testing.T, runtime.Hook)) {
-	needs.Root(t)
-	for _, hook := range []runtime.Hook{runtime.HookTC, runtime.HookXDP} {
-		t.Run(hook.String(), func(t *testing.T) { test(t, hook) })
-	}
-}
-
 // bed is a client's host with the agent, the proxy's, and the target's.
 type bed struct {
 	*testing.T

@@ -7,22 +7,27 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/hooks"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Each library, with connection IDs of several lengths: what comes back is what was sent, and once the connection IDs
 // are registered, every packet takes the kernel's path in both directions.
-func TestTransfer(t *testing.T) { eachHook(t, testTransfer) }
+func TestTransfer(t *testing.T) { hooks.Each(t, true, testTransfer) }
 
 func testTransfer(t *testing.T, hook runtime.Hook) {
-	for _, e := range []endpoints{
+	for i, e := range []endpoints{
 		quicgo(4, 8), quicgo(20, 16), aioquic(8, 8, 0), aioquic(4, 20, 0), aioquic(16, 4, 0), quinn(8, 8, 0),
 		quinn(0, 20, 0), quinn(20, 16, 0),
 	} {
 		for _, family := range []int{4, 6} {
 			t.Run(e.name+" IPv"+strconv.Itoa(family), func(t *testing.T) {
+				if hook != runtime.HookTC && i > 0 {
+					needs.All(t)
+				}
 				b := newBed(t, hook, e, family)
 				e.server(b).line()
 				c := e.client(b, rounds(1)...)
@@ -35,7 +40,7 @@ func testTransfer(t *testing.T, hook runtime.Hook) {
 
 // Without the kernel the proxy does the same in user space; and so it does with connection IDs of a length that no
 // program is for.
-func TestUserSpace(t *testing.T) { eachHook(t, testUserSpace) }
+func TestUserSpace(t *testing.T) { hooks.Each(t, false, testUserSpace) }
 
 func testUserSpace(t *testing.T, hook runtime.Hook) {
 	for _, c := range []struct {
@@ -56,7 +61,7 @@ func testUserSpace(t *testing.T, hook runtime.Hook) {
 // Both sides change connection IDs again and again: the new ones are registered, and go on in the kernel. How many
 // packets come before their connection ID is registered depends on the machine; but user space handles none that comes
 // after one with the same connection ID that the kernel has sent.
-func TestChanges(t *testing.T) { eachHook(t, testChanges) }
+func TestChanges(t *testing.T) { hooks.Each(t, true, testChanges) }
 
 func testChanges(t *testing.T, hook runtime.Hook) {
 	for _, e := range []endpoints{aioquic(8, 20, 100_000), quinn(4, 8, 50*time.Millisecond)} {
@@ -132,7 +137,7 @@ func changes(in, out []testnet.Frame, id int, told bool) (ids, late int) {
 
 // The client moves during a transfer: to another port, then to another address. The proxy follows, and the target sees
 // nothing of it.
-func TestMigration(t *testing.T) { eachHook(t, testMigration) }
+func TestMigration(t *testing.T) { hooks.Each(t, true, testMigration) }
 
 func testMigration(t *testing.T, hook runtime.Hook) {
 	for _, e := range []endpoints{quicgo(8, 8), aioquic(8, 8, 0), quinn(8, 20, 0)} {
@@ -153,7 +158,7 @@ func testMigration(t *testing.T, hook runtime.Hook) {
 }
 
 // When a tunnel has ended, the kernel forwards nothing for it.
-func TestClose(t *testing.T) { eachHook(t, testClose) }
+func TestClose(t *testing.T) { hooks.Each(t, true, testClose) }
 
 func testClose(t *testing.T, hook runtime.Hook) {
 	e := quicgo(8, 8)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/lab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/hooks"
 	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
@@ -15,7 +16,7 @@ import (
 // each runs a check for both IP versions in each tunnel, at each hook. Alone: there is no device at the gateway.
 func each(t *testing.T, always, alone bool, check func(l *lab.Lab, inside int) error) {
 	t.Helper()
-	eachHook(t, always, func(t *testing.T, hook runtime.Hook) {
+	hooks.Each(t, always, func(t *testing.T, hook runtime.Hook) {
 		var l *lab.Lab
 		for _, o := range lab.VXLAN() {
 			o.Alone = alone
@@ -58,7 +59,7 @@ func TestECN(t *testing.T) {
 		before, err := dropped()
 		err = errors.Join(err, l.MarksOut(inside))
 		after, failed := dropped()
-		if n := after - before; (n == 1) != (l.Hook == runtime.HookAuto) {
+		if n := after - before; (n == 1) != (l.Hook == runtime.HookXDP) {
 			err = errors.Join(err, fmt.Errorf("%d packets are dropped at XDP", n))
 		}
 		return errors.Join(err, failed)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/lab"
 	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/hooks"
 	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
@@ -20,7 +21,7 @@ import (
 // device beside the relay that could take them. Cut by the kernel or not, the device at the other end gets what was
 // sent, and an independent program finds nothing wrong with the segments. What the kernel can't cut, segments that are
 // too large, and what would be larger than a header can say, pass to the stack.
-func TestSuperPackets(t *testing.T) { eachHook(t, false, testSuperPackets) }
+func TestSuperPackets(t *testing.T) { hooks.Each(t, false, testSuperPackets) }
 
 func testSuperPackets(t *testing.T, hook runtime.Hook) {
 	for _, o := range lab.VXLAN() {
@@ -104,7 +105,7 @@ func testSuperPackets(t *testing.T, hook runtime.Hook) {
 // What GRO merges at the gateway goes into a tunnel in one piece, too, but for lists of packets: these the kernel's own
 // device takes. It merges what is sent by one system call, since the client's kernel cuts that up and hands it on at
 // once; how much of it, the capture says.
-func TestMerged(t *testing.T) { eachHook(t, false, testMerged) }
+func TestMerged(t *testing.T) { hooks.Each(t, false, testMerged) }
 
 func testMerged(t *testing.T, hook runtime.Hook) {
 	l, g := start(t, hook, lab.VXLAN()[0])

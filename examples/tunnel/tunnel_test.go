@@ -10,26 +10,13 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/gateway"
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/lab"
 	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/hooks"
 	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
-
-// eachHook runs a test with the gateway at tc/ingress, and at XDP in front of that: always, or in make test-all alone,
-// since XDP takes little of what comes out of tunnels, and nothing of what goes in.
-func eachHook(t *testing.T, always bool, test func(*testing.T, runtime.Hook)) {
-	needs.Root(t)
-	for _, hook := range []runtime.Hook{runtime.HookTC, runtime.HookAuto} {
-		t.Run(hook.String(), func(t *testing.T) {
-			if hook != runtime.HookTC && !always {
-				needs.All(t)
-			}
-			test(t, hook)
-		})
-	}
-}
 
 // start builds the network and starts the gateway.
 func start(t *testing.T, hook runtime.Hook, o lab.Options) (*lab.Lab, *gateway.Gateway) {
@@ -54,7 +41,7 @@ func start(t *testing.T, hook runtime.Hook, o lab.Options) (*lab.Lab, *gateway.G
 // Packets go through tunnels whose other end is the kernel's own device: datagrams, and a stream. Their checksums are
 // left to devices or not, and so is cutting up a stream; what the devices don't do is done by the kernel as it sends.
 // An independent program verifies what is on the cables.
-func TestThrough(t *testing.T) { eachHook(t, true, testThrough) }
+func TestThrough(t *testing.T) { hooks.Each(t, true, testThrough) }
 
 func testThrough(t *testing.T, hook runtime.Hook) {
 	for i, o := range lab.VXLAN() {

@@ -63,7 +63,10 @@ func (l *Lab) Without(p *runtime.AnyProgram, dev *testnet.Dev, f func() error) e
 	if err := l.Relay.Do(func() error { return p.Detach(dev.Name) }); err != nil {
 		return err
 	}
-	o := runtime.AttachOptions{Hook: l.Hook}
+	o := runtime.AttachOptions{}
+	if p == l.Gateway.In(l.Kind) {
+		o.Hook = l.Hook
+	}
 	return errors.Join(f(), l.Relay.Do(func() error { return p.AttachAt(dev.Name, o) }))
 }
 
