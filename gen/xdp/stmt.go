@@ -80,7 +80,9 @@ func (x *maker) ask(s ir.Stmt) []ir.Stmt {
 	return []ir.Stmt{&ir.Ask{Effects: fx, Pos: f.Pos}}
 }
 
-func (x *maker) drops(a *ir.Admit) bool { return !a.Overdraft && x.from.Reasons[a.Refused].Kind == ir.Dropped }
+func (x *maker) drops(a *ir.Admit) bool {
+	return !a.Overdraft && x.from.Reasons[a.Refused].Kind == ir.Dropped
+}
 
 // counts reports whether an admission counts, and refuses nothing.
 func counts(a *ir.Admit) bool { return a.Overdraft }
