@@ -38,6 +38,7 @@ type attachment struct {
 	xdp     bool               // it does
 	noXDP   error              // why not
 	taken   error              // that another process has taken it away from XDP
+	behind  error              // that another program comes first, and not at XDP
 	refused int                // the index of an interface of that name that the program can't be attached to; 0: none
 }
 
@@ -134,9 +135,7 @@ func (p *AnyProgram) attachAt(name string, index int, o AttachOptions) error {
 			r.note(a)
 		}
 		if err := r.hookAt(p, a, o.Hook); err != nil {
-			err = errors.Join(err, r.detachOne(a))
-			r.attachments = slices.DeleteFunc(r.attachments, func(b *attachment) bool { return a == b })
-			return err
+			return errors.Join(err, r.detachOne(a))
 		}
 		return nil
 	})
@@ -445,11 +444,15 @@ func (r *Relay) detachOne(a *attachment) error {
 	if a.lost != nil {
 		return nil
 	}
-	if a.hook != HookTC {
-		a.hook = HookTC
-		r.settle(a.index) // the others go on without it
+	all := r.attachments
+	r.attachments = slices.DeleteFunc(slices.Clone(all), func(b *attachment) bool { return a == b })
+	r.settle(a.index) // the others go on without it
+	err := r.detachTC(a)
+	if err != nil {
+		r.attachments = all
+		r.settle(a.index)
 	}
-	return r.detachTC(a)
+	return err
 }
 
 func (r *Relay) detachTC(a *attachment) error {

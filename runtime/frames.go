@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -138,15 +136,17 @@ func (f *frames) close() {
 // settle has the programs that are attached to a device run at XDP, too, as far as that is asked for and right for the
 // device, and no others. r.mu is held, and the thread is in the relay's network namespace.
 func (r *Relay) settle(index int) {
-	var all []*attachment
+	all := r.inOrder(index)
 	var programs []*AnyProgram
+	var first error // that a program gets packets before those that follow, and not at XDP
 	hook := HookTC
-	for _, a := range r.attachments {
-		if a.lost == nil && a.index == index {
-			all = append(all, a)
-			if p := r.Program(a.program); a.hook != HookTC && a.taken == nil {
-				programs, hook = append(programs, p), max(hook, a.hook)
-			}
+	for _, a := range all {
+		a.behind = first
+		switch {
+		case a.hook == HookTC || a.taken != nil:
+			first = cmp.Or(first, fmt.Errorf("%s comes first there, and runs at tc/ingress", a.program))
+		case first == nil:
+			programs, hook = append(programs, r.Program(a.program)), max(hook, a.hook)
 		}
 	}
 	var why error
@@ -168,7 +168,7 @@ func (r *Relay) settle(index int) {
 		was, said := a.xdp, a.noXDP
 		a.noXDP = nil
 		if a.hook != HookTC {
-			a.noXDP = cmp.Or(a.taken, why)
+			a.noXDP = cmp.Or(a.taken, a.behind, why)
 		}
 		a.xdp = a.hook != HookTC && a.noXDP == nil
 		switch {
@@ -179,6 +179,27 @@ func (r *Relay) settle(index int) {
 				"interface", a.name, "why", a.noXDP)
 		}
 	}
+}
+
+// inOrder returns what is attached to a device, in the order in which packets come to it: the kernel knows that of
+// TCX, and filters of clsact have that in which they were attached.
+func (r *Relay) inOrder(index int) (all []*attachment) {
+	for _, a := range r.attachments {
+		if a.lost == nil && a.index == index && !a.egress {
+			all = append(all, a)
+		}
+	}
+	if len(all) < 2 {
+		return all
+	}
+	place := map[uint32]int{}
+	for i, f := range chain(all[0]) {
+		place[f.ID] = i
+	}
+	slices.SortStableFunc(all, func(a, b *attachment) int {
+		return cmp.Compare(place[r.kernelID(a.program)], place[r.kernelID(b.program)])
+	})
+	return all
 }
 
 var errTaken = errors.New("another process has taken it away there; attach it again")
@@ -330,7 +351,7 @@ func (f *frames) program(programs []*AnyProgram, d netdev.Device) (*ebpf.Program
 	for _, p := range programs {
 		all = append(all, spec.Programs[abi.XDPPrefix+p.desc.Name])
 	}
-	spec.Programs = map[string]*ebpf.ProgramSpec{name: inTurn(all)}
+	spec.Programs = map[string]*ebpf.ProgramSpec{name: bpfload.InTurn(all)}
 	if d.Tag {
 		if err := skbfacts.BoundTo(spec, d.Index); err != nil {
 			return nil, err
@@ -347,44 +368,6 @@ func (f *frames) program(programs []*AnyProgram, d netdev.Device) (*ebpf.Program
 		}
 	}
 	return coll.DetachProgram(name), nil
-}
-
-// inTurn returns a program that runs others of an object, each if those before it have passed the frame on.
-func inTurn(all []*ebpf.ProgramSpec) *ebpf.ProgramSpec {
-	const (
-		passed = 2 // XDP_PASS
-		end    = "fr_in_turn_end"
-	)
-	if len(all) == 1 {
-		return all[0]
-	}
-	out, first := all[0].Copy(), all[0].Instructions[0]
-	ins := asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}
-	for i, p := range all {
-		if i > 0 {
-			ins = append(ins, asm.JNE.Imm(asm.R0, passed, end), asm.Mov.Reg(asm.R1, asm.R6))
-		}
-		ins = append(ins, asm.Call.Label(p.Instructions[0].Symbol()))
-	}
-	ins = append(ins, asm.Return().WithSymbol(end))
-	ins[0] = ins[0].WithSymbol("fr_in_turn").WithSource(first.Source())
-	if of := btf.FuncMetadata(&first); of != nil {
-		ins[0] = btf.WithFuncMetadata(ins[0], &btf.Func{Name: "fr_in_turn", Type: of.Type, Linkage: btf.GlobalFunc})
-	}
-	known, keep := map[string]bool{}, false
-	for _, p := range all {
-		for _, i := range p.Instructions {
-			if f := btf.FuncMetadata(&i); f != nil { // functions that several call are there once
-				keep = !known[f.Name]
-				known[f.Name] = true
-			}
-			if keep {
-				ins = append(ins, i)
-			}
-		}
-	}
-	out.Instructions = ins
-	return out
 }
 
 // follow brings what the kernel's programs know of devices up to date. r.mu is held, and the thread is in the relay's

@@ -97,6 +97,7 @@ type Result struct {
 	Hop      *Hop   // VerdictSent: how it leaves
 	Modified bool   // bytes or metadata differ from what came
 	Taken    bool   // at XDP
+	Others   bool   // not taken at XDP, where the next program may take it (ir.IsOthers)
 	Moved    bool   // headers moved inside the packet, which the kernel does to IP packets only
 
 	Copies []Copy  // what became of each receiver's turn, in the order of the group
@@ -171,10 +172,14 @@ func (r *Relay) Run(program string, p Packet) (Result, error) {
 	}
 	prog := r.plan.Programs[i]
 	if p.Frame && prog.XDP != nil {
-		if res, err := r.exec(prog.XDP, &p); err != nil || res.Verdict != VerdictPunt {
-			res.Taken = true
-			return res, err
+		first, err := r.exec(prog.XDP, &p)
+		if err != nil || first.Verdict != VerdictPunt {
+			first.Taken = true
+			return first, err
 		}
+		res, err := r.exec(prog, &p)
+		res.Others = first.Reason == prog.XDP.Reasons[ir.IsOthers].Name
+		return res, err
 	}
 	return r.exec(prog, &p)
 }

@@ -107,7 +107,7 @@ func (f *function) check(stmts []ir.Stmt) int {
 // checkFunction is the name of the function that checks.
 func (f *function) checkFunction(g *function, run *ir.FieldRun, free []*c.Local, end *ir.Var) string {
 	g.end(noPos, c.Num(0))
-	made := &c.Func{Result: "__u32", Params: []c.Param{f.prog.ctx()}}
+	made := &c.Func{Result: f.prog.whyType(), Params: []c.Param{f.prog.ctx()}}
 	for _, x := range free {
 		made.Params = append(made.Params, c.Param{Type: x.Type, Name: x})
 	}
@@ -144,7 +144,7 @@ func (f *function) callCheck(g *function, name string, free []*c.Local, end *ir.
 	first := f.lastCheck == nil
 	f.lastCheck = &lastCheck{}
 	if first && f.block == &f.body {
-		s := &c.Declare{Pos: pos, Type: "__u32", Vars: []c.Var{{Name: why, Init: call}}}
+		s := &c.Declare{Pos: pos, Type: f.prog.whyType(), Vars: []c.Var{{Name: why, Init: call}}}
 		f.add(s)
 		f.lastCheck.call = &s.Vars[0].Init
 	} else {
@@ -152,7 +152,21 @@ func (f *function) callCheck(g *function, name string, free []*c.Local, end *ir.
 		f.add(s)
 		f.lastCheck.call, f.asksWhy = &s.X, f.asksWhy || first
 	}
-	f.lastCheck.counts = f.when(pos, why, func() { f.end(pos, f.stop(f.prog.counted(why))) })
+	f.lastCheck.counts = f.when(pos, why, func() {
+		if f.prog.ir.ToTC {
+			f.end(pos, why)
+			return
+		}
+		f.end(pos, f.stop(f.prog.counted(why)))
+	})
+}
+
+// whyType is the type of what functions that check return; at XDP that is what is returned to the kernel.
+func (p *program) whyType() c.Type {
+	if p.ir.ToTC {
+		return p.verdict()
+	}
+	return "__u32"
 }
 
 // isNotGiven reports whether a variable is none of those that functions which check are given.

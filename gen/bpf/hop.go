@@ -78,7 +78,8 @@ func (f *function) hopFits(s *ir.CheckHop, rest []ir.Stmt) {
 		f.route(s, length)
 	}
 	if s.Direct {
-		f.stopIf(s.Pos, c.Unlikely(c.Not(c.Do("fr_xdp_fits", f.hop(s.Hop), length))), nil, f.stop(nil))
+		fits := c.Do("fr_xdp_fits", f.hop(s.Hop), length)
+		f.stopIf(s.Pos, c.Unlikely(c.Not(fits)), nil, f.punt(s.Reasons[ir.HopNeighbour]))
 		return
 	}
 	f.prog.inChain(s)

@@ -196,7 +196,10 @@ func (f *function) lookupRow(s *ir.Lookup, row *c.Local, rowAt c.Expr) {
 
 // missed is what is returned if a packet passes to the stack because there is no row.
 func (f *function) missed(found, missing, changing c.Expr) c.Expr {
-	if f.prog.flow || f.prog.ir.ToTC {
+	switch {
+	case f.prog.ir.ToTC:
+		return c.Choice{If: equals(found, c.Ident("FR_MISSING")), Then: missing, Else: changing}
+	case f.prog.flow:
 		return f.stop(c.Do("fr_unfound", found, missing, changing))
 	}
 	return c.Do("fr_missed", skb, found, missing, changing)

@@ -179,6 +179,9 @@ func (p *program) reasonName(i int) c.Expr {
 		p.fail("program %q has no reason %d", p.ir.Name, i)
 		return c.Num(0)
 	}
+	if p.ir.ToTC && i <= ir.IsOthers {
+		return untaken[i]
+	}
 	return p.counted(p.reasons[p.number(i)])
 }
 
@@ -257,19 +260,17 @@ func (f *function) punt(reason int) c.Expr {
 // puntFor is what is returned if a packet passes to the stack for a reason. A function that checks says why.
 func (f *function) puntFor(reason int) c.Expr {
 	switch {
-	case f.checking != nil && f.prog.ir.ToTC:
-		return c.Num(1)
-	case f.checking != nil:
+	case f.checking != nil && !f.prog.ir.ToTC:
 		return f.reasons[f.prog.number(reason)]
 	}
 	return f.stop(f.prog.reasonName(reason))
 }
 
-// stop is what is returned if a packet passes to the stack.
+// stop is what is returned if a packet passes to the stack; of one that isn't taken at XDP, it is what says so.
 func (f *function) stop(why c.Expr) c.Expr {
 	switch {
 	case f.prog.ir.ToTC:
-		return untaken
+		return why
 	case f.prog.flow:
 		return c.Do("fr_leave", f.length(), why)
 	}
@@ -329,7 +330,7 @@ func (f *function) giveBack(calls []c.Expr) {
 
 // entry puts the function together that the kernel calls.
 func (f *function) entry() *c.Func {
-	out := &c.Func{Linkage: c.Program, Result: "int", Name: f.prog.name, Params: []c.Param{f.prog.ctx()}}
+	out := &c.Func{Linkage: c.Program, Result: f.prog.verdict(), Name: f.prog.name, Params: []c.Param{f.prog.ctx()}}
 	if f.prog.frame() {
 		out.Linkage = c.XDP
 	}

@@ -406,7 +406,7 @@ func (f *function) reads(s *ir.Forward) *writer {
 // shared puts the function that writes in front of those that call it, unless it stands there already. It returns the
 // call.
 func (w *writer) shared(params []c.Param, args []c.Expr) c.Expr {
-	made, values := w.assemble("int", "", params)
+	made, values := w.assemble(w.prog.verdict(), "", params)
 	args = append(values, args...)
 	text := c.KeyOfBody(append(parameters(made.Params), w.body...))
 	if i := slices.Index(w.common.texts, text); i >= 0 {

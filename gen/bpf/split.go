@@ -106,7 +106,7 @@ func (f *function) goOn(name string, path bool, block []ir.Stmt) c.Expr {
 	g.name = f.prog.unique(g.name)
 	g.last = true
 	g.statements(block)
-	result := c.Type("int")
+	result := f.prog.verdict()
 	if g.turn != nil {
 		result = "long"
 	}

@@ -40,7 +40,7 @@ func (f *function) forward(s *ir.Forward) {
 		w.name += fmt.Sprintf("_ipv%d", w.rw.Family)
 	}
 	w.name = f.prog.unique(w.name)
-	f.end(s.Pos, f.callTo(w.function, "int", nil))
+	f.end(s.Pos, f.callTo(w.function, f.prog.verdict(), nil))
 }
 
 // writer makes a function that writes.

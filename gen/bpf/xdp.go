@@ -59,8 +59,16 @@ func (r *renderer) programName(p *ir.Program) string {
 	return abi.ProgramPrefix + ident(p.Name)
 }
 
-// untaken is what is returned for a frame that isn't taken.
-const untaken = c.Ident("XDP_PASS")
+// untaken is what is returned for a frame that isn't taken, by its reason.
+var untaken = [...]c.Expr{ir.IsLeft: c.Ident("FR_XDP_LEFT"), ir.IsOthers: c.Ident("XDP_PASS")}
+
+// verdict is the type of what is returned of a packet.
+func (p *program) verdict() c.Type {
+	if p.frame() {
+		return "__u64"
+	}
+	return "int"
+}
 
 // roomForFrame renders the call that makes and closes room: wherever the frame then begins, all of its front is
 // written.

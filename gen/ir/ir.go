@@ -172,8 +172,8 @@ type Program struct {
 	XDP *Program
 	// Left is what XDP doesn't do, if the spec says that the program is to run there: this program does it
 	Left []Left
-	// ToTC, of such a one: packets that it doesn't take come to the program at tc/ingress, which counts them. It has
-	// one reason for all
+	// ToTC, of such a one: packets that it doesn't take come to the program at tc/ingress, which counts them. Its
+	// reasons for that are IsLeft and IsOthers
 	ToTC bool
 	Pos  diag.Pos
 }
@@ -204,6 +204,12 @@ const (
 
 // XDP is the hook of frames as the driver has them, before the kernel makes an skb.
 const XDP = "xdp"
+
+// Reasons of packets that a program at XDP doesn't take, of those in front of themselves at tc/ingress (Program.ToTC).
+const (
+	IsLeft   = iota // it may be that the program takes the packet at tc/ingress: no other one may do so before
+	IsOthers        // the program doesn't take it there either: the next one at XDP may
+)
 
 // Left is something that isn't done at XDP.
 type Left struct {

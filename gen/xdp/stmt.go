@@ -30,7 +30,7 @@ func (x *maker) stmt(s ir.Stmt) []ir.Stmt {
 		out = s
 	case *ir.Lookup:
 		c := *s
-		c.Key, c.Miss, c.Changing, out = x.values(s.Key), x.reason(s.Miss), x.reason(s.Changing), &c
+		c.Key, c.Miss, c.Changing, out = x.values(s.Key), x.miss(s), x.reason(s.Changing), &c
 	case *ir.Count:
 		out = x.count(s)
 	case *ir.Learn:
@@ -39,7 +39,7 @@ func (x *maker) stmt(s ir.Stmt) []ir.Stmt {
 		out = x.checkHop(s)
 	case *ir.Punt:
 		c := *s
-		c.Reason, out = x.reason(s.Reason), &c
+		c.Reason, out = x.others(s.Reason), &c
 	case *ir.Drop:
 		c := *s
 		c.Effects, c.Reason, out = x.effects(&s.Effects), x.reason(s.Reason), &c
@@ -101,13 +101,24 @@ func (x *maker) guard(s *ir.Guard) []ir.Stmt {
 		return x.leave("what may have "+x.from.Reasons[s.Reason].Doc, s.Pos)
 	}
 	c := *s
-	c.Cond, c.Reason = cond, x.reason(s.Reason)
+	c.Cond, c.Reason = cond, x.others(s.Reason, s.Cond)
 	return []ir.Stmt{&c}
+}
+
+// miss is the reason of a packet that has no row.
+func (x *maker) miss(s *ir.Lookup) int {
+	var key []ir.Expr
+	for _, v := range s.Key {
+		key = append(key, v.Value)
+	}
+	return x.others(s.Miss, key...)
 }
 
 // branch makes a branch. One whose packets aren't taken is a check.
 func (x *maker) branch(s *ir.If) []ir.Stmt {
 	cond := x.expr(s.Cond)
+	defer func(doubt bool) { x.doubt = doubt }(x.doubt)
+	x.doubt = x.doubt || x.isUnsure(s.Cond)
 	switch {
 	case x.lacks != "":
 		return x.leave(x.lacks, s.Pos)
@@ -117,22 +128,22 @@ func (x *maker) branch(s *ir.If) []ir.Stmt {
 		return x.block(s.Else)
 	}
 	then, els := x.block(s.Then), x.block(s.Else)
-	switch {
-	case punts(then):
-		return append([]ir.Stmt{&ir.Guard{Cond: fold.Not(cond), Reason: isLeft, Pos: s.Pos}}, els...)
-	case punts(els):
-		return append([]ir.Stmt{&ir.Guard{Cond: cond, Reason: isLeft, Pos: s.Pos}}, then...)
+	if end := punts(then); end != nil {
+		return append([]ir.Stmt{&ir.Guard{Cond: fold.Not(cond), Reason: end.Reason, Pos: s.Pos}}, els...)
+	}
+	if end := punts(els); end != nil {
+		return append([]ir.Stmt{&ir.Guard{Cond: cond, Reason: end.Reason, Pos: s.Pos}}, then...)
 	}
 	return []ir.Stmt{&ir.If{Cond: cond, Then: then, Else: els, Pos: s.Pos, Note: s.Note}}
 }
 
-// punts reports whether a block leaves all packets.
-func punts(blk []ir.Stmt) bool {
+// punts returns the end of a block that takes no packets.
+func punts(blk []ir.Stmt) *ir.Punt {
 	if len(blk) != 1 {
-		return false
+		return nil
 	}
-	_, ok := blk[0].(*ir.Punt)
-	return ok
+	end, _ := blk[0].(*ir.Punt)
+	return end
 }
 
 func (x *maker) count(s *ir.Count) *ir.Count {
@@ -160,7 +171,7 @@ func (x *maker) checkHop(s *ir.CheckHop) ir.Stmt {
 	for i, r := range s.Reasons {
 		c.Reasons[i] = x.reason(r)
 	}
-	c.Reasons[ir.HopNeighbour], c.Reasons[ir.HopDirect] = isLeft, isLeft // its device may take no frames
+	c.Reasons[ir.HopNeighbour], c.Reasons[ir.HopDirect] = ir.IsLeft, ir.IsLeft // its device may take no frames
 	return &c
 }
 
@@ -174,7 +185,7 @@ func (x *maker) effects(e *ir.Effects) (out ir.Effects) {
 		c := *s
 		c.Level, c.Cost, c.Floor, c.Count = x.expr(s.Level), x.expr(s.Cost), x.expr(s.Floor), x.count(s.Count)
 		c.Refused, c.Contended = x.reason(s.Refused), x.reason(s.Contended)
-		if c.Again = c.Refused == isLeft; c.Again {
+		if c.Again = c.Refused == ir.IsLeft; c.Again {
 			c.Count = nil
 		}
 		out.Admits = append(out.Admits, &c)

@@ -15,9 +15,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// left is the name of the one reason of packets that come to the program at tc/ingress.
-const left = "left"
-
 // Of returns a program as it runs at XDP, in front of itself at tc/ingress, and nil if it would leave all packets to
 // that one; and what it leaves. p was compiled for the driver (draft.Program.Driver).
 func Of(p *ir.Program) (*ir.Program, []ir.Left) {
@@ -26,15 +23,18 @@ func Of(p *ir.Program) (*ir.Program, []ir.Left) {
 	}
 	out := *p
 	out.Hook, out.ToTC, out.Pull, out.Body = ir.XDP, true, 0, nil
-	out.Reasons = []*ir.Reason{{
-		Name: left, Kind: ir.Punted, Doc: "for the program at tc/ingress, which counts it", Pos: p.Pos,
-	}}
+	out.Reasons = []*ir.Reason{
+		ir.IsLeft:   {Name: "left", Doc: "for the program at tc/ingress, which counts it", Kind: ir.Punted, Pos: p.Pos},
+		ir.IsOthers: {Name: "others", Doc: "likewise; the next one at XDP may take it", Kind: ir.Punted, Pos: p.Pos},
+	}
 	x := &maker{
 		from: p, out: &out, reasons: map[int]int{}, fixed: map[*ir.Var]ir.Expr{}, sums: map[*ir.Sum]*ir.Sum{},
+		unsure: map[*ir.Var]bool{},
 	}
+	x.doubts(p.Body)
 	x.constants(p.Body)
 	out.Body = x.block(p.Body)
-	if punts(out.Body) {
+	if all(out.Body, takesNone) {
 		return nil, x.left
 	}
 	out.Body = slices.Insert(out.Body, 0, untagged(p))
@@ -44,7 +44,7 @@ func Of(p *ir.Program) (*ir.Program, []ir.Left) {
 
 // untagged leaves a frame that the device has taken a tag out of: it would leave without.
 func untagged(p *ir.Program) ir.Stmt {
-	return &ir.Guard{Cond: fold.Not(&ir.Meta{Kind: ir.VLANTag}), Reason: isLeft, Pos: p.Pos}
+	return &ir.Guard{Cond: fold.Not(&ir.Meta{Kind: ir.VLANTag}), Reason: ir.IsLeft, Pos: p.Pos}
 }
 
 // maker makes the program.
@@ -53,12 +53,11 @@ type maker struct {
 	reasons   map[int]int         // of the old program, in the new one
 	fixed     map[*ir.Var]ir.Expr // variables that have one value at XDP
 	sums      map[*ir.Sum]*ir.Sum // checksums that others cover
+	unsure    map[*ir.Var]bool    // variables that may be something else at tc/ingress
+	doubt     bool                // the packet at hand may go another way there, or has changed something there
 	lacks     string              // what the expression or the statement at hand needs that there isn't
 	left      []ir.Left
 }
-
-// isLeft is the reason of packets that come to the program at tc/ingress.
-const isLeft = 0
 
 // leave ends a packet's way here: the program at tc/ingress gets it.
 func (x *maker) leave(what string, pos diag.Pos) []ir.Stmt {
@@ -66,7 +65,7 @@ func (x *maker) leave(what string, pos diag.Pos) []ir.Stmt {
 	if l := (ir.Left{What: what, Pos: pos}); !slices.Contains(x.left, l) {
 		x.left = append(x.left, l)
 	}
-	return []ir.Stmt{&ir.Punt{Reason: isLeft, Pos: pos}}
+	return []ir.Stmt{&ir.Punt{Reason: ir.IsLeft, Pos: pos}}
 }
 
 // reason is a reason of the old program in the new one.
@@ -76,7 +75,7 @@ func (x *maker) reason(i int) int {
 	}
 	r := x.from.Reasons[i]
 	if r.Kind == ir.Punted {
-		return isLeft
+		return ir.IsLeft
 	}
 	n, known := x.reasons[i]
 	if !known {
@@ -85,6 +84,55 @@ func (x *maker) reason(i int) int {
 		x.out.Reasons = append(x.out.Reasons, r)
 	}
 	return n
+}
+
+// others is a reason of the old program in the new one, of a packet that has it under a condition. If that is the same
+// at tc/ingress, and the packet has changed nothing there, it isn't the program's.
+func (x *maker) others(i int, conds ...ir.Expr) int {
+	n := x.reason(i)
+	if n == ir.IsLeft && !x.doubt && !slices.ContainsFunc(conds, x.isUnsure) {
+		return ir.IsOthers
+	}
+	return n
+}
+
+// isUnsure reports whether an expression may have another value at tc/ingress: that of a checksum that is left to a
+// device.
+func (x *maker) isUnsure(e ir.Expr) bool {
+	for e := range ir.Exprs(e) {
+		switch e := e.(type) {
+		case *ir.Meta:
+			if e.Kind == ir.Partial || e.Kind == ir.SegmentFront {
+				return true
+			}
+		case *ir.VarRef:
+			if x.unsure[e.Var] {
+				return true
+			}
+		case *ir.SumOK, *ir.PseudoSum:
+			return true
+		}
+	}
+	return false
+}
+
+// doubts finds the variables that may be something else at tc/ingress.
+func (x *maker) doubts(body []ir.Stmt) {
+	for known := -1; known < len(x.unsure); {
+		known = len(x.unsure)
+		for s := range ir.Stmts(body) {
+			if let, ok := s.(*ir.Let); ok && x.isUnsure(let.Value) {
+				x.unsure[let.Var] = true
+			}
+			if branch, ok := s.(*ir.If); ok && x.isUnsure(branch.Cond) {
+				for inner := range ir.Stmts([]ir.Stmt{s}) {
+					for v := range ir.Sets(inner) {
+						x.unsure[v] = true
+					}
+				}
+			}
+		}
+	}
 }
 
 // constants finds the variables that are set once, to a fact that is a constant here.
@@ -108,7 +156,9 @@ func (x *maker) constants(body []ir.Stmt) {
 
 // block makes a block: what follows the end of a packet's way isn't there any more.
 func (x *maker) block(stmts []ir.Stmt) (out []ir.Stmt) {
+	defer func(doubt bool) { x.doubt = doubt }(x.doubt)
 	for _, s := range stmts {
+		x.doubt = x.doubt || changesState(s)
 		out = append(out, x.stmt(s)...)
 		if ended(out) {
 			return shorten(together(out))
@@ -158,20 +208,50 @@ func ended(blk []ir.Stmt) bool {
 // changed there.
 func shorten(blk []ir.Stmt) []ir.Stmt {
 	end, ok := blk[len(blk)-1].(*ir.Punt)
-	for n := len(blk) - 1; ok && n > 0 && leavesAtMost(blk[n-1]); n-- {
+	for n := len(blk) - 1; ok && n > 0 && leavesAtMost(blk[n-1], end.Reason); n-- {
 		blk = append(blk[:n-1:n-1], end)
 	}
 	return blk
 }
 
-// leavesAtMost reports whether a statement does nothing to a packet that is left, but to leave it.
-func leavesAtMost(s ir.Stmt) bool {
+// takesNone reports whether a statement is the end of no packet.
+func takesNone(s ir.Stmt) bool {
 	switch s.(type) {
 	case *ir.Ask, *ir.Drop, *ir.Forward:
 		return false
 	}
 	for blk := range ir.Blocks(s) {
-		if !all(*blk, leavesAtMost) {
+		if !all(*blk, takesNone) {
+			return false
+		}
+	}
+	return true
+}
+
+// leavesAtMost reports whether a statement does nothing to a packet that is left for a reason, but to leave it; where
+// the packet is another program's, for that reason alone.
+func leavesAtMost(s ir.Stmt, reason int) bool {
+	if !takesNone(s) {
+		return false
+	}
+	own := reason
+	switch s := s.(type) {
+	case *ir.Guard:
+		own = s.Reason
+	case *ir.Punt:
+		own = s.Reason
+	case *ir.Lookup:
+		if s.Miss >= 0 {
+			own = s.Miss
+		}
+	case *ir.NeedBytes, *ir.ReadVarint, *ir.CheckHop:
+		own = ir.IsLeft
+	}
+	if own != reason && reason == ir.IsOthers {
+		return false
+	}
+	for blk := range ir.Blocks(s) {
+		if !all(*blk, func(s ir.Stmt) bool { return leavesAtMost(s, reason) }) {
 			return false
 		}
 	}

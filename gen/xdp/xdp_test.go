@@ -116,7 +116,7 @@ func TestNothingTwice(t *testing.T) {
 	for _, r := range p.Reasons {
 		kinds[r.Kind]++
 	}
-	if kinds[ir.Punted] != 1 || kinds[ir.Passed] != 0 || kinds[ir.Sent] != 1 || kinds[ir.Dropped] != 1 {
+	if kinds[ir.Punted] != 2 || kinds[ir.Passed] != 0 || kinds[ir.Sent] != 1 || kinds[ir.Dropped] != 1 {
 		t.Errorf("reasons by kind: %v", fmt.Sprint(kinds))
 	}
 }

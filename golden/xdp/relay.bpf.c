@@ -982,48 +982,53 @@ SEC("tc") int prog_calls(struct __sk_buff *skb)
  *	eth ipv6 udp call
  */
 
-static __always_inline __u32 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
-	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	if ((void *)(ipv4 + 1) > data_end)
+		return FR_XDP_LEFT;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4 || (be8(&ipv4->version_ihl) & 15) != 5 ||
 	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
 	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
 	    be16(&ipv4->total_length) < 20)
-		return 1;
+		return XDP_PASS;
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > bpf_xdp_get_buff_len(xdp) ||
-	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
-	    !fr_unicast_v4(ld32(ipv4->dst)))
-		return 1;
+	if (ip_end > bpf_xdp_get_buff_len(xdp))
+		return XDP_PASS;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+	if (!fr_unicast_v4(ld32(ipv4->src)) || !fr_unicast_v4(ld32(ipv4->dst)))
+		return XDP_PASS;
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return 1;
+		return XDP_PASS;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline __u32 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
 					 __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
-		return 1;
+	if ((void *)(udp + 1) > data_end)
+		return FR_XDP_LEFT;
+	if (at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
+		return XDP_PASS;
 	__u64 udp_end = at + be16(&udp->length);
 	if (udp_end != ip_end)
-		return 1;
+		return XDP_PASS;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int xdp_calls_ipv4_send(struct xdp_md *xdp, struct packet *pkt,
-					       const int to_v6)
+static __always_inline __u64 xdp_calls_ipv4_send(struct xdp_md *xdp, struct packet *pkt,
+						 const int to_v6)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -1038,9 +1043,9 @@ static __always_inline int xdp_calls_ipv4_send(struct xdp_md *xdp, struct packet
 	__u64 spent0 = 1;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	__be32 eth_type_to_ecn = 0;
 	__be16 ipv4_ttl_protocol = 0;
 	__be16 udp_old_checksum = 0;
@@ -1133,7 +1138,7 @@ static __always_inline int xdp_calls_ipv4_send(struct xdp_md *xdp, struct packet
 	return fr_xdp_send(&pkt->c->hop_peer);
 }
 
-static __always_inline int xdp_calls_ipv4_send_2(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_calls_ipv4_send_2(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -1146,9 +1151,9 @@ static __always_inline int xdp_calls_ipv4_send_2(struct xdp_md *xdp, struct pack
 	__u64 spent0 = 1;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
@@ -1193,7 +1198,7 @@ static __always_inline int xdp_calls_ipv4_send_2(struct xdp_md *xdp, struct pack
 	return fr_xdp_send(&pkt->c->hop_peer);
 }
 
-static __always_inline int xdp_calls_ipv4_payload_len(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_calls_ipv4_payload_len(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -1205,9 +1210,9 @@ static __always_inline int xdp_calls_ipv4_payload_len(struct xdp_md *xdp, struct
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->c->hop_peer, 28ULL + pkt->payload_len)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_calls_ipv4_send(xdp, pkt, 0);
 	}
 	if (be16(&udp->checksum) == 0)
@@ -1216,25 +1221,27 @@ static __always_inline int xdp_calls_ipv4_payload_len(struct xdp_md *xdp, struct
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length))))))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (unlikely(!fr_xdp_fits(&pkt->c->hop_peer, 48ULL + pkt->payload_len)))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	return xdp_calls_ipv4_send_2(xdp, pkt);
 }
 
-static __always_inline int xdp_calls_ipv4(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_calls_ipv4(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_call *call = pkt->data + 42;
 	__u64 ip_end;
-	__u32 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &ip_end) ?:
+	__u64 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &ip_end) ?:
 		check_udp_2(xdp, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* headers: call: fields: [ */
-	if ((void *)(call + 1) > pkt->data_end || 48ULL > pkt->udp_end)
+	if ((void *)(call + 1) > pkt->data_end)
+		return FR_XDP_LEFT;
+	if (48ULL > pkt->udp_end)
 		return XDP_PASS;
 
 	/* {name: "kind", bits: 8, is: 1 | 2 | 3}, */
@@ -1251,7 +1258,7 @@ static __always_inline int xdp_calls_ipv4(struct xdp_md *xdp, struct packet *pkt
 	key.id = be32(&call->id);
 	enum fr_found found = find_calls(&key, pkt->lease, 64, &pkt->c);
 	if (found != FR_FOUND)
-		return XDP_PASS;
+		return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
 
 	/* {when: "call.kind == 3", do: [{count: "refused"}, {drop: "refused"}]}, */
 	if (be8(&call->kind) == 3) {
@@ -1261,11 +1268,11 @@ static __always_inline int xdp_calls_ipv4(struct xdp_md *xdp, struct packet *pkt
 
 	/* {when: "call.flags == 1", do: [{mark: mark: 7}, {send: {from: "c.local", to: "c.pee... */
 	if (be8(&call->flags) == 1)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* {when: "call.flags == 2", do: ["pass"]}, */
 	if (be8(&call->flags) == 2)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* {when: "call.flags == 3", do: [{admit: {credit: "c.paid", cost: "1", else: drop: "u... */
 	if (be8(&call->flags) == 3) {
@@ -1276,7 +1283,7 @@ static __always_inline int xdp_calls_ipv4(struct xdp_md *xdp, struct packet *pkt
 			fr_refused(credit0, 0);
 			return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_unpaid);
 		}
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	}
 
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
@@ -1286,25 +1293,27 @@ static __always_inline int xdp_calls_ipv4(struct xdp_md *xdp, struct packet *pkt
 	return xdp_calls_ipv4_payload_len(xdp, pkt);
 }
 
-static __always_inline __u32 check_ipv6_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_ipv6_2(struct xdp_md *xdp, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
-	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return 1;
+	if ((void *)(ipv6 + 1) > data_end)
+		return FR_XDP_LEFT;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
+	    fr_is_v4(ipv6->dst))
+		return XDP_PASS;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > bpf_xdp_get_buff_len(xdp) || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
-		return 1;
+		return XDP_PASS;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return 1;
+		return XDP_PASS;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int xdp_calls_send(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_calls_send(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -1318,9 +1327,9 @@ static __always_inline int xdp_calls_send(struct xdp_md *xdp, struct packet *pkt
 	__u64 spent0 = 1;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
@@ -1367,11 +1376,15 @@ static __always_inline int xdp_calls_send(struct xdp_md *xdp, struct packet *pkt
 	return fr_xdp_send(&pkt->c->hop_peer);
 }
 
-static __always_inline int xdp_calls_rules(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_calls_left(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_call *call = pkt->data + 62;
+
+	/* {when: "call.flags == 2", do: ["pass"]}, */
+	if (be8(&call->flags) == 2)
+		return FR_XDP_LEFT;
 
 	/* {when: "call.flags == 3", do: [{admit: {credit: "c.paid", cost: "1", else: drop: "u... */
 	if (be8(&call->flags) == 3) {
@@ -1382,7 +1395,7 @@ static __always_inline int xdp_calls_rules(struct xdp_md *xdp, struct packet *pk
 			fr_refused(credit0, 0);
 			return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_unpaid);
 		}
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	}
 
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
@@ -1397,18 +1410,18 @@ static __always_inline int xdp_calls_rules(struct xdp_md *xdp, struct packet *pk
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!fr_is_v4(pkt->c->peer.addr)) { /* ipv6 stays */
 		if (unlikely(!fr_xdp_fits(&pkt->c->hop_peer, 48ULL + pkt->payload_len)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_calls_send(xdp, pkt);
 	}
 	if (unlikely(!fr_xdp_fits(&pkt->c->hop_peer, 28ULL + pkt->payload_len)))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	return xdp_calls_ipv4_send(xdp, pkt, 1);
 }
 
-SEC("xdp.frags") int xdp_calls(struct xdp_md *xdp)
+SEC("xdp.frags") __u64 xdp_calls(struct xdp_md *xdp)
 {
 	struct packet pkt;
 
@@ -1423,27 +1436,31 @@ SEC("xdp.frags") int xdp_calls(struct xdp_md *xdp)
 	__u64 ip_end;
 
 	/* programs: calls: { */
-	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, now))
+	if (fr_xdp_tagged(xdp))
+		return FR_XDP_LEFT;
+	if (!fr_lease_valid(pkt.lease, now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
 	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
 		return XDP_PASS;
 	if ((void *)(eth + 1) > pkt.data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* stack: ["eth", "ip", "udp", "call"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return xdp_calls_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u32 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
+	__u64 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
 		check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &pkt.udp_end);
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* headers: call: fields: [ */
-	if ((void *)(call + 1) > pkt.data_end || 68ULL > pkt.udp_end)
+	if ((void *)(call + 1) > pkt.data_end)
+		return FR_XDP_LEFT;
+	if (68ULL > pkt.udp_end)
 		return XDP_PASS;
 
 	/* {name: "kind", bits: 8, is: 1 | 2 | 3}, */
@@ -1460,7 +1477,7 @@ SEC("xdp.frags") int xdp_calls(struct xdp_md *xdp)
 	key.id = be32(&call->id);
 	enum fr_found found = find_calls(&key, pkt.lease, 64, &pkt.c);
 	if (found != FR_FOUND)
-		return XDP_PASS;
+		return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
 
 	/* {when: "call.kind == 3", do: [{count: "refused"}, {drop: "refused"}]}, */
 	if (be8(&call->kind) == 3) {
@@ -1470,11 +1487,7 @@ SEC("xdp.frags") int xdp_calls(struct xdp_md *xdp)
 
 	/* {when: "call.flags == 1", do: [{mark: mark: 7}, {send: {from: "c.local", to: "c.pee... */
 	if (be8(&call->flags) == 1)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
-	/* {when: "call.flags == 2", do: ["pass"]}, */
-	if (be8(&call->flags) == 2)
-		return XDP_PASS;
-
-	return xdp_calls_rules(xdp, &pkt);
+	return xdp_calls_left(xdp, &pkt);
 }

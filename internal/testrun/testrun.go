@@ -89,6 +89,7 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 			m.MaxEntries = uint32(n)
 		}
 	}
+	watchNext(spec)
 	coll, err := bpfload.Load(spec, ebpf.CollectionOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("load the object: %w", err)
@@ -180,6 +181,7 @@ type Result struct {
 	Mark     uint32
 	Priority uint32
 	Copies   []Copy // in the order of sending; only after Join. Valid until the next run
+	Others   bool   // at XDP it went to the next program
 }
 
 // Event is a record that a program wrote for user space: its time is 0, as in the model, since the clocks differ.
@@ -265,10 +267,13 @@ func (r *Relay) Run(program string, p *sim.Packet) (Result, error) {
 	if r.net != nil {
 		r.net.capture.drop()
 	}
+	others := false
 	if first := r.first[program]; first != nil && p.Frame {
-		if res, taken, err := r.runFrame(first, program, p); taken || err != nil {
+		res, taken, err := r.runFrame(first, program, p)
+		if taken || err != nil {
 			return res, err
 		}
+		others = res.Others
 	}
 	act, err := r.progs[program].Run(&opts)
 	if errors.Is(err, syscall.EINVAL) {
@@ -281,6 +286,7 @@ func (r *Relay) Run(program string, p *sim.Packet) (Result, error) {
 		Data:     opts.DataOut,
 		Mark:     binary.LittleEndian.Uint32(r.octx[ctxMark:]),
 		Priority: binary.LittleEndian.Uint32(r.octx[ctxPriority:]),
+		Others:   others,
 	}
 	switch act {
 	case actUnspec, actOK:

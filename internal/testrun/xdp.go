@@ -7,9 +7,12 @@ import (
 	"syscall"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpfload"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -18,8 +21,27 @@ const (
 	xdpAborted  = 0 // the device that it should have left by isn't known
 	xdpDrop     = 1
 	xdpPass     = 2
+	xdpNext     = 3 // XDP_TX, as only next returns it
 	xdpRedirect = 4
 )
+
+// watchNext has a program behind each one at XDP, which is given what the first passes on.
+func watchNext(spec *ebpf.CollectionSpec) {
+	for name, p := range spec.Programs {
+		if p.Type == ebpf.XDP {
+			spec.Programs[name] = bpfload.InTurn([]*ebpf.ProgramSpec{p, next(p)})
+		}
+	}
+}
+
+// next is a program behind another one at XDP.
+func next(first *ebpf.ProgramSpec) *ebpf.ProgramSpec {
+	begin := first.Instructions[0]
+	of := btf.Func{Name: "fr_next", Type: btf.FuncMetadata(&begin).Type, Linkage: btf.GlobalFunc}
+	ins := asm.Mov.Imm(asm.R0, xdpNext).WithSymbol(of.Name).WithSource(begin.Source())
+	ins = btf.WithFuncMetadata(ins, &of)
+	return &ebpf.ProgramSpec{Type: ebpf.XDP, Instructions: asm.Instructions{ins, asm.Return()}}
+}
 
 // loopback is the device that a run at XDP comes in by.
 const loopback = uint32(1)
@@ -68,7 +90,8 @@ func (r *Relay) runFrame(first *ebpf.Program, program string, p *sim.Packet) (re
 	}
 	res = Result{Data: opts.DataOut, Mark: p.Mark, Priority: p.Priority}
 	switch act {
-	case xdpPass:
+	case xdpPass, xdpNext:
+		res.Others = act == xdpNext
 		return res, false, nil
 	case xdpAborted, xdpDrop:
 		res.Verdict = sim.VerdictDrop

@@ -147,8 +147,8 @@ func (g *Gate) load(c Config) (err error) {
 	return nil
 }
 
-// attach attaches the programs to an interface. What is too short for any is dropped before others look at it: so it
-// changes the same state, whether or not XDP drops it, where programs that let it pass haven't seen it.
+// attach attaches the programs to an interface. What they let pass ends at the first at XDP; what they have no rule for
+// comes to the next one.
 func (g *Gate) attach(name string) error {
 	o := runtime.AttachOptions{First: g.config.First, Hook: g.config.Hook}
 	err := errors.Join(g.relay.Tiny.AttachAt(name, o), g.relay.Long.AttachAt(name, o), g.relay.Short.AttachAt(name, o))

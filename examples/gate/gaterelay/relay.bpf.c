@@ -8,7 +8,7 @@
  * Needs Linux 5.12 or newer.
  */
 
-#define FR_REASONS 360
+#define FR_REASONS 370
 #define FR_NEEDS_ROWS 336
 #define FR_NEEDS_LEARNED 3
 #define FR_NEEDS_SHARED 65537
@@ -385,15 +385,15 @@ enum {
 	reason_over_moves, reason_full_seen, reason_full_attempts, reason_closed, reason_too_short,
 	reason_over_source, reason_over_network, reason_over_total, reason_over_newcomers,
 	reason_no_totals, reason_no_networks, reason_ipv6_version, reason_mapped_address,
-	reason_ipv6_payload_length, reason_not_ip, reason_short_form, reason_stray, reason_inactive,
-	reason_answer_form, reason_answer_to_length, reason_answer_to, reason_full_peers,
-	reason_no_peers,
+	reason_ipv6_payload_length, reason_not_ip, reason_short_form, reason_stray, reason_no_rule,
+	reason_inactive, reason_answer_form, reason_answer_to_length, reason_answer_to,
+	reason_full_peers, reason_no_peers,
 };
 
 /* Where the counters of a program begin in fr_reasons. */
 enum {
-	PROG_LONG = 0, XDP_LONG = 230, PROG_SHORT = 46, XDP_SHORT = 276, PROG_TINY = 92,
-	XDP_TINY = 322, PROG_ANSWER = 138, PROG_REPLY = 184,
+	PROG_LONG = 0, XDP_LONG = 235, PROG_SHORT = 47, XDP_SHORT = 282, PROG_TINY = 94,
+	XDP_TINY = 329, PROG_ANSWER = 141, PROG_REPLY = 188,
 };
 
 /* What is known of a packet. */
@@ -1424,48 +1424,53 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 	return long_ip_rules(skb, pkt, 0);
 }
 
-static __always_inline __u32 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
-	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	if ((void *)(ipv4 + 1) > data_end)
+		return FR_XDP_LEFT;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4 || (be8(&ipv4->version_ihl) & 15) != 5 ||
 	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
 	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
 	    be16(&ipv4->total_length) < 20)
-		return 1;
+		return XDP_PASS;
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > bpf_xdp_get_buff_len(xdp) ||
-	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
-	    !fr_unicast_v4(ld32(ipv4->dst)))
-		return 1;
+	if (ip_end > bpf_xdp_get_buff_len(xdp))
+		return XDP_PASS;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+	if (!fr_unicast_v4(ld32(ipv4->src)) || !fr_unicast_v4(ld32(ipv4->dst)))
+		return XDP_PASS;
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return 1;
+		return XDP_PASS;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline __u32 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
 					 __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
-		return 1;
+	if ((void *)(udp + 1) > data_end)
+		return FR_XDP_LEFT;
+	if (at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
+		return XDP_PASS;
 	__u64 udp_end = at + be16(&udp->length);
 	if (udp_end != ip_end)
-		return 1;
+		return XDP_PASS;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int xdp_ipv4_rules_2(struct xdp_md *xdp, struct packet *pkt,
-					    const int second, const int v6)
+static __always_inline __u64 xdp_ipv4_rules_2(struct xdp_md *xdp, struct packet *pkt,
+					      const int second, const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -1476,7 +1481,7 @@ static __always_inline int xdp_ipv4_rules_2(struct xdp_md *xdp, struct packet *p
 		if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
 			return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_closed);
 		if (!fr_lease_valid(pkt->lease, pkt->now))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 	}
 
 	/* let limits = {total: totals: ["udp.dst_port"]} */
@@ -1487,7 +1492,7 @@ static __always_inline int xdp_ipv4_rules_2(struct xdp_md *xdp, struct packet *p
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_totals(&key, pkt->lease, v6 ? 320 : 264, &total);
 		if (found != FR_FOUND)
-			return XDP_PASS;
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
 	}
 	__u32 credit0;
 	if (v6) {
@@ -1530,10 +1535,10 @@ static __always_inline int xdp_ipv4_rules_2(struct xdp_md *xdp, struct packet *p
 		}
 	}
 	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
-	return XDP_PASS;
+	return FR_XDP_LEFT;
 }
 
-static __always_inline int xdp_short_ipv4_rules(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_short_ipv4_rules(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -1548,7 +1553,7 @@ static __always_inline int xdp_short_ipv4_rules(struct xdp_md *xdp, struct packe
 			key.port = be16(&udp->dst_port);
 			enum fr_found found = find_totals(&key, pkt->lease, 224, &total);
 			if (unlikely(found == FR_CHANGING))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			if (found == FR_MISSING)
 				total = NULL;
 		}
@@ -1567,7 +1572,7 @@ static __always_inline int xdp_short_ipv4_rules(struct xdp_md *xdp, struct packe
 				}
 
 				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			}
 		}
 	}
@@ -1582,7 +1587,7 @@ static __always_inline int xdp_short_ipv4_rules(struct xdp_md *xdp, struct packe
 			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
 			enum fr_found found = find_peers(&key, pkt->lease, 240, &peer);
 			if (unlikely(found == FR_CHANGING))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			if (found == FR_MISSING)
 				peer = NULL;
 		}
@@ -1593,7 +1598,7 @@ static __always_inline int xdp_short_ipv4_rules(struct xdp_md *xdp, struct packe
 				key.port = be16(&udp->dst_port);
 				enum fr_found found = find_totals(&key, pkt->lease, 248, &total_2);
 				if (unlikely(found == FR_CHANGING))
-					return XDP_PASS;
+					return FR_XDP_LEFT;
 				if (found == FR_MISSING)
 					total_2 = NULL;
 			}
@@ -1607,7 +1612,7 @@ static __always_inline int xdp_short_ipv4_rules(struct xdp_md *xdp, struct packe
 					return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
 							   pkt->prog + reason_over_moves);
 				}
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			}
 		}
 	}
@@ -1615,8 +1620,8 @@ static __always_inline int xdp_short_ipv4_rules(struct xdp_md *xdp, struct packe
 	return xdp_ipv4_rules_2(xdp, pkt, 0, 0);
 }
 
-static __always_inline int xdp_long_ipv4_sources(struct xdp_md *xdp, struct packet *pkt,
-						 const int v6)
+static __always_inline __u64 xdp_long_ipv4_sources(struct xdp_md *xdp, struct packet *pkt,
+						   const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -1632,7 +1637,7 @@ static __always_inline int xdp_long_ipv4_sources(struct xdp_md *xdp, struct pack
 			fr_put_v4(key.addr, ld32(ipv4->src));
 		enum fr_found found = find_sources(&key, pkt->lease, 296, &src);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			src = NULL;
 	}
@@ -1658,7 +1663,7 @@ static __always_inline int xdp_long_ipv4_sources(struct xdp_md *xdp, struct pack
 				key.port = be16(&udp->dst_port);
 				enum fr_found found = find_totals(&key, pkt->lease, 304, &total);
 				if (unlikely(found == FR_CHANGING))
-					return XDP_PASS;
+					return FR_XDP_LEFT;
 				if (found == FR_MISSING)
 					total = NULL;
 			}
@@ -1697,14 +1702,14 @@ static __always_inline int xdp_long_ipv4_sources(struct xdp_md *xdp, struct pack
 				}
 
 				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			}
 		}
 	}
 	return xdp_ipv4_rules_2(xdp, pkt, v6, 1);
 }
 
-static __always_inline int xdp_long_ipv4_attempts(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_long_ipv4_attempts(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -1719,20 +1724,20 @@ static __always_inline int xdp_long_ipv4_attempts(struct xdp_md *xdp, struct pac
 		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
 		enum fr_found found = find_attempts(&key, pkt->lease, 264, &try);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			try = NULL;
 	}
 	if (fr_has(try)) {
 		if (try->packets < set_tries)
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 	}
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
 	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
 		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_closed);
 	if (!fr_lease_valid(pkt->lease, pkt->now))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* {when: "len(udp.payload) < 1200 && !(?(early))", do: [{drop: "too_short"}]}, */
 	if (pkt->udp_end - 42 < 0x4b0 &&
@@ -1749,7 +1754,7 @@ static __always_inline int xdp_long_ipv4_attempts(struct xdp_md *xdp, struct pac
 		fr_put_v4(key.addr, ld32(ipv4->src));
 		enum fr_found found = find_sources(&key, pkt->lease, 272, &src);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			src = NULL;
 	}
@@ -1772,7 +1777,7 @@ static __always_inline int xdp_long_ipv4_attempts(struct xdp_md *xdp, struct pac
 				key.port = be16(&udp->dst_port);
 				enum fr_found found = find_totals(&key, pkt->lease, 280, &total);
 				if (unlikely(found == FR_CHANGING))
-					return XDP_PASS;
+					return FR_XDP_LEFT;
 				if (found == FR_MISSING)
 					total = NULL;
 			}
@@ -1811,7 +1816,7 @@ static __always_inline int xdp_long_ipv4_attempts(struct xdp_md *xdp, struct pac
 						return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
 							pkt->prog + reason_over_total);
 					}
-					return XDP_PASS;
+					return FR_XDP_LEFT;
 				}
 			}
 		}
@@ -1820,7 +1825,7 @@ static __always_inline int xdp_long_ipv4_attempts(struct xdp_md *xdp, struct pac
 	return xdp_long_ipv4_sources(xdp, pkt, 0);
 }
 
-static __always_inline int xdp_long_ipv4_rules(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_long_ipv4_rules(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -1836,7 +1841,7 @@ static __always_inline int xdp_long_ipv4_rules(struct xdp_md *xdp, struct packet
 			key.port = be16(&udp->dst_port);
 			enum fr_found found = find_totals(&key, pkt->lease, 224, &total);
 			if (unlikely(found == FR_CHANGING))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			if (found == FR_MISSING)
 				total = NULL;
 		}
@@ -1855,7 +1860,7 @@ static __always_inline int xdp_long_ipv4_rules(struct xdp_md *xdp, struct packet
 				}
 
 				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			}
 		}
 	}
@@ -1870,7 +1875,7 @@ static __always_inline int xdp_long_ipv4_rules(struct xdp_md *xdp, struct packet
 			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
 			enum fr_found found = find_peers(&key, pkt->lease, 240, &peer);
 			if (unlikely(found == FR_CHANGING))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			if (found == FR_MISSING)
 				peer = NULL;
 		}
@@ -1881,7 +1886,7 @@ static __always_inline int xdp_long_ipv4_rules(struct xdp_md *xdp, struct packet
 				key.port = be16(&udp->dst_port);
 				enum fr_found found = find_totals(&key, pkt->lease, 248, &total_2);
 				if (unlikely(found == FR_CHANGING))
-					return XDP_PASS;
+					return FR_XDP_LEFT;
 				if (found == FR_MISSING)
 					total_2 = NULL;
 			}
@@ -1895,7 +1900,7 @@ static __always_inline int xdp_long_ipv4_rules(struct xdp_md *xdp, struct packet
 					return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
 							   pkt->prog + reason_over_moves);
 				}
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			}
 		}
 	}
@@ -1903,7 +1908,7 @@ static __always_inline int xdp_long_ipv4_rules(struct xdp_md *xdp, struct packet
 	return xdp_long_ipv4_attempts(xdp, pkt);
 }
 
-static __always_inline int xdp_ipv4(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_ipv4(struct xdp_md *xdp, struct packet *pkt)
 {
 	const int is_xdp_tiny = pkt->prog == XDP_TINY;
 	const int is_xdp_short = pkt->prog == XDP_SHORT;
@@ -1912,20 +1917,23 @@ static __always_inline int xdp_ipv4(struct xdp_md *xdp, struct packet *pkt)
 	struct hdr_long *v_long = pkt->data + 42;
 	struct hdr_short *v_short = pkt->data + 42;
 	__u64 ip_end;
-	__u32 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &ip_end) ?:
+	__u64 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &ip_end) ?:
 		check_udp_2(xdp, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 
 	if (why)
-		return XDP_PASS;
+		return why;
 	if (!is_xdp_tiny) {
 		if (is_xdp_short) {
 			/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bit... */
-			if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end ||
-			    (be8(&v_short->form_flags) >> 7) != 0)
+			if ((void *)(v_short + 1) > pkt->data_end)
+				return FR_XDP_LEFT;
+			if (51ULL > pkt->udp_end || (be8(&v_short->form_flags) >> 7) != 0)
 				return XDP_PASS;
 		} else {
 			/* long: fields: [ */
-			if ((void *)(v_long + 1) > pkt->data_end || 56ULL > pkt->udp_end)
+			if ((void *)(v_long + 1) > pkt->data_end)
+				return FR_XDP_LEFT;
+			if (56ULL > pkt->udp_end)
 				return XDP_PASS;
 
 			/* {name: "form", bits: 1, is: 1}, {name: "fixed", bits: 1}, {name: "t... */
@@ -1943,6 +1951,8 @@ static __always_inline int xdp_ipv4(struct xdp_md *xdp, struct packet *pkt)
 		/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: ... */
 		if (pkt->udp_end - 42 < 21 && (fr_lease_valid(pkt->lease, pkt->now) || set_closed))
 			return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_too_short);
+
+		/* tiny: { */
 		return XDP_PASS;
 	}
 
@@ -1957,12 +1967,12 @@ static __always_inline int xdp_ipv4(struct xdp_md *xdp, struct packet *pkt)
 			key.id = be64(&v_long->id) & (__u64)set_id_mask;
 		enum fr_found found = find_known(&key, pkt->lease, 184, &conn);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			conn = NULL;
 	}
 	if (fr_has(conn))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
 	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
@@ -1976,12 +1986,12 @@ static __always_inline int xdp_ipv4(struct xdp_md *xdp, struct packet *pkt)
 				key.id = be64(&v_long->id) & (__u64)set_id_mask;
 			enum fr_found found = find_seen(&key, pkt->lease, 192, &fresh);
 			if (unlikely(found == FR_CHANGING))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			if (found == FR_MISSING)
 				fresh = NULL;
 		}
 		if (fr_has(fresh))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 	}
 
 	/* let sender = {peer: peers: ["udp.src"]} */
@@ -1991,7 +2001,7 @@ static __always_inline int xdp_ipv4(struct xdp_md *xdp, struct packet *pkt)
 		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
 		enum fr_found found = find_peers(&key, pkt->lease, 216, &pkt->peer);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			pkt->peer = NULL;
 	}
@@ -2001,19 +2011,21 @@ static __always_inline int xdp_ipv4(struct xdp_md *xdp, struct packet *pkt)
 	return xdp_long_ipv4_rules(xdp, pkt);
 }
 
-static __always_inline __u32 check_ipv6_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_ipv6_2(struct xdp_md *xdp, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
-	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return 1;
+	if ((void *)(ipv6 + 1) > data_end)
+		return FR_XDP_LEFT;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
+	    fr_is_v4(ipv6->dst))
+		return XDP_PASS;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > bpf_xdp_get_buff_len(xdp) || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
-		return 1;
+		return XDP_PASS;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return 1;
+		return XDP_PASS;
 
 	*end = ip_end;
 	return 0;
@@ -2102,7 +2114,7 @@ SEC("tc") int prog_long(struct __sk_buff *skb)
  *	eth ipv6 udp long
  */
 
-static __always_inline int xdp_long_attempts(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_long_attempts(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -2117,20 +2129,20 @@ static __always_inline int xdp_long_attempts(struct xdp_md *xdp, struct packet *
 		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
 		enum fr_found found = find_attempts(&key, pkt->lease, 264, &try);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			try = NULL;
 	}
 	if (fr_has(try)) {
 		if (try->packets < set_tries)
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 	}
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
 	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
 		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_closed);
 	if (!fr_lease_valid(pkt->lease, pkt->now))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* {when: "len(udp.payload) < 1200 && !(?(early))", do: [{drop: "too_short"}]}, */
 	if (pkt->udp_end - 62 < 0x4b0 &&
@@ -2147,7 +2159,7 @@ static __always_inline int xdp_long_attempts(struct xdp_md *xdp, struct packet *
 		fr_put_v6(key.addr, ipv6->src, 0);
 		enum fr_found found = find_sources(&key, pkt->lease, 272, &src);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			src = NULL;
 	}
@@ -2170,7 +2182,7 @@ static __always_inline int xdp_long_attempts(struct xdp_md *xdp, struct packet *
 				key.port = be16(&udp->dst_port);
 				enum fr_found found = find_totals(&key, pkt->lease, 280, &total);
 				if (unlikely(found == FR_CHANGING))
-					return XDP_PASS;
+					return FR_XDP_LEFT;
 				if (found == FR_MISSING)
 					total = NULL;
 			}
@@ -2209,7 +2221,7 @@ static __always_inline int xdp_long_attempts(struct xdp_md *xdp, struct packet *
 						return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
 							pkt->prog + reason_over_total);
 					}
-					return XDP_PASS;
+					return FR_XDP_LEFT;
 				}
 			}
 		}
@@ -2218,7 +2230,7 @@ static __always_inline int xdp_long_attempts(struct xdp_md *xdp, struct packet *
 	return xdp_long_ipv4_sources(xdp, pkt, 1);
 }
 
-static __always_inline int xdp_long_peers(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_long_peers(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -2232,7 +2244,7 @@ static __always_inline int xdp_long_peers(struct xdp_md *xdp, struct packet *pkt
 		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
 		enum fr_found found = find_peers(&key, pkt->lease, 216, &peer);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			peer = NULL;
 	}
@@ -2245,7 +2257,7 @@ static __always_inline int xdp_long_peers(struct xdp_md *xdp, struct packet *pkt
 			key.port = be16(&udp->dst_port);
 			enum fr_found found = find_totals(&key, pkt->lease, 224, &total);
 			if (unlikely(found == FR_CHANGING))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			if (found == FR_MISSING)
 				total = NULL;
 		}
@@ -2264,7 +2276,7 @@ static __always_inline int xdp_long_peers(struct xdp_md *xdp, struct packet *pkt
 				}
 
 				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			}
 		}
 	}
@@ -2279,7 +2291,7 @@ static __always_inline int xdp_long_peers(struct xdp_md *xdp, struct packet *pkt
 			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
 			enum fr_found found = find_peers(&key, pkt->lease, 240, &peer_2);
 			if (unlikely(found == FR_CHANGING))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			if (found == FR_MISSING)
 				peer_2 = NULL;
 		}
@@ -2290,7 +2302,7 @@ static __always_inline int xdp_long_peers(struct xdp_md *xdp, struct packet *pkt
 				key.port = be16(&udp->dst_port);
 				enum fr_found found = find_totals(&key, pkt->lease, 248, &total_2);
 				if (unlikely(found == FR_CHANGING))
-					return XDP_PASS;
+					return FR_XDP_LEFT;
 				if (found == FR_MISSING)
 					total_2 = NULL;
 			}
@@ -2304,7 +2316,7 @@ static __always_inline int xdp_long_peers(struct xdp_md *xdp, struct packet *pkt
 					return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
 							   pkt->prog + reason_over_moves);
 				}
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			}
 		}
 	}
@@ -2312,7 +2324,7 @@ static __always_inline int xdp_long_peers(struct xdp_md *xdp, struct packet *pkt
 	return xdp_long_attempts(xdp, pkt);
 }
 
-SEC("xdp.frags") int xdp_long(struct xdp_md *xdp)
+SEC("xdp.frags") __u64 xdp_long(struct xdp_md *xdp)
 {
 	struct packet pkt;
 
@@ -2328,24 +2340,26 @@ SEC("xdp.frags") int xdp_long(struct xdp_md *xdp)
 
 	/* long: { */
 	if (fr_xdp_tagged(xdp))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp", "long"], when: "udp.dst_po... */
 	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
 		return XDP_PASS;
 	if ((void *)(eth + 1) > pkt.data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (be16(&eth->type) == ETH_P_IP)
 		return xdp_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u32 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
+	__u64 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
 		check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &pkt.udp_end);
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* long: fields: [ */
-	if ((void *)(v_long + 1) > pkt.data_end || 76ULL > pkt.udp_end)
+	if ((void *)(v_long + 1) > pkt.data_end)
+		return FR_XDP_LEFT;
+	if (76ULL > pkt.udp_end)
 		return XDP_PASS;
 
 	/* {name: "form", bits: 1, is: 1}, {name: "fixed", bits: 1}, {name: "type", bits: 2}, ... */
@@ -2362,12 +2376,12 @@ SEC("xdp.frags") int xdp_long(struct xdp_md *xdp)
 		key.id = be64(&v_long->id) & (__u64)set_id_mask;
 		enum fr_found found = find_known(&key, pkt.lease, 184, &conn);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			conn = NULL;
 	}
 	if (fr_has(conn))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
 	struct val_seen *fresh;
@@ -2378,12 +2392,12 @@ SEC("xdp.frags") int xdp_long(struct xdp_md *xdp)
 			key.id = be64(&v_long->id) & (__u64)set_id_mask;
 			enum fr_found found = find_seen(&key, pkt.lease, 192, &fresh);
 			if (unlikely(found == FR_CHANGING))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			if (found == FR_MISSING)
 				fresh = NULL;
 		}
 		if (fr_has(fresh))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 	}
 
 	return xdp_long_peers(xdp, &pkt);
@@ -2425,7 +2439,7 @@ SEC("tc") int prog_short(struct __sk_buff *skb)
  *	eth ipv6 udp short
  */
 
-static __always_inline int xdp_short_peers(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_short_peers(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -2438,7 +2452,7 @@ static __always_inline int xdp_short_peers(struct xdp_md *xdp, struct packet *pk
 		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
 		enum fr_found found = find_peers(&key, pkt->lease, 216, &peer);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			peer = NULL;
 	}
@@ -2451,7 +2465,7 @@ static __always_inline int xdp_short_peers(struct xdp_md *xdp, struct packet *pk
 			key.port = be16(&udp->dst_port);
 			enum fr_found found = find_totals(&key, pkt->lease, 224, &total);
 			if (unlikely(found == FR_CHANGING))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			if (found == FR_MISSING)
 				total = NULL;
 		}
@@ -2470,7 +2484,7 @@ static __always_inline int xdp_short_peers(struct xdp_md *xdp, struct packet *pk
 				}
 
 				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			}
 		}
 	}
@@ -2485,7 +2499,7 @@ static __always_inline int xdp_short_peers(struct xdp_md *xdp, struct packet *pk
 			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
 			enum fr_found found = find_peers(&key, pkt->lease, 240, &peer_2);
 			if (unlikely(found == FR_CHANGING))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			if (found == FR_MISSING)
 				peer_2 = NULL;
 		}
@@ -2496,7 +2510,7 @@ static __always_inline int xdp_short_peers(struct xdp_md *xdp, struct packet *pk
 				key.port = be16(&udp->dst_port);
 				enum fr_found found = find_totals(&key, pkt->lease, 248, &total_2);
 				if (unlikely(found == FR_CHANGING))
-					return XDP_PASS;
+					return FR_XDP_LEFT;
 				if (found == FR_MISSING)
 					total_2 = NULL;
 			}
@@ -2510,7 +2524,7 @@ static __always_inline int xdp_short_peers(struct xdp_md *xdp, struct packet *pk
 					return fr_xdp_drop(bpf_xdp_get_buff_len(xdp),
 							   pkt->prog + reason_over_moves);
 				}
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			}
 		}
 	}
@@ -2518,7 +2532,7 @@ static __always_inline int xdp_short_peers(struct xdp_md *xdp, struct packet *pk
 	return xdp_ipv4_rules_2(xdp, pkt, 1, 0);
 }
 
-SEC("xdp.frags") int xdp_short(struct xdp_md *xdp)
+SEC("xdp.frags") __u64 xdp_short(struct xdp_md *xdp)
 {
 	struct packet pkt;
 
@@ -2534,25 +2548,26 @@ SEC("xdp.frags") int xdp_short(struct xdp_md *xdp)
 
 	/* short: { */
 	if (fr_xdp_tagged(xdp))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp", "short"], when: "udp.dst_p... */
 	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
 		return XDP_PASS;
 	if ((void *)(eth + 1) > pkt.data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (be16(&eth->type) == ETH_P_IP)
 		return xdp_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u32 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
+	__u64 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
 		check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &udp_end);
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
-	if ((void *)(v_short + 1) > pkt.data_end || 71ULL > udp_end ||
-	    (be8(&v_short->form_flags) >> 7) != 0)
+	if ((void *)(v_short + 1) > pkt.data_end)
+		return FR_XDP_LEFT;
+	if (71ULL > udp_end || (be8(&v_short->form_flags) >> 7) != 0)
 		return XDP_PASS;
 	if (be16(&udp->dst_port) != set_port)
 		return XDP_PASS;
@@ -2565,12 +2580,12 @@ SEC("xdp.frags") int xdp_short(struct xdp_md *xdp)
 		key.id = be64(&v_short->id) & (__u64)set_id_mask;
 		enum fr_found found = find_known(&key, pkt.lease, 184, &conn);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			conn = NULL;
 	}
 	if (fr_has(conn))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
 	struct val_seen *fresh;
@@ -2581,12 +2596,12 @@ SEC("xdp.frags") int xdp_short(struct xdp_md *xdp)
 			key.id = be64(&v_short->id) & (__u64)set_id_mask;
 			enum fr_found found = find_seen(&key, pkt.lease, 192, &fresh);
 			if (unlikely(found == FR_CHANGING))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			if (found == FR_MISSING)
 				fresh = NULL;
 		}
 		if (fr_has(fresh))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 	}
 
 	return xdp_short_peers(xdp, &pkt);
@@ -2597,22 +2612,6 @@ SEC("xdp.frags") int xdp_short(struct xdp_md *xdp)
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
-
-static __always_inline int tiny_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int tiny_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
 
 static __always_inline int tiny_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
@@ -2636,9 +2635,9 @@ static __always_inline int tiny_ip(struct __sk_buff *skb, struct packet *pkt, co
 	/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: [{drop: ... */
 	if (udp_end - (v6 ? 62 : 42) < 21 && (fr_lease_valid(pkt->lease, pkt->now) || set_closed))
 		return fr_drop(skb->len, pkt->prog + reason_too_short);
-	if (v6)
-		return tiny_ipv6_send(skb, pkt);
-	return tiny_ipv4_send(skb, pkt);
+
+	/* tiny: { */
+	return fr_punt(skb, pkt->prog + reason_no_rule);
 }
 
 SEC("tc") int prog_tiny(struct __sk_buff *skb)
@@ -2671,7 +2670,7 @@ SEC("tc") int prog_tiny(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-SEC("xdp.frags") int xdp_tiny(struct xdp_md *xdp)
+SEC("xdp.frags") __u64 xdp_tiny(struct xdp_md *xdp)
 {
 	struct packet pkt;
 
@@ -2686,21 +2685,21 @@ SEC("xdp.frags") int xdp_tiny(struct xdp_md *xdp)
 
 	/* tiny: { */
 	if (fr_xdp_tagged(xdp))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp"], when: "udp.dst_port == se... */
 	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
 		return XDP_PASS;
 	if ((void *)(eth + 1) > pkt.data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (be16(&eth->type) == ETH_P_IP)
 		return xdp_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u32 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
+	__u64 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
 		check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &udp_end);
 	if (why)
-		return XDP_PASS;
+		return why;
 	if (be16(&udp->dst_port) != set_port)
 		return XDP_PASS;
 

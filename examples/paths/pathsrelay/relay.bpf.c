@@ -971,46 +971,51 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
  *	eth ipv6 tcp
  */
 
-static __always_inline __u32 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
-	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	if ((void *)(ipv4 + 1) > data_end)
+		return FR_XDP_LEFT;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4 || (be8(&ipv4->version_ihl) & 15) != 5 ||
 	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
 	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
 	    be16(&ipv4->total_length) < 20)
-		return 1;
+		return XDP_PASS;
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > bpf_xdp_get_buff_len(xdp) ||
-	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
-	    !fr_unicast_v4(ld32(ipv4->dst)))
-		return 1;
+	if (ip_end > bpf_xdp_get_buff_len(xdp))
+		return XDP_PASS;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+	if (!fr_unicast_v4(ld32(ipv4->src)) || !fr_unicast_v4(ld32(ipv4->dst)))
+		return XDP_PASS;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline __u32 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
 					 __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
-		return 1;
+	if ((void *)(udp + 1) > data_end)
+		return FR_XDP_LEFT;
+	if (at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
+		return XDP_PASS;
 	__u64 l4_end = at + be16(&udp->length);
 	if (l4_end != ip_end)
-		return 1;
+		return XDP_PASS;
 
 	*end = l4_end;
 	return 0;
 }
 
-static __always_inline int xdp_forward_ipv4_udp_send(struct xdp_md *xdp, struct packet *pkt,
-						     const int second)
+static __always_inline __u64 xdp_forward_ipv4_udp_send(struct xdp_md *xdp, struct packet *pkt,
+						       const int second)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = bpf_xdp_get_buff_len(xdp);
@@ -1024,7 +1029,7 @@ static __always_inline int xdp_forward_ipv4_udp_send(struct xdp_md *xdp, struct 
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 
 		pkt->data = (void *)(long)xdp->data;
 		if (unlikely(pkt->data + 26 > (void *)(long)xdp->data_end))
@@ -1046,8 +1051,8 @@ static __always_inline int xdp_forward_ipv4_udp_send(struct xdp_md *xdp, struct 
 	return fr_xdp_send(&pkt->r->fast.hop);
 }
 
-static __always_inline int xdp_forward_ipv4_udp_send_2(struct xdp_md *xdp, struct packet *pkt,
-						       const int second)
+static __always_inline __u64 xdp_forward_ipv4_udp_send_2(struct xdp_md *xdp, struct packet *pkt,
+							 const int second)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	__u32 len = bpf_xdp_get_buff_len(xdp);
@@ -1059,7 +1064,7 @@ static __always_inline int xdp_forward_ipv4_udp_send_2(struct xdp_md *xdp, struc
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 
 		pkt->data = (void *)(long)xdp->data;
 		if (unlikely(pkt->data + 26 > (void *)(long)xdp->data_end))
@@ -1080,15 +1085,15 @@ static __always_inline int xdp_forward_ipv4_udp_send_2(struct xdp_md *xdp, struc
 	return fr_xdp_send(&pkt->r->slow.hop);
 }
 
-static __always_inline int xdp_forward_ipv4_udp(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_forward_ipv4_udp(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	__u64 l4_end;
-	__u32 why = check_udp_2(xdp, pkt->data, pkt->data_end, pkt->ip_end, 34, &l4_end);
+	__u64 why = check_udp_2(xdp, pkt->data, pkt->data_end, pkt->ip_end, 34, &l4_end);
 
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
 	{
@@ -1107,7 +1112,7 @@ static __always_inline int xdp_forward_ipv4_udp(struct xdp_md *xdp, struct packe
 		fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst), be16(&udp->dst_port));
 		enum fr_found found = find_flows(&key, pkt->lease, 8, &pkt->flow);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			pkt->flow = NULL;
 	}
@@ -1120,30 +1125,32 @@ static __always_inline int xdp_forward_ipv4_udp(struct xdp_md *xdp, struct packe
 	       be16(&udp->src_port) == 0x1bb || be16(&udp->src_port) == 0x20fb ||
 	       (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46)))) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
-		if (be8(&ipv4->ttl) <= 1 ||
-		    !(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (be8(&ipv4->ttl) <= 1)
+			return XDP_PASS;
+		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->r->fast.hop, pkt->ip_end - 14)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_forward_ipv4_udp_send(xdp, pkt, 0);
 	}
 
 	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
 	if (fr_has(pkt->flow)) {
 		/* let by_slow = [{send: via: "r.slow"}] */
-		if (be8(&ipv4->ttl) <= 1 ||
-		    !(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (be8(&ipv4->ttl) <= 1)
+			return XDP_PASS;
+		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->r->slow.hop, pkt->ip_end - 14)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_forward_ipv4_udp_send_2(xdp, pkt, 0);
 	}
 
@@ -1151,91 +1158,110 @@ static __always_inline int xdp_forward_ipv4_udp(struct xdp_md *xdp, struct packe
 	if (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb ||
 	    be16(&udp->src_port) == 0x1bb || be16(&udp->src_port) == 0x20fb ||
 	    (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46) {
-		if (be8(&ipv4->ttl) <= 1 ||
-		    !(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (be8(&ipv4->ttl) <= 1)
+			return XDP_PASS;
+		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->r->fast.hop, pkt->ip_end - 14)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_forward_ipv4_udp_send(xdp, pkt, 1);
 	}
-	if (be8(&ipv4->ttl) <= 1 ||
-	    !(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+	if (be8(&ipv4->ttl) <= 1)
+		return XDP_PASS;
+	if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 	    !(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length))))))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (unlikely(!fr_xdp_fits(&pkt->r->slow.hop, pkt->ip_end - 14)))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	return xdp_forward_ipv4_udp_send_2(xdp, pkt, 1);
 }
 
-static __always_inline __u32 check_tcp_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_tcp_2(struct xdp_md *xdp, void *data, void *data_end,
 					 __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_tcp *tcp = data + at;
 
-	if ((void *)(tcp + 1) > data_end || at + sizeof(*tcp) > ip_end ||
-	    (be8(&tcp->data_offset_reserved) >> 4) < 5)
-		return 1;
+	if ((void *)(tcp + 1) > data_end)
+		return FR_XDP_LEFT;
+	if (at + sizeof(*tcp) > ip_end || (be8(&tcp->data_offset_reserved) >> 4) < 5)
+		return XDP_PASS;
 	__u64 l4_options_size = (be8(&tcp->data_offset_reserved) >> 4) * 4 - 20;
 	if (l4_options_size > 40)
-		return 1;
+		return XDP_PASS;
 	__u64 l4_options_end = fr_xdp_forget(xdp, at + sizeof(*tcp) + l4_options_size);
 
 	*end = l4_options_end;
 	return 0;
 }
 
-static __always_inline int xdp_forward_ipv4_rules(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_forward_ipv4_rules(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_tcp *tcp = pkt->data + 34;
+
+	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
+	if (fr_has(pkt->flow)) {
+		/* let by_slow = [{send: via: "r.slow"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return XDP_PASS;
+		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&tcp->checksum) != 0 &&
+		      be16(&tcp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_TCP) + bpf_htons(pkt->ip_end - 34)))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->slow.hop, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_forward_ipv4_udp_send_2(xdp, pkt, 0);
+	}
 
 	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
 	if (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
 	    be16(&tcp->src_port) == 0x1bb || be16(&tcp->src_port) == 0x20fb ||
 	    (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
-		if (be8(&ipv4->ttl) <= 1 ||
-		    !(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (be8(&ipv4->ttl) <= 1)
+			return XDP_PASS;
+		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&tcp->checksum) != 0 &&
 		      be16(&tcp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_TCP) + bpf_htons(pkt->ip_end - 34)))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->r->fast.hop, pkt->ip_end - 14)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_forward_ipv4_udp_send(xdp, pkt, 1);
 	}
-
-	/* let by_slow = [{send: via: "r.slow"}] */
-	if (be8(&ipv4->ttl) <= 1 ||
-	    !(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+	if (be8(&ipv4->ttl) <= 1)
+		return XDP_PASS;
+	if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 	    !(be16(&tcp->checksum) != 0 &&
 	      be16(&tcp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_TCP) +
 				bpf_htons(pkt->ip_end - 34)))))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (unlikely(!fr_xdp_fits(&pkt->r->slow.hop, pkt->ip_end - 14)))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	return xdp_forward_ipv4_udp_send_2(xdp, pkt, 1);
 }
 
-static __always_inline int xdp_forward_ipv4(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_forward_ipv4(struct xdp_md *xdp, struct packet *pkt)
 {
 	void *at_l4_options_end;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_tcp *tcp = pkt->data + 34;
 	__u64 l4_options_end;
-	__u32 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &pkt->ip_end);
+	__u64 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv4->protocol) == IPPROTO_UDP)
@@ -1244,10 +1270,10 @@ static __always_inline int xdp_forward_ipv4(struct xdp_md *xdp, struct packet *p
 		return XDP_PASS;
 	why = check_tcp_2(xdp, pkt->data, pkt->data_end, pkt->ip_end, 34, &l4_options_end);
 	if (why)
-		return XDP_PASS;
+		return why;
 	at_l4_options_end = fr_pin(pkt->data + fr_bound(l4_options_end, 0x7f));
 	if (at_l4_options_end > pkt->data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (l4_options_end > pkt->ip_end ||
 	    (be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 34)
 		return XDP_PASS;
@@ -1269,7 +1295,7 @@ static __always_inline int xdp_forward_ipv4(struct xdp_md *xdp, struct packet *p
 		fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst), be16(&tcp->dst_port));
 		enum fr_found found = find_flows(&key, pkt->lease, 8, &pkt->flow);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			pkt->flow = NULL;
 	}
@@ -1282,54 +1308,42 @@ static __always_inline int xdp_forward_ipv4(struct xdp_md *xdp, struct packet *p
 	       be16(&tcp->src_port) == 0x1bb || be16(&tcp->src_port) == 0x20fb ||
 	       (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46)))) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
-		if (be8(&ipv4->ttl) <= 1 ||
-		    !(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (be8(&ipv4->ttl) <= 1)
+			return XDP_PASS;
+		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&tcp->checksum) != 0 &&
 		      be16(&tcp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_TCP) + bpf_htons(pkt->ip_end - 34)))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->r->fast.hop, pkt->ip_end - 14)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_forward_ipv4_udp_send(xdp, pkt, 0);
-	}
-
-	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
-	if (fr_has(pkt->flow)) {
-		/* let by_slow = [{send: via: "r.slow"}] */
-		if (be8(&ipv4->ttl) <= 1 ||
-		    !(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
-		    !(be16(&tcp->checksum) != 0 &&
-		      be16(&tcp->checksum) !=
-		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
-					bpf_htons(IPPROTO_TCP) + bpf_htons(pkt->ip_end - 34)))))
-			return XDP_PASS;
-		if (unlikely(!fr_xdp_fits(&pkt->r->slow.hop, pkt->ip_end - 14)))
-			return XDP_PASS;
-		return xdp_forward_ipv4_udp_send_2(xdp, pkt, 0);
 	}
 
 	return xdp_forward_ipv4_rules(xdp, pkt);
 }
 
-static __always_inline __u32 check_ipv6_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_ipv6_2(struct xdp_md *xdp, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
-	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return 1;
+	if ((void *)(ipv6 + 1) > data_end)
+		return FR_XDP_LEFT;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
+	    fr_is_v4(ipv6->dst))
+		return XDP_PASS;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > bpf_xdp_get_buff_len(xdp) || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
-		return 1;
+		return XDP_PASS;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int xdp_forward_udp_send(struct xdp_md *xdp, struct packet *pkt,
-						const int second)
+static __always_inline __u64 xdp_forward_udp_send(struct xdp_md *xdp, struct packet *pkt,
+						  const int second)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = bpf_xdp_get_buff_len(xdp);
@@ -1343,7 +1357,7 @@ static __always_inline int xdp_forward_udp_send(struct xdp_md *xdp, struct packe
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 
 		pkt->data = (void *)(long)xdp->data;
 		if (unlikely(pkt->data + 22 > (void *)(long)xdp->data_end))
@@ -1364,8 +1378,8 @@ static __always_inline int xdp_forward_udp_send(struct xdp_md *xdp, struct packe
 	return fr_xdp_send(&pkt->r->fast.hop);
 }
 
-static __always_inline int xdp_forward_udp_send_2(struct xdp_md *xdp, struct packet *pkt,
-						  const int second)
+static __always_inline __u64 xdp_forward_udp_send_2(struct xdp_md *xdp, struct packet *pkt,
+						    const int second)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	__u32 len = bpf_xdp_get_buff_len(xdp);
@@ -1374,7 +1388,7 @@ static __always_inline int xdp_forward_udp_send_2(struct xdp_md *xdp, struct pac
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 
 		pkt->data = (void *)(long)xdp->data;
 		if (unlikely(pkt->data + 22 > (void *)(long)xdp->data_end))
@@ -1394,15 +1408,15 @@ static __always_inline int xdp_forward_udp_send_2(struct xdp_md *xdp, struct pac
 	return fr_xdp_send(&pkt->r->slow.hop);
 }
 
-static __always_inline int xdp_forward_udp(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_forward_udp(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	__u64 l4_end;
-	__u32 why = check_udp_2(xdp, pkt->data, pkt->data_end, pkt->ip_end, 54, &l4_end);
+	__u64 why = check_udp_2(xdp, pkt->data, pkt->data_end, pkt->ip_end, 54, &l4_end);
 
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
 	{
@@ -1421,7 +1435,7 @@ static __always_inline int xdp_forward_udp(struct xdp_md *xdp, struct packet *pk
 		fr_put_endpoint_v6(&key.dst, ipv6->dst, be16(&udp->dst_port), 2);
 		enum fr_found found = find_flows(&key, pkt->lease, 8, &pkt->flow);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			pkt->flow = NULL;
 	}
@@ -1435,8 +1449,9 @@ static __always_inline int xdp_forward_udp(struct xdp_md *xdp, struct packet *pk
 	       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 34 ||
 	       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46)))) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
-		if (be8(&ipv6->hop_limit) <= 1 ||
-		    !(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (be8(&ipv6->hop_limit) <= 1)
+			return XDP_PASS;
+		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -1444,17 +1459,18 @@ static __always_inline int xdp_forward_udp(struct xdp_md *xdp, struct packet *pk
 					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->r->fast.hop, pkt->ip_end - 14)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_forward_udp_send(xdp, pkt, 0);
 	}
 
 	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
 	if (fr_has(pkt->flow)) {
 		/* let by_slow = [{send: via: "r.slow"}] */
-		if (be8(&ipv6->hop_limit) <= 1 ||
-		    !(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (be8(&ipv6->hop_limit) <= 1)
+			return XDP_PASS;
+		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -1462,9 +1478,9 @@ static __always_inline int xdp_forward_udp(struct xdp_md *xdp, struct packet *pk
 					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->r->slow.hop, pkt->ip_end - 14)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_forward_udp_send_2(xdp, pkt, 0);
 	}
 
@@ -1473,8 +1489,9 @@ static __always_inline int xdp_forward_udp(struct xdp_md *xdp, struct packet *pk
 	    be16(&udp->src_port) == 0x1bb || be16(&udp->src_port) == 0x20fb ||
 	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 34 ||
 	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
-		if (be8(&ipv6->hop_limit) <= 1 ||
-		    !(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (be8(&ipv6->hop_limit) <= 1)
+			return XDP_PASS;
+		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -1482,26 +1499,27 @@ static __always_inline int xdp_forward_udp(struct xdp_md *xdp, struct packet *pk
 					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->r->fast.hop, pkt->ip_end - 14)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_forward_udp_send(xdp, pkt, 1);
 	}
-	if (be8(&ipv6->hop_limit) <= 1 ||
-	    !(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+	if (be8(&ipv6->hop_limit) <= 1)
+		return XDP_PASS;
+	if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 	    !(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (unlikely(!fr_xdp_fits(&pkt->r->slow.hop, pkt->ip_end - 14)))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	return xdp_forward_udp_send_2(xdp, pkt, 1);
 }
 
-static __always_inline int xdp_forward_rules(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_forward_rules(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_tcp *tcp = pkt->data + 54;
@@ -1515,8 +1533,9 @@ static __always_inline int xdp_forward_rules(struct xdp_md *xdp, struct packet *
 	       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 34 ||
 	       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46)))) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
-		if (be8(&ipv6->hop_limit) <= 1 ||
-		    !(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (be8(&ipv6->hop_limit) <= 1)
+			return XDP_PASS;
+		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&tcp->checksum) != 0 &&
 		      be16(&tcp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -1524,17 +1543,18 @@ static __always_inline int xdp_forward_rules(struct xdp_md *xdp, struct packet *
 					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_TCP) + bpf_htons(pkt->ip_end - 54)))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->r->fast.hop, pkt->ip_end - 14)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_forward_udp_send(xdp, pkt, 0);
 	}
 
 	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
 	if (fr_has(pkt->flow)) {
 		/* let by_slow = [{send: via: "r.slow"}] */
-		if (be8(&ipv6->hop_limit) <= 1 ||
-		    !(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (be8(&ipv6->hop_limit) <= 1)
+			return XDP_PASS;
+		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&tcp->checksum) != 0 &&
 		      be16(&tcp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -1542,9 +1562,9 @@ static __always_inline int xdp_forward_rules(struct xdp_md *xdp, struct packet *
 					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_TCP) + bpf_htons(pkt->ip_end - 54)))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->r->slow.hop, pkt->ip_end - 14)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_forward_udp_send_2(xdp, pkt, 0);
 	}
 
@@ -1553,8 +1573,9 @@ static __always_inline int xdp_forward_rules(struct xdp_md *xdp, struct packet *
 	    be16(&tcp->src_port) == 0x1bb || be16(&tcp->src_port) == 0x20fb ||
 	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 34 ||
 	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
-		if (be8(&ipv6->hop_limit) <= 1 ||
-		    !(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (be8(&ipv6->hop_limit) <= 1)
+			return XDP_PASS;
+		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&tcp->checksum) != 0 &&
 		      be16(&tcp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -1562,26 +1583,27 @@ static __always_inline int xdp_forward_rules(struct xdp_md *xdp, struct packet *
 					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_TCP) + bpf_htons(pkt->ip_end - 54)))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->r->fast.hop, pkt->ip_end - 14)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_forward_udp_send(xdp, pkt, 1);
 	}
-	if (be8(&ipv6->hop_limit) <= 1 ||
-	    !(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+	if (be8(&ipv6->hop_limit) <= 1)
+		return XDP_PASS;
+	if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 	    !(be16(&tcp->checksum) != 0 &&
 	      be16(&tcp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_TCP) + bpf_htons(pkt->ip_end - 54)))))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (unlikely(!fr_xdp_fits(&pkt->r->slow.hop, pkt->ip_end - 14)))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	return xdp_forward_udp_send_2(xdp, pkt, 1);
 }
 
-SEC("xdp.frags") int xdp_forward(struct xdp_md *xdp)
+SEC("xdp.frags") __u64 xdp_forward(struct xdp_md *xdp)
 {
 	struct packet pkt;
 
@@ -1597,33 +1619,35 @@ SEC("xdp.frags") int xdp_forward(struct xdp_md *xdp)
 	__u64 l4_options_end;
 
 	/* programs: forward: { */
-	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, now))
+	if (fr_xdp_tagged(xdp))
+		return FR_XDP_LEFT;
+	if (!fr_lease_valid(pkt.lease, now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
 	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
 		return XDP_PASS;
 	if ((void *)(eth + 1) > pkt.data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return xdp_forward_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u32 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &pkt.ip_end);
+	__u64 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &pkt.ip_end);
 	if (why)
-		return XDP_PASS;
+		return why;
 	if (be8(&ipv6->next_header) == IPPROTO_UDP)
 		return xdp_forward_udp(xdp, &pkt);
 	if (be8(&ipv6->next_header) != IPPROTO_TCP)
 		return XDP_PASS;
 	why = check_tcp_2(xdp, pkt.data, pkt.data_end, pkt.ip_end, 54, &l4_options_end);
 	if (why)
-		return XDP_PASS;
+		return why;
 	at_l4_options_end = fr_pin(pkt.data + fr_bound(l4_options_end, 0x7f));
 	if (at_l4_options_end > pkt.data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (l4_options_end > pkt.ip_end ||
 	    (be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 54)
 		return XDP_PASS;
@@ -1645,7 +1669,7 @@ SEC("xdp.frags") int xdp_forward(struct xdp_md *xdp)
 		fr_put_endpoint_v6(&key.dst, ipv6->dst, be16(&tcp->dst_port), 2);
 		enum fr_found found = find_flows(&key, pkt.lease, 8, &pkt.flow);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			pkt.flow = NULL;
 	}

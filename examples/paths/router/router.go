@@ -90,19 +90,17 @@ func (r *Router) Close() error {
 	return errors.Join(err, r.relay.Close())
 }
 
-// Forwarded returns the number of packets that the relay has sent.
-func (r *Router) Forwarded() (uint64, error) {
-	n, err := r.relay.Forward.Count(pathsrelay.ForwardSent)
-	return n.Packets, err
-}
-
-// ForwardedAtXDP returns how many of them it has sent at XDP.
-func (r *Router) ForwardedAtXDP() (uint64, error) {
+// Forwarded returns the number of packets that the relay has sent, and how many of them at XDP.
+func (r *Router) Forwarded() (n, atXDP uint64, err error) {
+	all, err := r.relay.Forward.Count(pathsrelay.ForwardSent)
+	if err != nil {
+		return 0, 0, err
+	}
 	counts, err := r.relay.Forward.XDPCounts()
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return counts[pathsrelay.ForwardSent].Packets, nil
+	return all.Packets, counts[pathsrelay.ForwardSent].Packets, nil
 }
 
 // hops returns the next hops that have an alternative.

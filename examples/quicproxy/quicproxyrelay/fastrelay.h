@@ -1704,7 +1704,9 @@ char fr_license[] SEC("license") = "Dual BSD/GPL";
 
 /*
  * Programs at XDP. They have the frame as the driver has it, before there is an skb. What they
- * don't take comes to the program at tc/ingress (XDP_PASS), untouched and not counted.
+ * don't take comes to the program at tc/ingress, untouched and not counted: XDP_PASS, if it doesn't
+ * take that either, so the next program at XDP may; else FR_XDP_LEFT. The kernel reads the lower 32
+ * bits of both, which are the same; who calls several programs in turn reads 64.
  */
 
 #ifndef FASTRELAY_XDP_H
@@ -1719,6 +1721,8 @@ enum {
 	XDP_DROP,
 	XDP_PASS,
 };
+
+#define FR_XDP_LEFT (1ULL << 32 | XDP_PASS)
 
 struct xdp_md {
 	__u32 data, data_end, data_meta;
@@ -1806,13 +1810,13 @@ static __always_inline int fr_xdp_fits(const struct fr_hop *hop, __u64 len)
 	       bpf_map_lookup_elem(&fr_devmap, &index);
 }
 
-static __always_inline int fr_xdp_send(const struct fr_hop *hop)
+static __always_inline __u64 fr_xdp_send(const struct fr_hop *hop)
 {
 	return bpf_redirect_map(&fr_devmap, hop->ifindex, XDP_ABORTED);
 }
 
 /* The packet is dropped; len is the length that it came with. */
-static __noinline int fr_xdp_drop(__u32 len, __u32 reason)
+static __noinline __u64 fr_xdp_drop(__u32 len, __u32 reason)
 {
 	fr_count(reason, len);
 	return XDP_DROP;
@@ -1843,9 +1847,9 @@ static __always_inline int fr_xdp_resize(struct xdp_md *xdp, __u32 from, __u32 t
 }
 
 /* The end of a packet that fr_xdp_resize has failed on. */
-static __always_inline int fr_xdp_failed(__u32 len, int err, __u32 fault)
+static __always_inline __u64 fr_xdp_failed(__u32 len, int err, __u32 fault)
 {
-	return err == FR_BROKEN ? fr_xdp_drop(len, fault) : XDP_PASS;
+	return err == FR_BROKEN ? fr_xdp_drop(len, fault) : FR_XDP_LEFT;
 }
 
 /* The sum of len bytes of the packet from off on (at most 64), as fr_sum64 has it. */

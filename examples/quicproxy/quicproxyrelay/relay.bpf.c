@@ -3446,47 +3446,52 @@ SEC("tc") int prog_swap(struct __sk_buff *skb)
  *	eth ipv6 udp short0
  */
 
-static __always_inline __u32 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
-	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	if ((void *)(ipv4 + 1) > data_end)
+		return FR_XDP_LEFT;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4 || (be8(&ipv4->version_ihl) & 15) != 5 ||
 	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
 	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
 	    be16(&ipv4->total_length) < 20)
-		return 1;
+		return XDP_PASS;
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > bpf_xdp_get_buff_len(xdp) ||
-	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
-	    !fr_unicast_v4(ld32(ipv4->dst)))
-		return 1;
+	if (ip_end > bpf_xdp_get_buff_len(xdp))
+		return XDP_PASS;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+	if (!fr_unicast_v4(ld32(ipv4->src)) || !fr_unicast_v4(ld32(ipv4->dst)))
+		return XDP_PASS;
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return 1;
+		return XDP_PASS;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline __u32 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
 					 __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
-		return 1;
+	if ((void *)(udp + 1) > data_end)
+		return FR_XDP_LEFT;
+	if (at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
+		return XDP_PASS;
 	__u64 udp_end = at + be16(&udp->length);
 	if (udp_end != ip_end)
-		return 1;
+		return XDP_PASS;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int xdp_swap_ipv4_short20_rule_send(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short20_rule_send(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -3519,7 +3524,7 @@ static __always_inline int xdp_swap_ipv4_short20_rule_send(struct xdp_md *xdp, s
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 
 		pkt->data = (void *)(long)xdp->data;
 		if (unlikely(pkt->data + 63 > (void *)(long)xdp->data_end))
@@ -3548,7 +3553,7 @@ static __always_inline int xdp_swap_ipv4_short20_rule_send(struct xdp_md *xdp, s
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int
+static __always_inline __u64
 xdp_swap_send_ipv6(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
 		   __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
 		   __be16 ipv6_next_header_hop_limit, __u8 short20_long_flags)
@@ -3557,7 +3562,7 @@ xdp_swap_send_ipv6(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_l
 	const __u32 new_headers_len = 83;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 69ULL + pkt->payload_len)))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* udp.checksum */
 	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
@@ -3600,7 +3605,7 @@ xdp_swap_send_ipv6(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_l
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int xdp_swap_ipv4_short20_rule(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short20_rule(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -3615,9 +3620,9 @@ static __always_inline int xdp_swap_ipv4_short20_rule(struct xdp_md *xdp, struct
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_swap_ipv4_short20_rule_send(xdp, pkt);
 	}
 	pkt->payload_len = pkt->udp_end - 63;
@@ -3627,7 +3632,7 @@ static __always_inline int xdp_swap_ipv4_short20_rule(struct xdp_md *xdp, struct
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length))))))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	const __u32 headers_len = 63;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
@@ -3643,7 +3648,7 @@ static __always_inline int xdp_swap_ipv4_short20_rule(struct xdp_md *xdp, struct
 				  short20_long_flags);
 }
 
-static __always_inline int xdp_swap_ipv4_short20(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short20(struct xdp_md *xdp, struct packet *pkt)
 {
 	/* when: "short?(n) && r.new_length == ?(m)" */
 	if (pkt->r->m_new_length == 20)
@@ -3653,7 +3658,7 @@ static __always_inline int xdp_swap_ipv4_short20(struct xdp_md *xdp, struct pack
 	return XDP_PASS;
 }
 
-static __always_inline int xdp_swap_ipv4_short16_rule_send(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short16_rule_send(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -3684,7 +3689,7 @@ static __always_inline int xdp_swap_ipv4_short16_rule_send(struct xdp_md *xdp, s
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 
 		pkt->data = (void *)(long)xdp->data;
 		if (unlikely(pkt->data + 59 > (void *)(long)xdp->data_end))
@@ -3712,7 +3717,7 @@ static __always_inline int xdp_swap_ipv4_short16_rule_send(struct xdp_md *xdp, s
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int
+static __always_inline __u64
 xdp_swap_send_ipv6_2(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
 		     __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
 		     __be16 ipv6_next_header_hop_limit, __u8 short16_long_flags)
@@ -3721,7 +3726,7 @@ xdp_swap_send_ipv6_2(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 	const __u32 new_headers_len = 79;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 65ULL + pkt->payload_len)))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* udp.checksum */
 	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
@@ -3762,7 +3767,7 @@ xdp_swap_send_ipv6_2(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int xdp_swap_ipv4_short16_rule(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short16_rule(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -3777,9 +3782,9 @@ static __always_inline int xdp_swap_ipv4_short16_rule(struct xdp_md *xdp, struct
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_swap_ipv4_short16_rule_send(xdp, pkt);
 	}
 	pkt->payload_len = pkt->udp_end - 59;
@@ -3789,7 +3794,7 @@ static __always_inline int xdp_swap_ipv4_short16_rule(struct xdp_md *xdp, struct
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length))))))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	const __u32 headers_len = 59;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
@@ -3804,7 +3809,7 @@ static __always_inline int xdp_swap_ipv4_short16_rule(struct xdp_md *xdp, struct
 				    short16_long_flags);
 }
 
-static __always_inline int xdp_swap_ipv4_short16(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short16(struct xdp_md *xdp, struct packet *pkt)
 {
 	/* when: "short?(n) && r.new_length == ?(m)" */
 	if (pkt->r->m_new_length == 16)
@@ -3814,16 +3819,16 @@ static __always_inline int xdp_swap_ipv4_short16(struct xdp_md *xdp, struct pack
 	return XDP_PASS;
 }
 
-static __always_inline int xdp_swap_send_ipv4(struct xdp_md *xdp, struct packet *pkt,
-					      const __u32 headers_len, const int how, __u64 udp_sum,
-					      __u64 ipv4_sum, __be16 ipv4_version_to_ecn,
-					      __u8 short20_long_flags)
+static __always_inline __u64 xdp_swap_send_ipv4(struct xdp_md *xdp, struct packet *pkt,
+						const __u32 headers_len, const int how,
+						__u64 udp_sum, __u64 ipv4_sum,
+						__be16 ipv4_version_to_ecn, __u8 short20_long_flags)
 {
 	__u32 len = bpf_xdp_get_buff_len(xdp);
 	const __u32 new_headers_len = 63;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* udp.checksum */
 	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
@@ -3872,16 +3877,16 @@ static __always_inline int xdp_swap_send_ipv4(struct xdp_md *xdp, struct packet 
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int xdp_swap_send_ipv4_2(struct xdp_md *xdp, struct packet *pkt,
-						const __u32 headers_len, const int how,
-						__u64 udp_sum, __u64 ipv4_sum,
-						__be16 ipv4_version_to_ecn, __u8 short16_long_flags)
+static __always_inline __u64
+xdp_swap_send_ipv4_2(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
+		     __u64 udp_sum, __u64 ipv4_sum, __be16 ipv4_version_to_ecn,
+		     __u8 short16_long_flags)
 {
 	__u32 len = bpf_xdp_get_buff_len(xdp);
 	const __u32 new_headers_len = 59;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 45ULL + pkt->payload_len)))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* udp.checksum */
 	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
@@ -3928,7 +3933,7 @@ static __always_inline int xdp_swap_send_ipv4_2(struct xdp_md *xdp, struct packe
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int xdp_swap_short8_rule_send(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_short8_rule_send(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -3951,7 +3956,7 @@ static __always_inline int xdp_swap_short8_rule_send(struct xdp_md *xdp, struct 
 
 	if (unlikely(len > pkt->ip_end_2)) { /* bytes after the IP datagram */
 		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end_2 - len))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 
 		pkt->data = (void *)(long)xdp->data;
 		if (unlikely(pkt->data + 71 > (void *)(long)xdp->data_end))
@@ -3977,16 +3982,16 @@ static __always_inline int xdp_swap_short8_rule_send(struct xdp_md *xdp, struct 
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int xdp_swap_send_ipv4_3(struct xdp_md *xdp, struct packet *pkt,
-						const __u32 headers_len, const int how,
-						__u64 udp_sum, __u64 ipv4_sum,
-						__be16 ipv4_version_to_ecn, __u8 short8_long_flags)
+static __always_inline __u64
+xdp_swap_send_ipv4_3(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
+		     __u64 udp_sum, __u64 ipv4_sum, __be16 ipv4_version_to_ecn,
+		     __u8 short8_long_flags)
 {
 	__u32 len = bpf_xdp_get_buff_len(xdp);
 	const __u32 new_headers_len = 51;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* udp.checksum */
 	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
@@ -4031,7 +4036,7 @@ static __always_inline int xdp_swap_send_ipv4_3(struct xdp_md *xdp, struct packe
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int xdp_swap_short8_rule(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_short8_rule(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -4051,9 +4056,9 @@ static __always_inline int xdp_swap_short8_rule(struct xdp_md *xdp, struct packe
 					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, pkt->ip_end_2 - 14)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_swap_short8_rule_send(xdp, pkt);
 	}
 	pkt->payload_len = pkt->udp_end - 71;
@@ -4065,7 +4070,7 @@ static __always_inline int xdp_swap_short8_rule(struct xdp_md *xdp, struct packe
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	const __u32 headers_len = 71;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
@@ -4080,7 +4085,7 @@ static __always_inline int xdp_swap_short8_rule(struct xdp_md *xdp, struct packe
 				    ipv4_version_to_ecn, short8_long_flags);
 }
 
-static __always_inline int
+static __always_inline __u64
 xdp_swap_send_ipv6_4(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
 		     __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
 		     __be16 ipv6_next_header_hop_limit, __u8 short4_long_flags)
@@ -4089,7 +4094,7 @@ xdp_swap_send_ipv6_4(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 	const __u32 new_headers_len = 67;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 53ULL + pkt->payload_len)))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	__be32 short4_a = bpf_htonl((__u64)pkt->r->m_new_a & 0xffffffffULL);
 
 	/* udp.checksum */
@@ -4128,7 +4133,7 @@ xdp_swap_send_ipv6_4(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int xdp_swap_short8_send(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_short8_send(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -4189,7 +4194,7 @@ static __always_inline int xdp_swap_short8_send(struct xdp_md *xdp, struct packe
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int
+static __always_inline __u64
 xdp_swap_send_ipv6_5(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
 		     __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
 		     __be16 ipv6_next_header_hop_limit, __u8 short0_long_flags)
@@ -4198,7 +4203,7 @@ xdp_swap_send_ipv6_5(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 	const __u32 new_headers_len = 63;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* udp.checksum */
 	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
@@ -4235,7 +4240,7 @@ xdp_swap_send_ipv6_5(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int xdp_swap_short8_send_2(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_short8_send_2(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -4294,7 +4299,7 @@ static __always_inline int xdp_swap_short8_send_2(struct xdp_md *xdp, struct pac
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int xdp_swap_short8_rules(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_short8_rules(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -4318,7 +4323,7 @@ static __always_inline int xdp_swap_short8_rules(struct xdp_md *xdp, struct pack
 					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
 			const __u32 headers_len = 71;
 			__be16 eth_type = ld16(&eth->type);
@@ -4339,7 +4344,7 @@ static __always_inline int xdp_swap_short8_rules(struct xdp_md *xdp, struct pack
 						    ipv6_next_header_hop_limit, short4_long_flags);
 		}
 		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 33ULL + pkt->payload_len)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_swap_short8_send(xdp, pkt);
 	}
 	if (pkt->r->m_new_length == 0) {
@@ -4355,7 +4360,7 @@ static __always_inline int xdp_swap_short8_rules(struct xdp_md *xdp, struct pack
 					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
 			const __u32 headers_len = 71;
 			__be16 eth_type = ld16(&eth->type);
@@ -4376,7 +4381,7 @@ static __always_inline int xdp_swap_short8_rules(struct xdp_md *xdp, struct pack
 						    ipv6_next_header_hop_limit, short0_long_flags);
 		}
 		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 29ULL + pkt->payload_len)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_swap_short8_send_2(xdp, pkt);
 	}
 
@@ -4384,7 +4389,7 @@ static __always_inline int xdp_swap_short8_rules(struct xdp_md *xdp, struct pack
 	return XDP_PASS;
 }
 
-static __always_inline int xdp_swap_short8_2(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_short8_2(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -4406,7 +4411,7 @@ static __always_inline int xdp_swap_short8_2(struct xdp_md *xdp, struct packet *
 					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
 			const __u32 headers_len = 71;
 			__be16 eth_type = ld16(&eth->type);
@@ -4455,7 +4460,7 @@ static __always_inline int xdp_swap_short8_2(struct xdp_md *xdp, struct packet *
 					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
 			const __u32 headers_len = 71;
 			__be16 eth_type = ld16(&eth->type);
@@ -4495,7 +4500,7 @@ static __always_inline int xdp_swap_short8_2(struct xdp_md *xdp, struct packet *
 	return xdp_swap_short8_rules(xdp, pkt);
 }
 
-static __always_inline int xdp_swap_ipv4_short8_send(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short8_send(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -4566,7 +4571,7 @@ static __always_inline int xdp_swap_ipv4_short8_send(struct xdp_md *xdp, struct 
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int xdp_swap_ipv4_short8_send_2(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short8_send_2(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -4635,7 +4640,7 @@ static __always_inline int xdp_swap_ipv4_short8_send_2(struct xdp_md *xdp, struc
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int xdp_swap_ipv4_short8_rule_send(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short8_rule_send(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -4665,7 +4670,7 @@ static __always_inline int xdp_swap_ipv4_short8_rule_send(struct xdp_md *xdp, st
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 
 		pkt->data = (void *)(long)xdp->data;
 		if (unlikely(pkt->data + 51 > (void *)(long)xdp->data_end))
@@ -4692,7 +4697,7 @@ static __always_inline int xdp_swap_ipv4_short8_rule_send(struct xdp_md *xdp, st
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int
+static __always_inline __u64
 xdp_swap_send_ipv6_3(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
 		     __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
 		     __be16 ipv6_next_header_hop_limit, __u8 short8_long_flags)
@@ -4701,7 +4706,7 @@ xdp_swap_send_ipv6_3(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 	const __u32 new_headers_len = 71;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 57ULL + pkt->payload_len)))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* udp.checksum */
 	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
@@ -4740,7 +4745,7 @@ xdp_swap_send_ipv6_3(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int xdp_swap_ipv4_short8_rule(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short8_rule(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -4755,9 +4760,9 @@ static __always_inline int xdp_swap_ipv4_short8_rule(struct xdp_md *xdp, struct 
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_swap_ipv4_short8_rule_send(xdp, pkt);
 	}
 	pkt->payload_len = pkt->udp_end - 51;
@@ -4767,7 +4772,7 @@ static __always_inline int xdp_swap_ipv4_short8_rule(struct xdp_md *xdp, struct 
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length))))))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	const __u32 headers_len = 51;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
@@ -4782,7 +4787,7 @@ static __always_inline int xdp_swap_ipv4_short8_rule(struct xdp_md *xdp, struct 
 				    short8_long_flags);
 }
 
-static __always_inline int xdp_swap_ipv4_short8_send_3(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short8_send_3(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -4850,7 +4855,8 @@ static __always_inline int xdp_swap_ipv4_short8_send_3(struct xdp_md *xdp, struc
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int xdp_swap_ipv4_short8_payload_len(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short8_payload_len(struct xdp_md *xdp,
+	struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -4863,9 +4869,9 @@ static __always_inline int xdp_swap_ipv4_short8_payload_len(struct xdp_md *xdp, 
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 33ULL + pkt->payload_len)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_swap_ipv4_short8_send_3(xdp, pkt);
 	}
 	if (be16(&udp->checksum) == 0)
@@ -4874,7 +4880,7 @@ static __always_inline int xdp_swap_ipv4_short8_payload_len(struct xdp_md *xdp, 
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length))))))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	const __u32 headers_len = 51;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
@@ -4890,7 +4896,7 @@ static __always_inline int xdp_swap_ipv4_short8_payload_len(struct xdp_md *xdp, 
 				    short4_long_flags);
 }
 
-static __always_inline int xdp_swap_ipv4_short8_send_4(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short8_send_4(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -4955,7 +4961,7 @@ static __always_inline int xdp_swap_ipv4_short8_send_4(struct xdp_md *xdp, struc
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int xdp_swap_ipv4_short8_rules(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short8_rules(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -4973,9 +4979,9 @@ static __always_inline int xdp_swap_ipv4_short8_rules(struct xdp_md *xdp, struct
 			      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 						bpf_htons(IPPROTO_UDP) +
 						bpf_htons(be16(&udp->length))))))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 29ULL + pkt->payload_len)))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			return xdp_swap_ipv4_short8_send_4(xdp, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
@@ -4984,7 +4990,7 @@ static __always_inline int xdp_swap_ipv4_short8_rules(struct xdp_md *xdp, struct
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		const __u32 headers_len = 51;
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
@@ -5003,7 +5009,7 @@ static __always_inline int xdp_swap_ipv4_short8_rules(struct xdp_md *xdp, struct
 	return XDP_PASS;
 }
 
-static __always_inline int xdp_swap_ipv4_short8_2(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short8_2(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -5021,9 +5027,9 @@ static __always_inline int xdp_swap_ipv4_short8_2(struct xdp_md *xdp, struct pac
 			      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 						bpf_htons(IPPROTO_UDP) +
 						bpf_htons(be16(&udp->length))))))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			return xdp_swap_ipv4_short8_send(xdp, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
@@ -5032,7 +5038,7 @@ static __always_inline int xdp_swap_ipv4_short8_2(struct xdp_md *xdp, struct pac
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		const __u32 headers_len = 51;
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
@@ -5056,9 +5062,9 @@ static __always_inline int xdp_swap_ipv4_short8_2(struct xdp_md *xdp, struct pac
 			      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 						bpf_htons(IPPROTO_UDP) +
 						bpf_htons(be16(&udp->length))))))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 45ULL + pkt->payload_len)))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			return xdp_swap_ipv4_short8_send_2(xdp, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
@@ -5067,7 +5073,7 @@ static __always_inline int xdp_swap_ipv4_short8_2(struct xdp_md *xdp, struct pac
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		const __u32 headers_len = 51;
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
@@ -5093,7 +5099,7 @@ static __always_inline int xdp_swap_ipv4_short8_2(struct xdp_md *xdp, struct pac
 	return xdp_swap_ipv4_short8_rules(xdp, pkt);
 }
 
-static __always_inline int xdp_swap_short4(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_short4(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -5115,7 +5121,7 @@ static __always_inline int xdp_swap_short4(struct xdp_md *xdp, struct packet *pk
 					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
 			const __u32 headers_len = 67;
 			__be16 eth_type = ld16(&eth->type);
@@ -5155,7 +5161,7 @@ static __always_inline int xdp_swap_short4(struct xdp_md *xdp, struct packet *pk
 	return XDP_PASS;
 }
 
-static __always_inline int xdp_swap_ipv4_short4_send(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short4_send(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -5222,7 +5228,7 @@ static __always_inline int xdp_swap_ipv4_short4_send(struct xdp_md *xdp, struct 
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int xdp_swap_ipv4_short4(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short4(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -5240,9 +5246,9 @@ static __always_inline int xdp_swap_ipv4_short4(struct xdp_md *xdp, struct packe
 			      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 						bpf_htons(IPPROTO_UDP) +
 						bpf_htons(be16(&udp->length))))))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			return xdp_swap_ipv4_short4_send(xdp, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
@@ -5251,7 +5257,7 @@ static __always_inline int xdp_swap_ipv4_short4(struct xdp_md *xdp, struct packe
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		const __u32 headers_len = 47;
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
@@ -5270,7 +5276,7 @@ static __always_inline int xdp_swap_ipv4_short4(struct xdp_md *xdp, struct packe
 	return XDP_PASS;
 }
 
-static __always_inline int xdp_swap_short0(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_short0(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -5278,8 +5284,9 @@ static __always_inline int xdp_swap_short0(struct xdp_md *xdp, struct packet *pk
 	struct hdr_short0 *short0 = pkt->data + 62;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	if ((void *)(short0 + 1) > pkt->data_end || 63ULL > pkt->udp_end ||
-	    (be8(&short0->long_flags) >> 7) != 0)
+	if ((void *)(short0 + 1) > pkt->data_end)
+		return FR_XDP_LEFT;
+	if (63ULL > pkt->udp_end || (be8(&short0->long_flags) >> 7) != 0)
 		return XDP_PASS;
 
 	/* lookup: r: by_id: [ */
@@ -5294,7 +5301,7 @@ static __always_inline int xdp_swap_short0(struct xdp_md *xdp, struct packet *pk
 		key.c = 0;
 		enum fr_found found = find_by_id(&key, pkt->lease, 792, &pkt->r, pkt->now);
 		if (found != FR_FOUND)
-			return XDP_PASS;
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
 	}
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
@@ -5312,7 +5319,7 @@ static __always_inline int xdp_swap_short0(struct xdp_md *xdp, struct packet *pk
 					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
 			const __u32 headers_len = 63;
 			__be16 eth_type = ld16(&eth->type);
@@ -5351,7 +5358,7 @@ static __always_inline int xdp_swap_short0(struct xdp_md *xdp, struct packet *pk
 	return XDP_PASS;
 }
 
-static __always_inline int xdp_swap_ipv4_short0_send(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short0_send(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -5417,15 +5424,16 @@ static __always_inline int xdp_swap_ipv4_short0_send(struct xdp_md *xdp, struct 
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int xdp_swap_ipv4_short0(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short0(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short0 *short0 = pkt->data + 42;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	if ((void *)(short0 + 1) > pkt->data_end || 43ULL > pkt->udp_end ||
-	    (be8(&short0->long_flags) >> 7) != 0)
+	if ((void *)(short0 + 1) > pkt->data_end)
+		return FR_XDP_LEFT;
+	if (43ULL > pkt->udp_end || (be8(&short0->long_flags) >> 7) != 0)
 		return XDP_PASS;
 
 	/* lookup: r: by_id: [ */
@@ -5440,7 +5448,7 @@ static __always_inline int xdp_swap_ipv4_short0(struct xdp_md *xdp, struct packe
 		key.c = 0;
 		enum fr_found found = find_by_id(&key, pkt->lease, 792, &pkt->r, pkt->now);
 		if (found != FR_FOUND)
-			return XDP_PASS;
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
 	}
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
@@ -5455,9 +5463,9 @@ static __always_inline int xdp_swap_ipv4_short0(struct xdp_md *xdp, struct packe
 			      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 						bpf_htons(IPPROTO_UDP) +
 						bpf_htons(be16(&udp->length))))))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
-				return XDP_PASS;
+				return FR_XDP_LEFT;
 			return xdp_swap_ipv4_short0_send(xdp, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
@@ -5466,7 +5474,7 @@ static __always_inline int xdp_swap_ipv4_short0(struct xdp_md *xdp, struct packe
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		const __u32 headers_len = 43;
 		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
@@ -5484,8 +5492,8 @@ static __always_inline int xdp_swap_ipv4_short0(struct xdp_md *xdp, struct packe
 	return XDP_PASS;
 }
 
-static __always_inline int xdp_swap_ipv4_short8(struct xdp_md *xdp, struct packet *pkt,
-						const int v6)
+static __always_inline __u64 xdp_swap_ipv4_short8(struct xdp_md *xdp, struct packet *pkt,
+						  const int v6)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -5496,7 +5504,7 @@ static __always_inline int xdp_swap_ipv4_short8(struct xdp_md *xdp, struct packe
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
 	if ((v6 ? 71ULL : 51ULL) <= bpf_xdp_get_buff_len(xdp)) { /* short8 */
 		if ((void *)(short8 + 1) > pkt->data_end)
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if ((v6 ? 71ULL : 51ULL) <= pkt->udp_end) { /* short8 */
 			if ((be8(&short8->long_flags) >> 7) == 0) { /* short8 */
 				/* lookup: r: by_id: [ */
@@ -5520,7 +5528,7 @@ static __always_inline int xdp_swap_ipv4_short8(struct xdp_md *xdp, struct packe
 					enum fr_found found = find_by_id(&key, pkt->lease, 616,
 						&pkt->r, pkt->now);
 					if (unlikely(found == FR_CHANGING))
-						return XDP_PASS;
+						return FR_XDP_LEFT;
 					if (found == FR_MISSING)
 						pkt->r = NULL;
 				}
@@ -5534,7 +5542,7 @@ static __always_inline int xdp_swap_ipv4_short8(struct xdp_md *xdp, struct packe
 	}
 	if ((v6 ? 67ULL : 47ULL) <= bpf_xdp_get_buff_len(xdp)) { /* short4 */
 		if ((void *)(short4 + 1) > pkt->data_end)
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if ((v6 ? 67ULL : 47ULL) <= pkt->udp_end) { /* short4 */
 			if ((be8(&short4->long_flags) >> 7) == 0) { /* short4 */
 				{
@@ -5557,7 +5565,7 @@ static __always_inline int xdp_swap_ipv4_short8(struct xdp_md *xdp, struct packe
 					enum fr_found found = find_by_id(&key, pkt->lease, 704,
 						&pkt->r, pkt->now);
 					if (unlikely(found == FR_CHANGING))
-						return XDP_PASS;
+						return FR_XDP_LEFT;
 					if (found == FR_MISSING)
 						pkt->r = NULL;
 				}
@@ -5575,22 +5583,22 @@ static __always_inline int xdp_swap_ipv4_short8(struct xdp_md *xdp, struct packe
 	return xdp_swap_ipv4_short0(xdp, pkt);
 }
 
-static __always_inline int xdp_swap_ipv4(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short20 *short20 = pkt->data + 42;
 	struct hdr_short16 *short16 = pkt->data + 42;
-	__u32 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
+	__u64 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 		check_udp_2(xdp, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
 	if (63ULL <= bpf_xdp_get_buff_len(xdp)) { /* short20 */
 		if ((void *)(short20 + 1) > pkt->data_end)
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (63ULL <= pkt->udp_end) { /* short20 */
 			if ((be8(&short20->long_flags) >> 7) == 0) { /* short20 */
 				/* lookup: r: by_id: [ */
@@ -5608,7 +5616,7 @@ static __always_inline int xdp_swap_ipv4(struct xdp_md *xdp, struct packet *pkt)
 					enum fr_found found = find_by_id(&key, pkt->lease, 440,
 						&pkt->r, pkt->now);
 					if (unlikely(found == FR_CHANGING))
-						return XDP_PASS;
+						return FR_XDP_LEFT;
 					if (found == FR_MISSING)
 						pkt->r = NULL;
 				}
@@ -5619,7 +5627,7 @@ static __always_inline int xdp_swap_ipv4(struct xdp_md *xdp, struct packet *pkt)
 	}
 	if (59ULL <= bpf_xdp_get_buff_len(xdp)) { /* short16 */
 		if ((void *)(short16 + 1) > pkt->data_end)
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (59ULL <= pkt->udp_end) { /* short16 */
 			if ((be8(&short16->long_flags) >> 7) == 0) { /* short16 */
 				{
@@ -5636,7 +5644,7 @@ static __always_inline int xdp_swap_ipv4(struct xdp_md *xdp, struct packet *pkt)
 					enum fr_found found = find_by_id(&key, pkt->lease, 528,
 						&pkt->r, pkt->now);
 					if (unlikely(found == FR_CHANGING))
-						return XDP_PASS;
+						return FR_XDP_LEFT;
 					if (found == FR_MISSING)
 						pkt->r = NULL;
 				}
@@ -5649,25 +5657,27 @@ static __always_inline int xdp_swap_ipv4(struct xdp_md *xdp, struct packet *pkt)
 	return xdp_swap_ipv4_short8(xdp, pkt, 0);
 }
 
-static __always_inline __u32 check_ipv6_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_ipv6_2(struct xdp_md *xdp, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
-	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return 1;
+	if ((void *)(ipv6 + 1) > data_end)
+		return FR_XDP_LEFT;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
+	    fr_is_v4(ipv6->dst))
+		return XDP_PASS;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > bpf_xdp_get_buff_len(xdp) || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
-		return 1;
+		return XDP_PASS;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return 1;
+		return XDP_PASS;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline int xdp_swap_short20_rule_send(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_short20_rule_send(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -5693,7 +5703,7 @@ static __always_inline int xdp_swap_short20_rule_send(struct xdp_md *xdp, struct
 
 	if (unlikely(len > pkt->ip_end_2)) { /* bytes after the IP datagram */
 		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end_2 - len))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 
 		pkt->data = (void *)(long)xdp->data;
 		if (unlikely(pkt->data + 83 > (void *)(long)xdp->data_end))
@@ -5721,7 +5731,7 @@ static __always_inline int xdp_swap_short20_rule_send(struct xdp_md *xdp, struct
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int xdp_swap_short20_rule(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_short20_rule(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -5741,9 +5751,9 @@ static __always_inline int xdp_swap_short20_rule(struct xdp_md *xdp, struct pack
 					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, pkt->ip_end_2 - 14)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_swap_short20_rule_send(xdp, pkt);
 	}
 	pkt->payload_len = pkt->udp_end - 83;
@@ -5755,7 +5765,7 @@ static __always_inline int xdp_swap_short20_rule(struct xdp_md *xdp, struct pack
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	const __u32 headers_len = 83;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
@@ -5771,7 +5781,7 @@ static __always_inline int xdp_swap_short20_rule(struct xdp_md *xdp, struct pack
 				  short20_long_flags);
 }
 
-static __always_inline int xdp_swap_short20(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_short20(struct xdp_md *xdp, struct packet *pkt)
 {
 	/* when: "short?(n) && r.new_length == ?(m)" */
 	if (pkt->r->m_new_length == 20)
@@ -5781,7 +5791,7 @@ static __always_inline int xdp_swap_short20(struct xdp_md *xdp, struct packet *p
 	return XDP_PASS;
 }
 
-static __always_inline int xdp_swap_short16_rule_send(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_short16_rule_send(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -5806,7 +5816,7 @@ static __always_inline int xdp_swap_short16_rule_send(struct xdp_md *xdp, struct
 
 	if (unlikely(len > pkt->ip_end_2)) { /* bytes after the IP datagram */
 		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end_2 - len))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 
 		pkt->data = (void *)(long)xdp->data;
 		if (unlikely(pkt->data + 79 > (void *)(long)xdp->data_end))
@@ -5833,7 +5843,7 @@ static __always_inline int xdp_swap_short16_rule_send(struct xdp_md *xdp, struct
 	return fr_xdp_send(&pkt->r->hop_to);
 }
 
-static __always_inline int xdp_swap_short16_rule(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_short16_rule(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -5853,9 +5863,9 @@ static __always_inline int xdp_swap_short16_rule(struct xdp_md *xdp, struct pack
 					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, pkt->ip_end_2 - 14)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_swap_short16_rule_send(xdp, pkt);
 	}
 	pkt->payload_len = pkt->udp_end - 79;
@@ -5867,7 +5877,7 @@ static __always_inline int xdp_swap_short16_rule(struct xdp_md *xdp, struct pack
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	const __u32 headers_len = 79;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
@@ -5883,7 +5893,7 @@ static __always_inline int xdp_swap_short16_rule(struct xdp_md *xdp, struct pack
 				    ipv4_version_to_ecn, short16_long_flags);
 }
 
-static __always_inline int xdp_swap_short16(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_short16(struct xdp_md *xdp, struct packet *pkt)
 {
 	/* when: "short?(n) && r.new_length == ?(m)" */
 	if (pkt->r->m_new_length == 16)
@@ -5893,7 +5903,7 @@ static __always_inline int xdp_swap_short16(struct xdp_md *xdp, struct packet *p
 	return XDP_PASS;
 }
 
-SEC("xdp.frags") int xdp_swap(struct xdp_md *xdp)
+SEC("xdp.frags") __u64 xdp_swap(struct xdp_md *xdp)
 {
 	struct packet pkt;
 
@@ -5909,29 +5919,31 @@ SEC("xdp.frags") int xdp_swap(struct xdp_md *xdp)
 	struct hdr_short16 *short16 = pkt.data + 62;
 
 	/* programs: swap: { */
-	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, pkt.now))
+	if (fr_xdp_tagged(xdp))
+		return FR_XDP_LEFT;
+	if (!fr_lease_valid(pkt.lease, pkt.now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
 	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
 		return XDP_PASS;
 	if ((void *)(eth + 1) > pkt.data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"short?(n)"}], by: "lookup"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return xdp_swap_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u32 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &pkt.ip_end_2) ?:
+	__u64 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &pkt.ip_end_2) ?:
 		check_udp_2(xdp, pkt.data, pkt.data_end, pkt.ip_end_2, 54, &pkt.udp_end);
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
 	if (83ULL <= bpf_xdp_get_buff_len(xdp)) { /* short20 */
 		if ((void *)(short20 + 1) > pkt.data_end)
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (83ULL <= pkt.udp_end) { /* short20 */
 			if ((be8(&short20->long_flags) >> 7) == 0) { /* short20 */
 				/* lookup: r: by_id: [ */
@@ -5949,7 +5961,7 @@ SEC("xdp.frags") int xdp_swap(struct xdp_md *xdp)
 					enum fr_found found = find_by_id(&key, pkt.lease, 440,
 						&pkt.r, pkt.now);
 					if (unlikely(found == FR_CHANGING))
-						return XDP_PASS;
+						return FR_XDP_LEFT;
 					if (found == FR_MISSING)
 						pkt.r = NULL;
 				}
@@ -5960,7 +5972,7 @@ SEC("xdp.frags") int xdp_swap(struct xdp_md *xdp)
 	}
 	if (79ULL <= bpf_xdp_get_buff_len(xdp)) { /* short16 */
 		if ((void *)(short16 + 1) > pkt.data_end)
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (79ULL <= pkt.udp_end) { /* short16 */
 			if ((be8(&short16->long_flags) >> 7) == 0) { /* short16 */
 				{
@@ -5977,7 +5989,7 @@ SEC("xdp.frags") int xdp_swap(struct xdp_md *xdp)
 					enum fr_found found = find_by_id(&key, pkt.lease, 528,
 						&pkt.r, pkt.now);
 					if (unlikely(found == FR_CHANGING))
-						return XDP_PASS;
+						return FR_XDP_LEFT;
 					if (found == FR_MISSING)
 						pkt.r = NULL;
 				}

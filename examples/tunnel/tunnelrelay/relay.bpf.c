@@ -2433,67 +2433,74 @@ static __always_inline int shared_in_ipv4_ipv6(struct __sk_buff *skb, struct pac
 	return shared_in_ip_ipv6_gso_packet(skb, pkt, 0);
 }
 
-static __always_inline __u32 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
 					  const __u32 at, __u64 *end, const int second)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
-	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	if ((void *)(ipv4 + 1) > data_end)
+		return FR_XDP_LEFT;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4 || (be8(&ipv4->version_ihl) & 15) != 5 ||
 	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
 	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
 	    be16(&ipv4->total_length) < 20)
-		return 1;
+		return XDP_PASS;
 	__u64 outer_end = at + be16(&ipv4->total_length);
-	if (outer_end > bpf_xdp_get_buff_len(xdp) ||
-	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
-	    !fr_unicast_v4(ld32(ipv4->dst)))
-		return 1;
+	if (outer_end > bpf_xdp_get_buff_len(xdp))
+		return XDP_PASS;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+	if (!fr_unicast_v4(ld32(ipv4->src)) || !fr_unicast_v4(ld32(ipv4->dst)))
+		return XDP_PASS;
 	if (!second && be8(&ipv4->protocol) != IPPROTO_UDP)
-		return 1;
+		return XDP_PASS;
 
 	*end = outer_end;
 	return 0;
 }
 
-static __always_inline __u32 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
 					 __u64 outer_end, const __u32 at, __u64 *end,
 					 const int second)
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end || be16(&udp->length) < 8)
-		return 1;
+	if ((void *)(udp + 1) > data_end)
+		return FR_XDP_LEFT;
+	if (at + sizeof(*udp) > outer_end || be16(&udp->length) < 8)
+		return XDP_PASS;
 	__u64 udp_end = at + be16(&udp->length);
 	if (udp_end != outer_end)
-		return 1;
+		return XDP_PASS;
 	if (!second && be16(&udp->dst_port) != 0x12b5)
-		return 1;
+		return XDP_PASS;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline __u32 check_ipv4_any_3(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_ipv4_any_3(struct xdp_md *xdp, void *data, void *data_end,
 					      __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4_any *ipv4_any = data + at;
 
-	if ((void *)(ipv4_any + 1) > data_end || at + sizeof(*ipv4_any) > udp_end ||
-	    (be8(&ipv4_any->version_ihl) >> 4) != 4 || (be8(&ipv4_any->version_ihl) & 15) < 5)
-		return 1;
+	if ((void *)(ipv4_any + 1) > data_end)
+		return FR_XDP_LEFT;
+	if (at + sizeof(*ipv4_any) > udp_end || (be8(&ipv4_any->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4_any->version_ihl) & 15) < 5)
+		return XDP_PASS;
 	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
-		return 1;
+		return XDP_PASS;
 	__u64 inner_options_end = fr_xdp_forget(xdp, at + sizeof(*ipv4_any) + inner_options_size);
 
 	*end = inner_options_end;
 	return 0;
 }
 
-static __always_inline int xdp_in_ipv4_ipv4_any(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_in_ipv4_ipv4_any(struct xdp_md *xdp, struct packet *pkt)
 {
 	const int is_xdp_ipip_in = pkt->prog == XDP_IPIP_IN;
 	const int is_xdp_fou_in = pkt->prog == XDP_FOU_IN;
@@ -2504,15 +2511,15 @@ static __always_inline int xdp_in_ipv4_ipv4_any(struct xdp_md *xdp, struct packe
 	struct hdr_eth *eth = pkt->data + 50;
 	struct hdr_ipv4_any *ipv4_any = pkt->data + (is_xdp_ipip_in ? 34 : is_xdp_fou_in ? 42 : 64);
 	__u64 inner_options_end;
-	__u32 why = check_ipv4_any_3(xdp, pkt->data, pkt->data_end, pkt->udp_end,
+	__u64 why = check_ipv4_any_3(xdp, pkt->data, pkt->data_end, pkt->udp_end,
 				     is_xdp_ipip_in ? 34 : is_xdp_fou_in ? 42 :
 				     64, &inner_options_end);
 
 	if (why)
-		return XDP_PASS;
+		return why;
 	at_inner_options_end = fr_pin(pkt->data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > pkt->data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (is_xdp_ipip_in) {
 		if (inner_options_end > pkt->udp_end ||
 		    (be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 34 ||
@@ -2530,18 +2537,12 @@ static __always_inline int xdp_in_ipv4_ipv4_any(struct xdp_md *xdp, struct packe
 	}
 	__u64 inner_end = (is_xdp_ipip_in ? 34ULL : is_xdp_fou_in ? 42ULL : 64ULL) +
 		be16(&ipv4_any->total_length);
-	if (is_xdp_ipip_in) {
-		if (inner_end > pkt->udp_end ||
-		    !fr_sum_ok(fr_xdp_sum64(xdp, 34, inner_options_end - 34)))
-			return XDP_PASS;
-	} else if (is_xdp_fou_in) {
-		if (inner_end > pkt->udp_end ||
-		    !fr_sum_ok(fr_xdp_sum64(xdp, 42, inner_options_end - 42)))
-			return XDP_PASS;
-	} else if (inner_end > pkt->udp_end ||
-		   !fr_sum_ok(fr_xdp_sum64(xdp, 64, inner_options_end - 64))) {
+	if (inner_end > pkt->udp_end)
 		return XDP_PASS;
-	}
+	if (!fr_sum_ok(fr_xdp_sum64(xdp, is_xdp_ipip_in ? 34 : is_xdp_fou_in ? 42 :
+				    64, inner_options_end -
+				    (is_xdp_ipip_in ? 34 : is_xdp_fou_in ? 42 : 64))))
+		return FR_XDP_LEFT;
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
@@ -2557,7 +2558,7 @@ static __always_inline int xdp_in_ipv4_ipv4_any(struct xdp_md *xdp, struct packe
 			(be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 		enum fr_found found = find_peers(&key, pkt->lease, 24, &p);
 		if (found != FR_FOUND)
-			return XDP_PASS;
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
 	}
 	struct val_own *own;
 	{
@@ -2566,7 +2567,7 @@ static __always_inline int xdp_in_ipv4_ipv4_any(struct xdp_md *xdp, struct packe
 		fr_put_v4(key.addr, ld32(ipv4_any->dst));
 		enum fr_found found = find_own(&key, pkt->lease, 40, &own);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -2595,41 +2596,44 @@ static __always_inline int xdp_in_ipv4_ipv4_any(struct xdp_md *xdp, struct packe
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 	/* "?(FOU)": ["udp", "outer"] */
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	return XDP_PASS;
+	return FR_XDP_LEFT;
 }
 
-static __always_inline __u32 check_vxlan_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_vxlan_2(struct xdp_md *xdp, void *data, void *data_end,
 					   __u64 udp_end, const __u32 at)
 {
 	struct hdr_vxlan *vxlan = data + at;
 
-	if ((void *)(vxlan + 1) > data_end || at + sizeof(*vxlan) > udp_end)
-		return 1;
+	if ((void *)(vxlan + 1) > data_end)
+		return FR_XDP_LEFT;
+	if (at + sizeof(*vxlan) > udp_end)
+		return XDP_PASS;
 	if (be8(&vxlan->flags) != 8)
-		return 1;
+		return XDP_PASS;
 	if (((be16(vxlan->reserved) << 8) | be8(vxlan->reserved + 2)) != 0)
-		return 1;
+		return XDP_PASS;
 	if (be8(&vxlan->reserved_2) != 0)
-		return 1;
+		return XDP_PASS;
 	return 0;
 }
 
-static __always_inline __u32 check_ipv6_4(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_ipv6_4(struct xdp_md *xdp, void *data, void *data_end,
 					  __u64 udp_end, const __u32 at)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end ||
-	    (be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
-	    fr_is_v4(ipv6->dst))
-		return 1;
+	if ((void *)(ipv6 + 1) > data_end)
+		return FR_XDP_LEFT;
+	if (at + sizeof(*ipv6) > udp_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return XDP_PASS;
 	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > udp_end)
-		return 1;
+		return XDP_PASS;
 	return 0;
 }
 
-static __always_inline int xdp_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
 {
 	const int is_xdp_ipip_in = pkt->prog == XDP_IPIP_IN;
 	const int is_xdp_fou_in = pkt->prog == XDP_FOU_IN;
@@ -2639,7 +2643,7 @@ static __always_inline int xdp_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
 	struct hdr_eth *eth = pkt->data + 50;
 	struct hdr_ipv6 *ipv6 = pkt->data + (is_xdp_ipip_in ? 34 : is_xdp_fou_in ? 42 : 64);
 	__u64 outer_end = 0;
-	__u32 why;
+	__u64 why;
 
 	if (is_xdp_ipip_in)
 		why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &pkt->udp_end, 1);
@@ -2650,7 +2654,7 @@ static __always_inline int xdp_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
 		why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &outer_end, 0) ?:
 			check_udp_2(xdp, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end, 0);
 	if (why)
-		return XDP_PASS;
+		return why;
 	if (is_xdp_ipip_in) {
 		/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 		if (be8(&ipv4->protocol) == IPPROTO_IPIP)
@@ -2660,7 +2664,7 @@ static __always_inline int xdp_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
 	} else if (is_xdp_fou_in) {
 		/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
 		if (pkt->data + 43 > pkt->data_end)
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if ((be8(pkt->data + 42) >> 4) == 4 && (be8(pkt->data + 42) & 15) >= 5)
 			return xdp_in_ipv4_ipv4_any(xdp, pkt);
 		if ((be8(pkt->data + 42) >> 4) != 6)
@@ -2669,8 +2673,10 @@ static __always_inline int xdp_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
 		/* vxlan: { */
 		why = check_vxlan_2(xdp, pkt->data, pkt->data_end, pkt->udp_end, 42);
 		if (why)
-			return XDP_PASS;
-		if ((void *)(eth + 1) > pkt->data_end || 64ULL > pkt->udp_end)
+			return why;
+		if ((void *)(eth + 1) > pkt->data_end)
+			return FR_XDP_LEFT;
+		if (64ULL > pkt->udp_end)
 			return XDP_PASS;
 
 		/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_... */
@@ -2682,7 +2688,7 @@ static __always_inline int xdp_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
 	why = check_ipv6_4(xdp, pkt->data, pkt->data_end, pkt->udp_end, is_xdp_ipip_in ? 34 :
 			   is_xdp_fou_in ? 42 : 64);
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
@@ -2698,7 +2704,7 @@ static __always_inline int xdp_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
 			(be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 		enum fr_found found = find_peers(&key, pkt->lease, 24, &p);
 		if (found != FR_FOUND)
-			return XDP_PASS;
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
 	}
 	struct val_own *own;
 	{
@@ -2707,7 +2713,7 @@ static __always_inline int xdp_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
 		fr_put_v6(key.addr, ipv6->dst, 0);
 		enum fr_found found = find_own(&key, pkt->lease, 40, &own);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -2738,29 +2744,31 @@ static __always_inline int xdp_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 	/* "?(FOU)": ["udp", "outer"] */
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	return XDP_PASS;
+	return FR_XDP_LEFT;
 }
 
-static __always_inline __u32 check_ipv6_5(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_ipv6_5(struct xdp_md *xdp, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
-	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return 1;
+	if ((void *)(ipv6 + 1) > data_end)
+		return FR_XDP_LEFT;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
+	    fr_is_v4(ipv6->dst))
+		return XDP_PASS;
 	__u64 outer_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (outer_end > bpf_xdp_get_buff_len(xdp) || !fr_unicast(ipv6->src) ||
 	    !fr_unicast(ipv6->dst))
-		return 1;
+		return XDP_PASS;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return 1;
+		return XDP_PASS;
 
 	*end = outer_end;
 	return 0;
 }
 
-static __always_inline int xdp_in_ipv4_any(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_in_ipv4_any(struct xdp_md *xdp, struct packet *pkt)
 {
 	const int is_xdp_ipip_in = pkt->prog == XDP_IPIP_IN;
 	const int is_xdp_fou_in = pkt->prog == XDP_FOU_IN;
@@ -2771,17 +2779,17 @@ static __always_inline int xdp_in_ipv4_any(struct xdp_md *xdp, struct packet *pk
 	struct hdr_eth *eth = pkt->data + 70;
 	struct hdr_ipv4_any *ipv4_any = pkt->data + (is_xdp_ipip_in ? 54 : is_xdp_fou_in ? 62 : 84);
 	__u64 inner_options_end;
-	__u32 why = check_ipv4_any_3(xdp, pkt->data, pkt->data_end, pkt->udp_end,
+	__u64 why = check_ipv4_any_3(xdp, pkt->data, pkt->data_end, pkt->udp_end,
 				     is_xdp_ipip_in ? 54 : is_xdp_fou_in ? 62 :
 				     84, &inner_options_end);
 
 	if (why)
-		return XDP_PASS;
+		return why;
 	at_inner_options_end = fr_pin(pkt->data +
 				      fr_bound(inner_options_end, is_xdp_ipip_in ? 0x7f :
 					       is_xdp_fou_in ? 0x7f : 0xff));
 	if (at_inner_options_end > pkt->data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (is_xdp_ipip_in) {
 		if (inner_options_end > pkt->udp_end ||
 		    (be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 54 ||
@@ -2799,18 +2807,12 @@ static __always_inline int xdp_in_ipv4_any(struct xdp_md *xdp, struct packet *pk
 	}
 	__u64 inner_end = (is_xdp_ipip_in ? 54ULL : is_xdp_fou_in ? 62ULL : 84ULL) +
 		be16(&ipv4_any->total_length);
-	if (is_xdp_ipip_in) {
-		if (inner_end > pkt->udp_end ||
-		    !fr_sum_ok(fr_xdp_sum64(xdp, 54, inner_options_end - 54)))
-			return XDP_PASS;
-	} else if (is_xdp_fou_in) {
-		if (inner_end > pkt->udp_end ||
-		    !fr_sum_ok(fr_xdp_sum64(xdp, 62, inner_options_end - 62)))
-			return XDP_PASS;
-	} else if (inner_end > pkt->udp_end ||
-		   !fr_sum_ok(fr_xdp_sum64(xdp, 84, inner_options_end - 84))) {
+	if (inner_end > pkt->udp_end)
 		return XDP_PASS;
-	}
+	if (!fr_sum_ok(fr_xdp_sum64(xdp, is_xdp_ipip_in ? 54 : is_xdp_fou_in ? 62 :
+				    84, inner_options_end -
+				    (is_xdp_ipip_in ? 54 : is_xdp_fou_in ? 62 : 84))))
+		return FR_XDP_LEFT;
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
@@ -2826,7 +2828,7 @@ static __always_inline int xdp_in_ipv4_any(struct xdp_md *xdp, struct packet *pk
 			(be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 		enum fr_found found = find_peers(&key, pkt->lease, 24, &p);
 		if (found != FR_FOUND)
-			return XDP_PASS;
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
 	}
 	struct val_own *own;
 	{
@@ -2835,7 +2837,7 @@ static __always_inline int xdp_in_ipv4_any(struct xdp_md *xdp, struct packet *pk
 		fr_put_v4(key.addr, ld32(ipv4_any->dst));
 		enum fr_found found = find_own(&key, pkt->lease, 40, &own);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -2865,7 +2867,7 @@ static __always_inline int xdp_in_ipv4_any(struct xdp_md *xdp, struct packet *pk
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 	/* "?(FOU)": ["udp", "outer"] */
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	return XDP_PASS;
+	return FR_XDP_LEFT;
 }
 
 static __always_inline int ipip_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, struct packet *pkt,
@@ -3648,7 +3650,7 @@ SEC("tc") int prog_vxlan_in(struct __sk_buff *skb)
  *	eth ipv6 udp vxlan eth ipv6
  */
 
-SEC("xdp.frags") int xdp_vxlan_in(struct xdp_md *xdp)
+SEC("xdp.frags") __u64 xdp_vxlan_in(struct xdp_md *xdp)
 {
 	struct packet pkt;
 
@@ -3666,30 +3668,34 @@ SEC("xdp.frags") int xdp_vxlan_in(struct xdp_md *xdp)
 	__u64 outer_end;
 
 	/* "?(name)_in": { */
-	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, now))
+	if (fr_xdp_tagged(xdp))
+		return FR_XDP_LEFT;
+	if (!fr_lease_valid(pkt.lease, now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
 	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
 		return XDP_PASS;
 	if ((void *)(eth + 1) > pkt.data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return xdp_in_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u32 why = check_ipv6_5(xdp, pkt.data, pkt.data_end, 14, &outer_end) ?:
+	__u64 why = check_ipv6_5(xdp, pkt.data, pkt.data_end, 14, &outer_end) ?:
 		check_udp_2(xdp, pkt.data, pkt.data_end, outer_end, 54, &pkt.udp_end, 0);
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* vxlan: { */
 	why = check_vxlan_2(xdp, pkt.data, pkt.data_end, pkt.udp_end, 62);
 	if (why)
-		return XDP_PASS;
-	if ((void *)(eth_2 + 1) > pkt.data_end || 84ULL > pkt.udp_end)
+		return why;
+	if ((void *)(eth_2 + 1) > pkt.data_end)
+		return FR_XDP_LEFT;
+	if (84ULL > pkt.udp_end)
 		return XDP_PASS;
 	if (be16(&eth_2->type) == ETH_P_IP)
 		return xdp_in_ipv4_any(xdp, &pkt);
@@ -3697,7 +3703,7 @@ SEC("xdp.frags") int xdp_vxlan_in(struct xdp_md *xdp)
 		return XDP_PASS;
 	why = check_ipv6_4(xdp, pkt.data, pkt.data_end, pkt.udp_end, 84);
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	struct val_peers *p;
@@ -3710,7 +3716,7 @@ SEC("xdp.frags") int xdp_vxlan_in(struct xdp_md *xdp)
 		key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 		enum fr_found found = find_peers(&key, pkt.lease, 24, &p);
 		if (found != FR_FOUND)
-			return XDP_PASS;
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
 	}
 	struct val_own *own;
 	{
@@ -3719,7 +3725,7 @@ SEC("xdp.frags") int xdp_vxlan_in(struct xdp_md *xdp)
 		fr_put_v6(key.addr, ipv6_2->dst, 0);
 		enum fr_found found = find_own(&key, pkt.lease, 40, &own);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -3736,7 +3742,7 @@ SEC("xdp.frags") int xdp_vxlan_in(struct xdp_md *xdp)
 		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), XDP_VXLAN_IN + reason_ecn);
 
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
-	return XDP_PASS;
+	return FR_XDP_LEFT;
 }
 
 /*
@@ -4619,53 +4625,57 @@ SEC("tc") int prog_geneve_in(struct __sk_buff *skb)
  *	eth ipv6 udp geneve eth ipv6
  */
 
-static __always_inline __u32 check_udp_4(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_udp_4(struct xdp_md *xdp, void *data, void *data_end,
 					 __u64 outer_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end || be16(&udp->length) < 8)
-		return 1;
+	if ((void *)(udp + 1) > data_end)
+		return FR_XDP_LEFT;
+	if (at + sizeof(*udp) > outer_end || be16(&udp->length) < 8)
+		return XDP_PASS;
 	__u64 udp_end = at + be16(&udp->length);
 	if (udp_end != outer_end)
-		return 1;
+		return XDP_PASS;
 	if (be16(&udp->dst_port) != 0x17c1)
-		return 1;
+		return XDP_PASS;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline __u32 check_geneve_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_geneve_2(struct xdp_md *xdp, void *data, void *data_end,
 					    __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_geneve *geneve = data + at;
 
-	if ((void *)(geneve + 1) > data_end || at + sizeof(*geneve) > udp_end)
-		return 1;
+	if ((void *)(geneve + 1) > data_end)
+		return FR_XDP_LEFT;
+	if (at + sizeof(*geneve) > udp_end)
+		return XDP_PASS;
 	if ((be8(&geneve->version_words) >> 6) != 0)
-		return 1;
+		return XDP_PASS;
 	if ((be8(&geneve->control_to_reserved) >> 7) != 0)
-		return 1;
+		return XDP_PASS;
 	if (((be8(&geneve->control_to_reserved) >> 6) & 1) != 0)
-		return 1;
+		return XDP_PASS;
 	if ((be8(&geneve->control_to_reserved) & 63) != 0)
-		return 1;
+		return XDP_PASS;
 	if (be16(&geneve->protocol) != 0x6558)
-		return 1;
+		return XDP_PASS;
 	if (be8(&geneve->reserved_2) != 0)
-		return 1;
+		return XDP_PASS;
 	__u64 geneve_options_size = (be8(&geneve->version_words) & 63) * 4;
 	if (geneve_options_size > 252)
-		return 1;
+		return XDP_PASS;
 	__u64 geneve_options_end = fr_xdp_forget(xdp, at + sizeof(*geneve) + geneve_options_size);
 
 	*end = geneve_options_end;
 	return 0;
 }
 
-static __always_inline int xdp_geneve_in_ipv4_ipv4_any(struct xdp_md *xdp, struct packet *pkt,
-						       const int v6)
+static __always_inline __u64 xdp_geneve_in_ipv4_ipv4_any(struct xdp_md *xdp, struct packet *pkt,
+							 const int v6)
 {
 	void *at_inner_options_end;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -4677,7 +4687,7 @@ static __always_inline int xdp_geneve_in_ipv4_ipv4_any(struct xdp_md *xdp, struc
 
 	ipv4_any = pkt->at_geneve_options_end + 14;
 	if ((void *)(ipv4_any + 1) > pkt->data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (pkt->geneve_options_end + 34 > pkt->udp_end ||
 	    (be8(&ipv4_any->version_ihl) >> 4) != 4 || (be8(&ipv4_any->version_ihl) & 15) < 5)
 		return XDP_PASS;
@@ -4688,17 +4698,18 @@ static __always_inline int xdp_geneve_in_ipv4_ipv4_any(struct xdp_md *xdp, struc
 						pkt->geneve_options_end + 34 + inner_options_size);
 	at_inner_options_end = fr_pin(pkt->data + fr_bound(inner_options_end, 0x1ff));
 	if (at_inner_options_end > pkt->data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (inner_options_end > pkt->udp_end ||
 	    (be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end -
 	    (pkt->geneve_options_end + 14) ||
 	    be16(&ipv4_any->total_length) < inner_options_end - (pkt->geneve_options_end + 14))
 		return XDP_PASS;
 	__u64 inner_end = pkt->geneve_options_end + 14 + be16(&ipv4_any->total_length);
-	if (inner_end > pkt->udp_end ||
-	    !fr_sum_ok(fr_xdp_sum64(xdp, pkt->geneve_options_end + 14,
-				    inner_options_end - (pkt->geneve_options_end + 14))))
+	if (inner_end > pkt->udp_end)
 		return XDP_PASS;
+	if (!fr_sum_ok(fr_xdp_sum64(xdp, pkt->geneve_options_end + 14,
+				    inner_options_end - (pkt->geneve_options_end + 14))))
+		return FR_XDP_LEFT;
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	struct val_peers *p;
@@ -4715,7 +4726,7 @@ static __always_inline int xdp_geneve_in_ipv4_ipv4_any(struct xdp_md *xdp, struc
 		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
 		enum fr_found found = find_peers(&key, pkt->lease, 24, &p);
 		if (found != FR_FOUND)
-			return XDP_PASS;
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
 	}
 	struct val_own *own;
 	{
@@ -4724,7 +4735,7 @@ static __always_inline int xdp_geneve_in_ipv4_ipv4_any(struct xdp_md *xdp, struc
 		fr_put_v4(key.addr, ld32(ipv4_any->dst));
 		enum fr_found found = find_own(&key, pkt->lease, 40, &own);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -4752,10 +4763,10 @@ static __always_inline int xdp_geneve_in_ipv4_ipv4_any(struct xdp_md *xdp, struc
 	}
 
 	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-	return XDP_PASS;
+	return FR_XDP_LEFT;
 }
 
-static __always_inline int xdp_geneve_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_geneve_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
@@ -4763,25 +4774,25 @@ static __always_inline int xdp_geneve_in_ipv4(struct xdp_md *xdp, struct packet 
 	struct hdr_eth *eth;
 	struct hdr_ipv6 *ipv6;
 	__u64 outer_end;
-	__u32 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &outer_end, 0) ?:
+	__u64 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &outer_end, 0) ?:
 		check_udp_4(xdp, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* {name: "options", bytes: "words * 4", max: 252}, */
 	why = check_geneve_2(xdp, pkt->data, pkt->data_end, pkt->udp_end, 42,
 			     &pkt->geneve_options_end);
 	if (why)
-		return XDP_PASS;
+		return why;
 	pkt->at_geneve_options_end = fr_pin(pkt->data + fr_bound(pkt->geneve_options_end, 0x1ff));
 	if (pkt->at_geneve_options_end > pkt->data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (pkt->geneve_options_end > pkt->udp_end)
 		return XDP_PASS;
 	eth = pkt->at_geneve_options_end;
 	if ((void *)(eth + 1) > pkt->data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (pkt->geneve_options_end + 14 > pkt->udp_end)
 		return XDP_PASS;
 
@@ -4792,7 +4803,7 @@ static __always_inline int xdp_geneve_in_ipv4(struct xdp_md *xdp, struct packet 
 		return XDP_PASS;
 	ipv6 = pkt->at_geneve_options_end + 14;
 	if ((void *)(ipv6 + 1) > pkt->data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (pkt->geneve_options_end + 54 > pkt->udp_end ||
 	    (be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
 	    fr_is_v4(ipv6->dst))
@@ -4812,7 +4823,7 @@ static __always_inline int xdp_geneve_in_ipv4(struct xdp_md *xdp, struct packet 
 		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
 		enum fr_found found = find_peers(&key, pkt->lease, 24, &p);
 		if (found != FR_FOUND)
-			return XDP_PASS;
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
 	}
 	struct val_own *own;
 	{
@@ -4821,7 +4832,7 @@ static __always_inline int xdp_geneve_in_ipv4(struct xdp_md *xdp, struct packet 
 		fr_put_v6(key.addr, ipv6->dst, 0);
 		enum fr_found found = find_own(&key, pkt->lease, 40, &own);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -4837,10 +4848,10 @@ static __always_inline int xdp_geneve_in_ipv4(struct xdp_md *xdp, struct packet 
 		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_ecn);
 
 	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-	return XDP_PASS;
+	return FR_XDP_LEFT;
 }
 
-SEC("xdp.frags") int xdp_geneve_in(struct xdp_md *xdp)
+SEC("xdp.frags") __u64 xdp_geneve_in(struct xdp_md *xdp)
 {
 	struct packet pkt;
 
@@ -4858,37 +4869,39 @@ SEC("xdp.frags") int xdp_geneve_in(struct xdp_md *xdp)
 	__u64 outer_end;
 
 	/* "?(name)_in": { */
-	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, now))
+	if (fr_xdp_tagged(xdp))
+		return FR_XDP_LEFT;
+	if (!fr_lease_valid(pkt.lease, now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
 	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
 		return XDP_PASS;
 	if ((void *)(eth + 1) > pkt.data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return xdp_geneve_in_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u32 why = check_ipv6_5(xdp, pkt.data, pkt.data_end, 14, &outer_end) ?:
+	__u64 why = check_ipv6_5(xdp, pkt.data, pkt.data_end, 14, &outer_end) ?:
 		check_udp_4(xdp, pkt.data, pkt.data_end, outer_end, 54, &pkt.udp_end);
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* {name: "options", bytes: "words * 4", max: 252}, */
 	why = check_geneve_2(xdp, pkt.data, pkt.data_end, pkt.udp_end, 62, &pkt.geneve_options_end);
 	if (why)
-		return XDP_PASS;
+		return why;
 	pkt.at_geneve_options_end = fr_pin(pkt.data + fr_bound(pkt.geneve_options_end, 0x1ff));
 	if (pkt.at_geneve_options_end > pkt.data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (pkt.geneve_options_end > pkt.udp_end)
 		return XDP_PASS;
 	eth_2 = pkt.at_geneve_options_end;
 	if ((void *)(eth_2 + 1) > pkt.data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (pkt.geneve_options_end + 14 > pkt.udp_end)
 		return XDP_PASS;
 	if (be16(&eth_2->type) == ETH_P_IP)
@@ -4897,7 +4910,7 @@ SEC("xdp.frags") int xdp_geneve_in(struct xdp_md *xdp)
 		return XDP_PASS;
 	ipv6_2 = pkt.at_geneve_options_end + 14;
 	if ((void *)(ipv6_2 + 1) > pkt.data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (pkt.geneve_options_end + 54 > pkt.udp_end ||
 	    (be8(ipv6_2->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6_2->src) ||
 	    fr_is_v4(ipv6_2->dst))
@@ -4917,7 +4930,7 @@ SEC("xdp.frags") int xdp_geneve_in(struct xdp_md *xdp)
 		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
 		enum fr_found found = find_peers(&key, pkt.lease, 24, &p);
 		if (found != FR_FOUND)
-			return XDP_PASS;
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
 	}
 	struct val_own *own;
 	{
@@ -4926,7 +4939,7 @@ SEC("xdp.frags") int xdp_geneve_in(struct xdp_md *xdp)
 		fr_put_v6(key.addr, ipv6_2->dst, 0);
 		enum fr_found found = find_own(&key, pkt.lease, 40, &own);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -4943,7 +4956,7 @@ SEC("xdp.frags") int xdp_geneve_in(struct xdp_md *xdp)
 		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), XDP_GENEVE_IN + reason_ecn);
 
 	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-	return XDP_PASS;
+	return FR_XDP_LEFT;
 }
 
 /*
@@ -5246,24 +5259,26 @@ SEC("tc") int prog_ipip_in(struct __sk_buff *skb)
  *	eth ipv6 ipv6
  */
 
-static __always_inline __u32 check_ipv6_7(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_ipv6_7(struct xdp_md *xdp, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
-	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return 1;
+	if ((void *)(ipv6 + 1) > data_end)
+		return FR_XDP_LEFT;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
+	    fr_is_v4(ipv6->dst))
+		return XDP_PASS;
 	__u64 outer_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (outer_end > bpf_xdp_get_buff_len(xdp) || !fr_unicast(ipv6->src) ||
 	    !fr_unicast(ipv6->dst))
-		return 1;
+		return XDP_PASS;
 
 	*end = outer_end;
 	return 0;
 }
 
-SEC("xdp.frags") int xdp_ipip_in(struct xdp_md *xdp)
+SEC("xdp.frags") __u64 xdp_ipip_in(struct xdp_md *xdp)
 {
 	struct packet pkt;
 
@@ -5277,30 +5292,32 @@ SEC("xdp.frags") int xdp_ipip_in(struct xdp_md *xdp)
 	struct hdr_ipv6 *ipv6_2 = pkt.data + 54;
 
 	/* ipip_in: { */
-	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, now))
+	if (fr_xdp_tagged(xdp))
+		return FR_XDP_LEFT;
+	if (!fr_lease_valid(pkt.lease, now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
 	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
 		return XDP_PASS;
 	if ((void *)(eth + 1) > pkt.data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return xdp_in_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u32 why = check_ipv6_7(xdp, pkt.data, pkt.data_end, 14, &pkt.udp_end);
+	__u64 why = check_ipv6_7(xdp, pkt.data, pkt.data_end, 14, &pkt.udp_end);
 	if (why)
-		return XDP_PASS;
+		return why;
 	if (be8(&ipv6->next_header) == IPPROTO_IPIP)
 		return xdp_in_ipv4_any(xdp, &pkt);
 	if (be8(&ipv6->next_header) != IPPROTO_IPV6)
 		return XDP_PASS;
 	why = check_ipv6_4(xdp, pkt.data, pkt.data_end, pkt.udp_end, 54);
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
 	struct val_peers *p;
@@ -5313,7 +5330,7 @@ SEC("xdp.frags") int xdp_ipip_in(struct xdp_md *xdp)
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, pkt.lease, 24, &p);
 		if (found != FR_FOUND)
-			return XDP_PASS;
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
 	}
 	struct val_own *own;
 	{
@@ -5322,7 +5339,7 @@ SEC("xdp.frags") int xdp_ipip_in(struct xdp_md *xdp)
 		fr_put_v6(key.addr, ipv6_2->dst, 0);
 		enum fr_found found = find_own(&key, pkt.lease, 40, &own);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -5333,7 +5350,7 @@ SEC("xdp.frags") int xdp_ipip_in(struct xdp_md *xdp)
 		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), XDP_IPIP_IN + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
-	return XDP_PASS;
+	return FR_XDP_LEFT;
 }
 
 /*
@@ -5439,7 +5456,7 @@ SEC("tc") int prog_fou_in(struct __sk_buff *skb)
  *	eth ipv6 udp ipv6
  */
 
-SEC("xdp.frags") int xdp_fou_in(struct xdp_md *xdp)
+SEC("xdp.frags") __u64 xdp_fou_in(struct xdp_md *xdp)
 {
 	struct packet pkt;
 
@@ -5455,33 +5472,35 @@ SEC("xdp.frags") int xdp_fou_in(struct xdp_md *xdp)
 	__u64 outer_end;
 
 	/* fou_in: { */
-	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, now))
+	if (fr_xdp_tagged(xdp))
+		return FR_XDP_LEFT;
+	if (!fr_lease_valid(pkt.lease, now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
 	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
 		return XDP_PASS;
 	if ((void *)(eth + 1) > pkt.data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return xdp_in_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u32 why = check_ipv6_5(xdp, pkt.data, pkt.data_end, 14, &outer_end) ?:
+	__u64 why = check_ipv6_5(xdp, pkt.data, pkt.data_end, 14, &outer_end) ?:
 		check_udp_2(xdp, pkt.data, pkt.data_end, outer_end, 54, &pkt.udp_end, 1);
 	if (why)
-		return XDP_PASS;
+		return why;
 	if (pkt.data + 63 > pkt.data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if ((be8(pkt.data + 62) >> 4) == 4 && (be8(pkt.data + 62) & 15) >= 5)
 		return xdp_in_ipv4_any(xdp, &pkt);
 	if ((be8(pkt.data + 62) >> 4) != 6)
 		return XDP_PASS;
 	why = check_ipv6_4(xdp, pkt.data, pkt.data_end, pkt.udp_end, 62);
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
 	struct val_peers *p;
@@ -5494,7 +5513,7 @@ SEC("xdp.frags") int xdp_fou_in(struct xdp_md *xdp)
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, pkt.lease, 24, &p);
 		if (found != FR_FOUND)
-			return XDP_PASS;
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
 	}
 	struct val_own *own;
 	{
@@ -5503,7 +5522,7 @@ SEC("xdp.frags") int xdp_fou_in(struct xdp_md *xdp)
 		fr_put_v6(key.addr, ipv6_2->dst, 0);
 		enum fr_found found = find_own(&key, pkt.lease, 40, &own);
 		if (unlikely(found == FR_CHANGING))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (found == FR_MISSING)
 			own = NULL;
 	}
@@ -5521,5 +5540,5 @@ SEC("xdp.frags") int xdp_fou_in(struct xdp_md *xdp)
 		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), XDP_FOU_IN + reason_ecn);
 
 	/* "?(FOU)": ["udp", "outer"] */
-	return XDP_PASS;
+	return FR_XDP_LEFT;
 }

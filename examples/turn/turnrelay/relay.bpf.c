@@ -292,47 +292,52 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u32 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
-	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	if ((void *)(ipv4 + 1) > data_end)
+		return FR_XDP_LEFT;
+	if ((be8(&ipv4->version_ihl) >> 4) != 4 || (be8(&ipv4->version_ihl) & 15) != 5 ||
 	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
 	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
 	    be16(&ipv4->total_length) < 20)
-		return 1;
+		return XDP_PASS;
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > bpf_xdp_get_buff_len(xdp) ||
-	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
-	    !fr_unicast_v4(ld32(ipv4->dst)))
-		return 1;
+	if (ip_end > bpf_xdp_get_buff_len(xdp))
+		return XDP_PASS;
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+	if (!fr_unicast_v4(ld32(ipv4->src)) || !fr_unicast_v4(ld32(ipv4->dst)))
+		return XDP_PASS;
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return 1;
+		return XDP_PASS;
 
 	*end = ip_end;
 	return 0;
 }
 
-static __always_inline __u32 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
 					 __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
-		return 1;
+	if ((void *)(udp + 1) > data_end)
+		return FR_XDP_LEFT;
+	if (at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
+		return XDP_PASS;
 	__u64 udp_end = at + be16(&udp->length);
 	if (udp_end != ip_end)
-		return 1;
+		return XDP_PASS;
 
 	*end = udp_end;
 	return 0;
 }
 
-static __always_inline int xdp_to_ipv4_send(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_to_ipv4_send(struct xdp_md *xdp, struct packet *pkt)
 {
 	const int is_xdp_to_client = pkt->prog == XDP_TO_CLIENT;
 	struct hdr_eth *eth = pkt->data;
@@ -444,10 +449,10 @@ static __always_inline int xdp_to_ipv4_send(struct xdp_md *xdp, struct packet *p
 	return fr_xdp_send(&pkt->ch->hop_peer);
 }
 
-static __always_inline int xdp_to_send_ipv6(struct xdp_md *xdp, struct packet *pkt,
-					    const __u32 headers_len, const int how, __u64 udp_sum,
-					    __be16 eth_type, __be32 ipv6_version_to_flow_label,
-					    __be16 ipv6_next_header_hop_limit, __u64 udp_sum_2)
+static __always_inline __u64 xdp_to_send_ipv6(struct xdp_md *xdp, struct packet *pkt,
+					      const __u32 headers_len, const int how, __u64 udp_sum,
+					      __be16 eth_type, __be32 ipv6_version_to_flow_label,
+					      __be16 ipv6_next_header_hop_limit, __u64 udp_sum_2)
 {
 	const int is_xdp_to_client = pkt->prog == XDP_TO_CLIENT;
 	__u32 len = bpf_xdp_get_buff_len(xdp);
@@ -456,7 +461,7 @@ static __always_inline int xdp_to_send_ipv6(struct xdp_md *xdp, struct packet *p
 
 	if (is_xdp_to_client) {
 		if (unlikely(!fr_xdp_fits(&pkt->ch_2->hop_client, 52ULL + pkt->payload_len)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		/* udp.checksum */
 		udp_checksum = fr_checksum_not_0(udp_sum_2 + bpf_htons(pkt->ch_2->server.port) +
 						 bpf_htons(pkt->ch_2->client.port) +
@@ -468,7 +473,7 @@ static __always_inline int xdp_to_send_ipv6(struct xdp_md *xdp, struct packet *p
 						 bpf_htons(pkt->payload_len + 12));
 	} else {
 		if (unlikely(!fr_xdp_fits(&pkt->ch->hop_peer, 48ULL + pkt->payload_len)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		/* udp.checksum */
 		udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->ch->relayed.port) +
 						 bpf_htons(pkt->ch->peer.port) +
@@ -519,19 +524,21 @@ static __always_inline int xdp_to_send_ipv6(struct xdp_md *xdp, struct packet *p
 	return fr_xdp_send(&pkt->ch->hop_peer);
 }
 
-static __always_inline __u32 check_ipv6_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_ipv6_2(struct xdp_md *xdp, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
-	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return 1;
+	if ((void *)(ipv6 + 1) > data_end)
+		return FR_XDP_LEFT;
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
+	    fr_is_v4(ipv6->dst))
+		return XDP_PASS;
 	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (ip_end > bpf_xdp_get_buff_len(xdp) || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
-		return 1;
+		return XDP_PASS;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return 1;
+		return XDP_PASS;
 
 	*end = ip_end;
 	return 0;
@@ -809,40 +816,42 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
  *	eth ipv6 udp channel_data
  */
 
-static __always_inline __u32 check_channel_data_2(struct xdp_md *xdp, void *data, void *data_end,
+static __always_inline __u64 check_channel_data_2(struct xdp_md *xdp, void *data, void *data_end,
 						  __u64 udp_end, const __u32 at, __u64 *end)
 {
 	struct hdr_channel_data *channel_data = data + at;
 
-	if ((void *)(channel_data + 1) > data_end || at + sizeof(*channel_data) > udp_end)
-		return 1;
+	if ((void *)(channel_data + 1) > data_end)
+		return FR_XDP_LEFT;
+	if (at + sizeof(*channel_data) > udp_end)
+		return XDP_PASS;
 	if (!(be16(&channel_data->number) >= 0x4000 && be16(&channel_data->number) <= 0x7fff))
-		return 1;
+		return XDP_PASS;
 	__u64 channel_data_end = at + sizeof(*channel_data) + be16(&channel_data->length);
 	if (!(channel_data_end <= udp_end && udp_end - channel_data_end <= 3))
-		return 1;
+		return XDP_PASS;
 
 	*end = channel_data_end;
 	return 0;
 }
 
-static __always_inline int xdp_to_peer_ipv4(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_to_peer_ipv4(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_channel_data *channel_data = pkt->data + 42;
 	__u64 ip_end;
-	__u32 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &ip_end) ?:
+	__u64 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &ip_end) ?:
 		check_udp_2(xdp, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* headers: channel_data: fields: [ */
 	why = check_channel_data_2(xdp, pkt->data, pkt->data_end, pkt->udp_end, 42,
 				   &pkt->channel_data_end);
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
 	struct key_by_channel key __attribute__((aligned(8))) = {};
@@ -852,7 +861,7 @@ static __always_inline int xdp_to_peer_ipv4(struct xdp_md *xdp, struct packet *p
 	key.number = be16(&channel_data->number);
 	enum fr_found found = find_by_channel(&key, pkt->lease, 72, &pkt->ch, pkt->now);
 	if (found != FR_FOUND)
-		return XDP_PASS;
+		return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
 
 	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 	if (fr_is_v4(pkt->ch->relayed.addr) != fr_is_v4(pkt->ch->peer.addr))
@@ -863,9 +872,9 @@ static __always_inline int xdp_to_peer_ipv4(struct xdp_md *xdp, struct packet *p
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->ch->hop_peer, 28ULL + pkt->payload_len)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_to_ipv4_send(xdp, pkt);
 	}
 	if (be16(&udp->checksum) == 0)
@@ -874,7 +883,7 @@ static __always_inline int xdp_to_peer_ipv4(struct xdp_md *xdp, struct packet *p
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length))))))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	const __u32 headers_len = 46;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
@@ -889,7 +898,7 @@ static __always_inline int xdp_to_peer_ipv4(struct xdp_md *xdp, struct packet *p
 				ipv6_version_to_flow_label, bpf_htons(0x1140), 0);
 }
 
-static __always_inline int xdp_to_peer_send(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_to_peer_send(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -945,7 +954,7 @@ static __always_inline int xdp_to_peer_send(struct xdp_md *xdp, struct packet *p
 	return fr_xdp_send(&pkt->ch->hop_peer);
 }
 
-SEC("xdp.frags") int xdp_to_peer(struct xdp_md *xdp)
+SEC("xdp.frags") __u64 xdp_to_peer(struct xdp_md *xdp)
 {
 	struct packet pkt;
 
@@ -961,30 +970,32 @@ SEC("xdp.frags") int xdp_to_peer(struct xdp_md *xdp)
 	__u64 ip_end;
 
 	/* to_peer: { */
-	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, pkt.now))
+	if (fr_xdp_tagged(xdp))
+		return FR_XDP_LEFT;
+	if (!fr_lease_valid(pkt.lease, pkt.now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
 	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
 		return XDP_PASS;
 	if ((void *)(eth + 1) > pkt.data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* stack: ["eth", "ip", "udp", "channel_data"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return xdp_to_peer_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u32 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
+	__u64 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
 		check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &pkt.udp_end);
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* headers: channel_data: fields: [ */
 	why = check_channel_data_2(xdp, pkt.data, pkt.data_end, pkt.udp_end, 62,
 				   &pkt.channel_data_end);
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
 	struct key_by_channel key __attribute__((aligned(8)));
@@ -995,7 +1006,7 @@ SEC("xdp.frags") int xdp_to_peer(struct xdp_md *xdp)
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
 	enum fr_found found = find_by_channel(&key, pkt.lease, 72, &pkt.ch, pkt.now);
 	if (found != FR_FOUND)
-		return XDP_PASS;
+		return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
 
 	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 	if (fr_is_v4(pkt.ch->relayed.addr) != fr_is_v4(pkt.ch->peer.addr))
@@ -1009,7 +1020,7 @@ SEC("xdp.frags") int xdp_to_peer(struct xdp_md *xdp)
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!fr_is_v4(pkt.ch->peer.addr)) { /* ipv6 stays */
 		const __u32 headers_len = 66;
 		__be16 eth_type = ld16(&eth->type);
@@ -1029,7 +1040,7 @@ SEC("xdp.frags") int xdp_to_peer(struct xdp_md *xdp)
 					ipv6_version_to_flow_label, ipv6_next_header_hop_limit, 0);
 	}
 	if (unlikely(!fr_xdp_fits(&pkt.ch->hop_peer, 28ULL + pkt.payload_len)))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	return xdp_to_peer_send(xdp, &pkt);
 }
 
@@ -1281,16 +1292,16 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
  *	eth ipv6 udp
  */
 
-static __always_inline int xdp_to_client_ipv4(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_to_client_ipv4(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	__u64 ip_end, udp_end;
-	__u32 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &ip_end) ?:
+	__u64 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &ip_end) ?:
 		check_udp_2(xdp, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* lookup: ch: by_peer: ["udp.src", "udp.dst"] */
 	struct key_by_peer key __attribute__((aligned(8))) = {};
@@ -1299,7 +1310,7 @@ static __always_inline int xdp_to_client_ipv4(struct xdp_md *xdp, struct packet 
 	fr_put_endpoint_v4(&key.relayed, ld32(ipv4->dst), be16(&udp->dst_port));
 	enum fr_found found = find_by_peer(&key, pkt->lease, 72, &pkt->ch_2, pkt->now);
 	if (found != FR_FOUND)
-		return XDP_PASS;
+		return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
 
 	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
 	if (!(pkt->ch_2->number >= 0x4000 && pkt->ch_2->number <= 0x7fff) ||
@@ -1311,9 +1322,9 @@ static __always_inline int xdp_to_client_ipv4(struct xdp_md *xdp, struct packet 
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (unlikely(!fr_xdp_fits(&pkt->ch_2->hop_client, 32ULL + pkt->payload_len)))
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		return xdp_to_ipv4_send(xdp, pkt);
 	}
 	if (be16(&udp->checksum) == 0)
@@ -1322,7 +1333,7 @@ static __always_inline int xdp_to_client_ipv4(struct xdp_md *xdp, struct packet 
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length))))))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	const __u32 headers_len = 42;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
@@ -1335,7 +1346,7 @@ static __always_inline int xdp_to_client_ipv4(struct xdp_md *xdp, struct packet 
 				ipv6_version_to_flow_label, bpf_htons(0x1140), udp_sum);
 }
 
-static __always_inline int xdp_to_client_send(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_to_client_send(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
@@ -1392,7 +1403,7 @@ static __always_inline int xdp_to_client_send(struct xdp_md *xdp, struct packet 
 	return fr_xdp_send(&pkt->ch_2->hop_client);
 }
 
-SEC("xdp.frags") int xdp_to_client(struct xdp_md *xdp)
+SEC("xdp.frags") __u64 xdp_to_client(struct xdp_md *xdp)
 {
 	struct packet pkt;
 
@@ -1407,24 +1418,26 @@ SEC("xdp.frags") int xdp_to_client(struct xdp_md *xdp)
 	__u64 ip_end, udp_end;
 
 	/* to_client: { */
-	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, pkt.now))
+	if (fr_xdp_tagged(xdp))
+		return FR_XDP_LEFT;
+	if (!fr_lease_valid(pkt.lease, pkt.now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
 	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
 		return XDP_PASS;
 	if ((void *)(eth + 1) > pkt.data_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return xdp_to_client_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u32 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
+	__u64 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
 		check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &udp_end);
 	if (why)
-		return XDP_PASS;
+		return why;
 
 	/* lookup: ch: by_peer: ["udp.src", "udp.dst"] */
 	struct key_by_peer key __attribute__((aligned(8)));
@@ -1433,7 +1446,7 @@ SEC("xdp.frags") int xdp_to_client(struct xdp_md *xdp)
 	fr_put_endpoint_v6(&key.relayed, ipv6->dst, be16(&udp->dst_port), 2);
 	enum fr_found found = find_by_peer(&key, pkt.lease, 72, &pkt.ch_2, pkt.now);
 	if (found != FR_FOUND)
-		return XDP_PASS;
+		return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
 
 	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
 	if (!(pkt.ch_2->number >= 0x4000 && pkt.ch_2->number <= 0x7fff) ||
@@ -1448,7 +1461,7 @@ SEC("xdp.frags") int xdp_to_client(struct xdp_md *xdp)
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!fr_is_v4(pkt.ch_2->client.addr)) { /* ipv6 stays */
 		const __u32 headers_len = 62;
 		__be16 eth_type = ld16(&eth->type);
@@ -1466,6 +1479,6 @@ SEC("xdp.frags") int xdp_to_client(struct xdp_md *xdp)
 					udp_sum);
 	}
 	if (unlikely(!fr_xdp_fits(&pkt.ch_2->hop_client, 32ULL + pkt.payload_len)))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	return xdp_to_client_send(xdp, &pkt);
 }

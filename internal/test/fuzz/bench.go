@@ -231,6 +231,8 @@ func (b *bench) run(program string, p sim.Packet) (sim.Result, string) {
 		return res, text
 	case res.Verdict != alone.Verdict || res.Reason != alone.Reason:
 		text = fmt.Sprintf("%s (%s), and %s (%s) without XDP", res.Verdict, res.Reason, alone.Verdict, alone.Reason)
+	case res.Others && (alone.Verdict != sim.VerdictPunt || len(alone.Events) > 0):
+		text = fmt.Sprintf("%s (%s): the next program at XDP gets it before", alone.Verdict, alone.Reason)
 	case res.Verdict != sim.VerdictDrop && !bytes.Equal(res.Packet.Data, alone.Packet.Data):
 		text = "with XDP, packet: " + firstByte(res.Packet.Data, alone.Packet.Data)
 	case res.Verdict == sim.VerdictSent && *res.Hop != *alone.Hop:
@@ -294,6 +296,9 @@ func compare(p *sim.Packet, got testrun.Result, want sim.Result) string {
 	switch {
 	case got.Verdict != verdict:
 		return fmt.Sprintf("verdict: the kernel says %s, the model %s (%s)", got.Verdict, want.Verdict, want.Reason)
+	case got.Others != want.Others:
+		return fmt.Sprintf("at XDP the next program gets the packet: the kernel says %t, the model %t (%s)",
+			got.Others, want.Others, want.Reason)
 	case want.Verdict == sim.VerdictDrop && (len(want.Copies) > 0 || bytes.HasPrefix(want.Packet.Data, got.Data)):
 		return "" // no one sees what its copies left of it, or that it was cut off in front of them
 	case want.Verdict == sim.VerdictPunt && !bytes.Equal(got.Data, p.Data):

@@ -78,6 +78,8 @@ var frameFaults = []fault{
 		old: ` &&\s+bpf_map_lookup_elem\(&fr_devmap, &index\)`, new: ``},
 	{where: "code", spec: "turn", frame: true, what: "a frame that isn't taken is lost",
 		old: `return XDP_PASS;`, new: `return XDP_DROP;`},
+	{where: "code", spec: "turn", frame: true, what: "a frame that may be a program's own goes to the next one",
+		old: `return FR_XDP_LEFT;`, new: `return XDP_PASS;`},
 	{where: "code", spec: "turn", frame: true, what: "a frame counts as one at tc/ingress",
 		old: `XDP_TO_PEER = \d+`, new: `XDP_TO_PEER = 0`},
 	{where: "back end", spec: "turn", frame: true, what: "a checksum that is left to a device is taken for a full one",
@@ -133,6 +135,27 @@ var frameFaults = []fault{
 			})
 			return len(*body) == n-1
 		}},
+}
+
+// Model and kernel run one plan, so that only the model beside sees one in which the next program at XDP gets packets
+// that the first one sends from tc/ingress.
+func TestOrderKept(t *testing.T) {
+	c, _ := atXDP(t, "../../../examples/turn/spec.cue")
+	first := c.plan.Programs[0].XDP
+	moved := 0
+	for s := range ir.Stmts(first.Body) {
+		if hop, ok := s.(*ir.CheckHop); ok {
+			hop.Reasons[ir.HopNeighbour], hop.Reasons[ir.HopDirect] = ir.IsOthers, ir.IsOthers
+			moved++
+		}
+	}
+	r, err := fuzz.Run(t.Context(), fuzz.Config{Spec: c.spec, Plan: c.plan, Seed: 1, Packets: 20_000, Quick: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if moved == 0 || r.Difference == nil {
+		t.Errorf("%d checks of a hop have the packet go to the next program, and that isn't found", moved)
+	}
 }
 
 // A packet that comes through XDP counts as it would without: model and kernel run one plan, so that only this

@@ -32,6 +32,7 @@ type Client struct {
 	buf          [64 << 10]byte
 	realm, nonce []byte
 	queue        [][]byte // channel data that came while an answer was awaited
+	copies       int      // how many times the last request was sent
 }
 
 // Requests and their answers (RFC 8656 §17, RFC 8489 §6.3.1).
@@ -254,7 +255,8 @@ func (e *RequestError) Error() string { return fmt.Sprintf("%s: %d %s", e.Method
 // transact sends a request until it is answered.
 func (c *Client) transact(request *stun.Message) (*stun.Message, error) {
 	limit := time.Now().Add(patience)
-	for time.Now().Before(limit) {
+	for c.copies = 0; time.Now().Before(limit); {
+		c.copies++
 		if _, err := c.Conn.Write(request.Raw); err != nil {
 			return nil, err
 		}
@@ -279,6 +281,21 @@ func (c *Client) transact(request *stun.Message) (*stun.Message, error) {
 		}
 	}
 	return nil, errors.New("the server does not answer")
+}
+
+// Settle waits until the server has had, and has answered, all copies of requests that were sent to it: one that was
+// sent once comes behind them.
+func (c *Client) Settle() error {
+	for c.copies > 1 {
+		ask, err := stun.Build(stun.TransactionID, stun.BindingRequest, stun.Fingerprint)
+		if err != nil {
+			return err
+		}
+		if _, err := c.transact(ask); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Payload makes n random bytes.
