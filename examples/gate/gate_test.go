@@ -398,7 +398,10 @@ func testDeath(t *testing.T, hook runtime.Hook) {
 // connections that have ended are forgotten.
 func TestCaddy(t *testing.T) {
 	needs.All(t)
-	needs.Root(t)
+	hooks.Each(t, true, testCaddy)
+}
+
+func testCaddy(t *testing.T, hook runtime.Hook) {
 	l, err := lab.New(testnet.Start(t))
 	if err != nil {
 		t.Fatal(err)
@@ -415,7 +418,8 @@ func TestCaddy(t *testing.T) {
 	var g *gate.Gate
 	err = l.Server.Do(func() error {
 		g, err = gate.Start(gate.Config{
-			Interfaces: []string{"eth0", "eth1"}, Watch: true, IDLength: 4, Idle: 2 * time.Second, Quotas: few,
+			Interfaces: []string{"eth0", "eth1"}, Hook: hook, Watch: true, IDLength: 4, Idle: 2 * time.Second,
+			Quotas: few,
 		})
 		return err
 	})
