@@ -11,6 +11,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"runtime"
@@ -26,14 +27,18 @@ import (
 	"github.com/fastrelay/fastrelay-gen/bench/quicproxy"
 	"github.com/fastrelay/fastrelay-gen/bench/results"
 	"github.com/fastrelay/fastrelay-gen/bench/tunnel"
-	"github.com/fastrelay/fastrelay-gen/examples/sfu/lab"
+	"github.com/fastrelay/fastrelay-gen/bench/veth"
+	"github.com/fastrelay/fastrelay-gen/bench/wire"
+	sfu "github.com/fastrelay/fastrelay-gen/examples/sfu/lab"
+	turn "github.com/fastrelay/fastrelay-gen/examples/turn/lab"
 	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 func main() {
 	slog.SetLogLoggerLevel(slog.LevelWarn) // that a relay is attached is no news here
-	lab.Main()
+	turn.Main()
+	sfu.Main()
 	fanout.Main()
 	quicproxy.Main()
 	if err := run(); err != nil {
@@ -42,15 +47,18 @@ func main() {
 	}
 }
 
-var parts = []string{"kernel", "xdp", "path", "fanout", "quicproxy", "tunnel", "ipvs", "compile"}
+var parts = []string{"kernel", "xdp", "veth", "wire", "path", "fanout", "quicproxy", "tunnel", "ipvs", "compile"}
 
 func run() error {
 	rounds := flag.Int("rounds", 3, "rounds over which medians are taken")
 	only := flag.String("only", "", "`parts` to run, separated by commas: kernel (cost of a packet in the kernel), "+
-		"xdp (live frames at XDP and at TC), path (across namespaces), fanout (one to many), quicproxy (QUIC packets "+
+		"xdp (live frames at XDP and at TC), veth (the same across namespaces), wire (the same between two ports), "+
+		"path (across namespaces), fanout (one to many), quicproxy (QUIC packets "+
 		"of encrypted connections), tunnel (VXLAN), ipvs (in a virtual machine) or compile (each stage of a build)")
 	partial := flag.Bool("partial", false, "send packets with partial checksums, as from a virtual machine on the "+
 		"same host (path)")
+	ports := flag.String("ports", "", "`source,relay`: two ports of network cards that a cable joins, instead of a "+
+		"veth (wire); they are taken from this host meanwhile")
 	receivers := flag.String("receivers", "1,8,64,512", "`counts` of receivers (fanout)")
 	offload := flag.Bool("offload", false, "leave it to the device to cut GSO packets of a user-space relay, as "+
 		"some network cards can (fanout)")
@@ -71,8 +79,11 @@ func run() error {
 	}
 	runs := func(part string) bool { return *only == "" || slices.Contains(chosen, part) }
 	report := results.Report{
-		Commit: commit(), Date: time.Now().UTC().Format(time.DateOnly), Kernel: kernelRelease(), CPU: processor(),
-		CPUs: runtime.NumCPU(), Rounds: *rounds, Partial: *partial,
+		Run: results.Run{
+			Commit: commit(), Date: time.Now().UTC().Format(time.DateOnly), Kernel: kernelRelease(), CPU: processor(),
+			CPUs: runtime.NumCPU(), Rounds: *rounds,
+		},
+		Partial: *partial,
 	}
 	fmt.Printf("Linux %s, %d processors (%s), commit %s\n", report.Kernel, report.CPUs, report.CPU, report.Commit)
 	var err error
@@ -86,11 +97,8 @@ func run() error {
 	if err := measure.Prefer(os.Getpid(), measure.LoadCPU); err != nil {
 		return err
 	}
-	if runs("xdp") {
-		if report.Live, err = live.Measure(*rounds, os.Stderr); err != nil {
-			return err
-		}
-		live.Print(os.Stdout, report.Live)
+	if report.XDP, err = measureXDP(report.Run, runs, *ports); err != nil {
+		return err
 	}
 	if runs("path") {
 		if report.Through, err = measurePath(*rounds, *partial); err != nil {
@@ -114,6 +122,40 @@ func run() error {
 		return err
 	}
 	return os.WriteFile(*out, append(text, '\n'), 0o644)
+}
+
+// measureXDP measures the parts that compare hooks, as far as they run.
+func measureXDP(run results.Run, runs func(part string) bool, ports string) (x results.XDP, err error) {
+	if runs("xdp") {
+		x.Live, err = part(run, live.Print, func() (*live.Report, error) {
+			return live.Measure(".", run.Rounds, os.Stderr)
+		})
+	}
+	if err == nil && runs("veth") {
+		x.Veth, err = part(run, veth.Print, func() (*veth.Report, error) {
+			return veth.Measure(run.Rounds, os.Stderr)
+		})
+	}
+	if err == nil && runs("wire") {
+		x.Wire, err = part(run, wire.Print, func() (*wire.Report, error) {
+			return wire.Measure(ports, run.Rounds, os.Stderr)
+		})
+	}
+	return x, err
+}
+
+// part measures a part and prints it. Before, it looks how busy the machine is.
+func part[R any](run results.Run, print func(io.Writer, *R), do func() (*R, error)) (*results.Part[R], error) {
+	load, err := measure.Load(time.Second)
+	if err != nil {
+		return nil, err
+	}
+	r, err := do()
+	if err != nil {
+		return nil, err
+	}
+	print(os.Stdout, r)
+	return &results.Part[R]{Run: run, Load: load, Report: r}, nil
 }
 
 // measureOthers measures the parts that take no options, as far as they run, and prints what came out.

@@ -6,7 +6,7 @@
 //	rules     on each path: match, lookups, rules, actions, fan-outs
 //	edit      for each rule: the packet that leaves, its headers and their values, and its next hop
 //	rewrite   how the packet that came becomes that one: lengths, checksums, stores, room
-//	xdp       of a program that runs at XDP, too: the one that takes its packets first
+//	xdp       what runs at XDP: a program, or of one at tc/ingress the one that takes its packets first
 //	check     what the plan needs of a kernel, and the invariants of its shape
 //	warn      what is declared and not used, what no packet gets to
 //
@@ -39,16 +39,22 @@ func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
 	protos := map[*ir.Member]int{}
 	var traces []*trace.Program
 	for _, src := range s.Programs {
-		p := stack.Compile(src, names, protos, false, diags)
+		p := stack.Compile(src, names, protos, src.Hook == ir.XDP, diags)
 		if p == nil {
 			continue
 		}
-		if src.XDP {
+		out := p.Out
+		switch {
+		case src.Hook == ir.XDP:
+			var left []ir.Left
+			out, left = xdp.Alone(p.Out)
+			check.Driven(src, left, diags)
+		case src.XDP:
 			if first := stack.Compile(src, names, protos, true, &diag.List{}); first != nil {
 				p.Out.XDP, p.Out.Left = xdp.Of(first.Out)
 			}
 		}
-		plan.Programs = append(plan.Programs, p.Out)
+		plan.Programs = append(plan.Programs, out)
 		traces = append(traces, p.Trace)
 	}
 	check.Needs(plan, s.Kernel, diags)

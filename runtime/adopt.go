@@ -75,6 +75,9 @@ func (r *Relay) adopt() error {
 	}); err != nil {
 		return err
 	}
+	if err := r.adoptDrops(); err != nil {
+		return err
+	}
 	if err := r.adoptRegistered(); err != nil {
 		return err
 	}
@@ -373,7 +376,7 @@ func (r *Relay) adoptLinks() (atXDP []*pins.Link, err error) {
 func (r *Relay) adoptable(l *pins.Link) (*attachment, *AnyProgram) {
 	p := r.Program(l.Program)
 	info, err := l.Info()
-	if p == nil || err != nil || info.TCX() == nil || info.TCX().Ifindex == 0 {
+	if p == nil || p.desc.Hook == abi.HookXDP || err != nil || info.TCX() == nil || info.TCX().Ifindex == 0 {
 		return nil, nil
 	}
 	egress := p.desc.Hook == abi.HookEgress
@@ -439,7 +442,7 @@ func eachFilter(lease *ebpf.Map, f func(l netlink.Link, f *netlink.BpfFilter, eg
 
 func (r *Relay) adoptFilter(l netlink.Link, f *netlink.BpfFilter, egress bool) error {
 	p := r.Program(strings.TrimPrefix(f.Name, r.filterName("")))
-	if p == nil || egress != (p.desc.Hook == abi.HookEgress) {
+	if p == nil || p.desc.Hook == abi.HookXDP || egress != (p.desc.Hook == abi.HookEgress) {
 		return gone(netlink.FilterDel(f))
 	}
 	f.Fd = p.prog.FD()

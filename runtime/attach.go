@@ -39,6 +39,7 @@ type attachment struct {
 	noXDP   error              // why not
 	taken   error              // that another process has taken it away from XDP
 	behind  error              // that another program comes first, and not at XDP
+	was     error              // AttachXDP: why it was lost before
 	refused int                // the index of an interface of that name that the program can't be attached to; 0: none
 }
 
@@ -79,7 +80,10 @@ func (p *AnyProgram) attach(name string, index int) error {
 
 func (p *AnyProgram) attachAt(name string, index int, o AttachOptions) error {
 	r := p.relay
-	if p.desc.XDPBase == 0 && o.Hook == HookAuto {
+	switch {
+	case p.desc.Hook == abi.HookXDP:
+		o.Hook = HookXDP
+	case p.desc.XDPBase == 0 && o.Hook == HookAuto:
 		o.Hook = HookTC
 	}
 	r.mu.Lock()
@@ -91,6 +95,9 @@ func (p *AnyProgram) attachAt(name string, index int, o AttachOptions) error {
 	fail := func(err error) error { return fmt.Errorf("attach %s to %s: %w", p.desc.Name, what, err) }
 	if p.desc.Hook == abi.HookCongestion {
 		return fail(fmt.Errorf("it runs at %v, not at an interface: Register it", p.desc.Hook))
+	}
+	if p.desc.Hook == abi.HookXDP && (o.First || o.Before != "") {
+		return fail(errors.New("it runs at XDP, before all that is at tc/ingress: Attach it"))
 	}
 	if r.closed {
 		return fail(fmt.Errorf("relay: %w", ErrClosed))
@@ -151,7 +158,7 @@ func (p *AnyProgram) attachAt(name string, index int, o AttachOptions) error {
 // hookAt has a program that is attached run at XDP, too, or not any more. It is an error if that isn't right for the
 // device, and was asked for.
 func (r *Relay) hookAt(p *AnyProgram, a *attachment, hook Hook) error {
-	if hook == HookXDP && p.desc.XDPBase == 0 {
+	if hook == HookXDP && !p.desc.AtXDP() {
 		return errNotAtXDP
 	}
 	was := a.hook
@@ -160,7 +167,9 @@ func (r *Relay) hookAt(p *AnyProgram, a *attachment, hook Hook) error {
 	r.interfaces.look() // from now on it is looked at again and again
 	if err := a.noXDP; hook == HookXDP && err != nil {
 		a.hook = was
-		r.settle(a.index)
+		if a.mode != AttachXDP {
+			r.settle(a.index)
+		}
 		return err
 	}
 	return nil
@@ -184,6 +193,12 @@ func (r *Relay) attachTo(p *AnyProgram, a *attachment, dev *netlink.LinkAttrs) e
 		return fmt.Errorf("%w (%s), and the spec's stack begins with one", errNoEthernet, dev.EncapType)
 	}
 	a.index = dev.Index
+	if p.desc.Hook == abi.HookXDP {
+		a.mode, a.hook, a.was = AttachXDP, HookXDP, a.lost
+		a.lost, a.refused = nil, 0
+		r.warn(p, a)
+		return nil // settle does it
+	}
 	err := error(ebpf.ErrNotSupported)
 	if !r.opt.Clsact {
 		err = r.attachTCX(p, a)
@@ -441,11 +456,11 @@ func (r *Relay) detach(match func(*attachment) bool) error {
 }
 
 func (r *Relay) detachOne(a *attachment) error {
+	all := r.attachments
+	r.attachments = slices.DeleteFunc(slices.Clone(all), func(b *attachment) bool { return a == b })
 	if a.lost != nil {
 		return nil
 	}
-	all := r.attachments
-	r.attachments = slices.DeleteFunc(slices.Clone(all), func(b *attachment) bool { return a == b })
 	r.settle(a.index) // the others go on without it
 	err := r.detachTC(a)
 	if err != nil {
@@ -456,6 +471,9 @@ func (r *Relay) detachOne(a *attachment) error {
 }
 
 func (r *Relay) detachTC(a *attachment) error {
+	if a.mode == AttachXDP {
+		return nil // settle has done it
+	}
 	if a.link != nil {
 		if r.pins != nil {
 			if err := r.pins.DropLink(a.program, a.index); err != nil {

@@ -143,6 +143,11 @@ func (r *Relay) settle(index int) {
 	for _, a := range all {
 		a.behind = first
 		switch {
+		case a.mode == AttachXDP: // nothing at tc/ingress comes before it
+			a.behind = nil
+			if a.taken == nil {
+				programs, hook = append(programs, r.Program(a.program)), HookXDP
+			}
 		case a.hook == HookTC || a.taken != nil:
 			first = cmp.Or(first, fmt.Errorf("%s comes first there, and runs at tc/ingress", a.program))
 		case first == nil:
@@ -172,6 +177,13 @@ func (r *Relay) settle(index int) {
 		}
 		a.xdp = a.hook != HookTC && a.noXDP == nil
 		switch {
+		case a.mode == AttachXDP && a.noXDP != nil:
+			a.index, a.lost = 0, a.noXDP
+			if was || a.was != nil && a.was.Error() != a.lost.Error() {
+				r.note(a)
+			}
+		case a.mode == AttachXDP:
+			a.was = nil
 		case a.xdp && !was:
 			r.say(slog.LevelInfo, "packets come to a program at XDP", "program", a.program, "interface", a.name)
 		case a.noXDP != nil && (said == nil || said.Error() != a.noXDP.Error()):
@@ -196,10 +208,24 @@ func (r *Relay) inOrder(index int) (all []*attachment) {
 	for i, f := range chain(all[0]) {
 		place[f.ID] = i
 	}
-	slices.SortStableFunc(all, func(a, b *attachment) int {
-		return cmp.Compare(place[r.kernelID(a.program)], place[r.kernelID(b.program)])
-	})
+	sortSome(all, func(a *attachment) bool { return a.mode != AttachXDP },
+		func(a *attachment) int { return place[r.kernelID(a.program)] })
 	return all
+}
+
+// sortSome sorts those of a list that are asked for by their places, and leaves the others where they are.
+func sortSome(all []*attachment, some func(*attachment) bool, place func(*attachment) int) {
+	var at []int
+	var sorted []*attachment
+	for i, a := range all {
+		if some(a) {
+			at, sorted = append(at, i), append(sorted, a)
+		}
+	}
+	slices.SortStableFunc(sorted, func(a, b *attachment) int { return cmp.Compare(place(a), place(b)) })
+	for i, a := range sorted {
+		all[at[i]] = a
+	}
 }
 
 var errTaken = errors.New("another process has taken it away there; attach it again")
@@ -221,7 +247,7 @@ func (f *frames) leave(index int) {
 	}
 	door := f.at[index]
 	delete(f.at, index)
-	err := door.link.Close()
+	err := errors.Join(door.link.Detach(), door.link.Close()) // Close alone lets it go later
 	if f.relay.pins != nil {
 		err = errors.Join(f.relay.pins.DropLink(door.pin, index), err)
 	}
@@ -230,6 +256,7 @@ func (f *frames) leave(index int) {
 			"error", err)
 	}
 	_ = f.relay.coll.Maps[abi.MapMACs].Delete(uint32(index)) // no frames come in by it any more
+	f.relay.drops.keep(f.at)
 }
 
 // release lets go of what runs at XDP, which stays.
@@ -263,10 +290,11 @@ func (f *frames) run(index int, programs []*AnyProgram, hook Hook) error {
 	if err := f.relay.coll.Maps[abi.MapMACs].Put(uint32(index), mac); err != nil {
 		return fmt.Errorf("the table of addresses of devices: %w", err)
 	}
+	f.relay.drops.from(index)
 	if err := f.open(d); err != nil {
 		return err
 	}
-	pin := pinMark + hook.String()
+	pin := pinOf(hook, programs)
 	if door != nil && door.pin != pin && f.relay.pins != nil {
 		if err := f.relay.pins.AddLink(pin, index, door.link); err != nil { // which moves it
 			return err
@@ -287,6 +315,7 @@ func (f *frames) run(index int, programs []*AnyProgram, hook Hook) error {
 	}
 	l, err := link.AttachXDP(link.XDPOptions{Program: prog, Interface: index, Flags: link.XDPDriverMode})
 	if err != nil {
+		f.relay.drops.keep(f.at)
 		return fmt.Errorf("attach at XDP: %w", err)
 	}
 	door = &frontDoor{l, pin, programs}
@@ -299,6 +328,18 @@ func (f *frames) run(index int, programs []*AnyProgram, hook Hook) error {
 	return nil
 }
 
+// pinOf is the name of the pin of a link at XDP. Links of TC say which programs run at both hooks; if others do, it
+// says which they are, and in which order.
+func pinOf(hook Hook, programs []*AnyProgram) string {
+	pin := pinMark + hook.String()
+	if slices.ContainsFunc(programs, func(p *AnyProgram) bool { return p.desc.Hook == abi.HookXDP }) {
+		for _, p := range programs {
+			pin += pinMark + p.desc.Name
+		}
+	}
+	return pin
+}
+
 // look asks what devices can do.
 func (f *frames) look() (err error) {
 	f.now, err = netdev.Devices()
@@ -309,9 +350,9 @@ func (f *frames) look() (err error) {
 // it. The thread is in the relay's network namespace.
 func (r *Relay) adoptXDP(l *pins.Link) error {
 	var hook Hook
-	name, _ := strings.CutPrefix(l.Program, pinMark)
+	names := strings.Split(l.Program, pinMark)[1:]
 	info, err := l.Info()
-	if r.frames == nil || err != nil || info.XDP() == nil || hook.UnmarshalText([]byte(name)) != nil {
+	if r.frames == nil || err != nil || info.XDP() == nil || hook.UnmarshalText([]byte(names[0])) != nil {
 		return l.Drop()
 	}
 	index, there := int(info.XDP().Ifindex), false
@@ -320,6 +361,21 @@ func (r *Relay) adoptXDP(l *pins.Link) error {
 			a.hook, there = hook, true
 		}
 	}
+	for _, name := range names[1:] {
+		p, dev := r.Program(name), (netlink.Link)(nil)
+		if p != nil && p.desc.Hook == abi.HookXDP {
+			dev, err = netlink.LinkByIndex(index)
+		}
+		if dev == nil || err != nil {
+			continue
+		}
+		there = true
+		r.attachments = append(r.attachments, &attachment{
+			program: name, name: dev.Attrs().Name, index: index, mode: AttachXDP, hook: HookXDP, xdp: true,
+		})
+	}
+	sortSome(r.attachments, func(a *attachment) bool { return a.index == index && len(names) > 1 },
+		func(a *attachment) int { return slices.Index(names, a.program) })
 	if !there {
 		return l.Drop()
 	}

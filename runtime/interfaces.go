@@ -187,7 +187,7 @@ func (r *Relay) restore(n *interfaces) (news []attachmentNews, failed bool) {
 		blocked := map[place]bool{} // a program that comes first couldn't be attached yet
 		device := once(netlink.LinkByName)
 		for _, a := range slices.Clone(r.attachments) {
-			if a.lost == nil {
+			if a.lost == nil || errors.Is(a.lost, errTaken) {
 				continue
 			}
 			l, err := device(a.name)
@@ -212,8 +212,11 @@ func (r *Relay) restore(n *interfaces) (news []attachmentNews, failed bool) {
 			}
 			switch err := r.attachTo(p, a, dev); {
 			case err == nil:
-				r.settle(a.index)
-				r.note(a)
+				r.settle(a.index) // which may lose it again
+				failed = failed || a.lost != nil
+				if a.lost == nil {
+					r.note(a)
+				}
 			case errors.Is(err, errNoEthernet):
 				a.refused = dev.Index
 				r.lose(a, err)
@@ -297,7 +300,7 @@ func (a *attachment) alive() bool {
 		return true
 	}
 	a.name = l.Attrs().Name
-	if a.link != nil {
+	if a.link != nil || a.mode == AttachXDP {
 		return true
 	}
 	filters, err := netlink.FilterList(l, a.filter.Parent)

@@ -29,11 +29,11 @@ func readObject(desc *abi.Desc, object []byte) (*ebpf.CollectionSpec, error) {
 		}
 	}
 	var errs []error
-	for _, name := range append([]string{abi.ClockProgram}, programNames(desc)...) {
-		if p := spec.Programs[name]; p == nil {
-			errs = append(errs, bad(nil, "it has no program %s", name))
-		} else if p.Type != ebpf.SchedCLS {
-			errs = append(errs, bad(nil, "program %s is of type %v, not %v", name, p.Type, ebpf.SchedCLS))
+	for _, want := range programsOf(desc) {
+		if p := spec.Programs[want.name]; p == nil {
+			errs = append(errs, bad(nil, "it has no program %s", want.name))
+		} else if p.Type != want.typ {
+			errs = append(errs, bad(nil, "program %s is of type %v, not %v", want.name, p.Type, want.typ))
 		}
 	}
 	for _, s := range desc.Settings {
@@ -86,12 +86,23 @@ func firstError(errs []error) error {
 	return nil
 }
 
-func programNames(desc *abi.Desc) []string {
-	var names []string
+// symbol is a program that an object has to have.
+type symbol struct {
+	name string
+	typ  ebpf.ProgramType
+}
+
+func programsOf(desc *abi.Desc) []symbol {
+	all := []symbol{{abi.ClockProgram, ebpf.SchedCLS}}
 	for _, p := range desc.Programs {
-		names = append(names, abi.ProgramPrefix+p.Name)
+		if p.Hook != abi.HookXDP {
+			all = append(all, symbol{p.Symbol(), ebpf.SchedCLS})
+		}
+		if p.AtXDP() {
+			all = append(all, symbol{abi.XDPPrefix + p.Name, ebpf.XDP})
+		}
 	}
-	return names
+	return all
 }
 
 // applySettings writes the settings into the object's read-only data.

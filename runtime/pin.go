@@ -88,7 +88,11 @@ func Remove(path string) (removed []string, err error) {
 			if err != nil {
 				return nil, err
 			}
-			removed = append(removed, fmt.Sprintf("program %s is detached from %s", l.Program, placeOf(l)))
+			what := "program " + l.Program + " is"
+			if strings.HasPrefix(l.Program, pinMark) {
+				what = "what runs at XDP is"
+			}
+			removed = append(removed, fmt.Sprintf("%s detached from %s", what, placeOf(l)))
 			defer l.Close() // that is what detaches, since by then the pin is gone; the kernel lets a pin go later
 		}
 		err := eachFilter(lease, func(l netlink.Link, f *netlink.BpfFilter, _ bool) error {
@@ -112,11 +116,18 @@ func Remove(path string) (removed []string, err error) {
 
 // placeOf names the interface of a link.
 func placeOf(l *pins.Link) string {
+	index := 0
 	info, err := l.Info()
-	if err != nil || info.TCX() == nil || info.TCX().Ifindex == 0 {
+	switch {
+	case err != nil:
+	case info.TCX() != nil:
+		index = int(info.TCX().Ifindex)
+	case info.XDP() != nil:
+		index = int(info.XDP().Ifindex)
+	}
+	if index == 0 {
 		return "an interface that is gone"
 	}
-	index := int(info.TCX().Ifindex)
 	dev, err := netlink.LinkByIndex(index)
 	if err != nil {
 		return fmt.Sprintf("interface %d of another network namespace", index)

@@ -89,6 +89,9 @@ func (r *Relay) warn(p *AnyProgram, a *attachment) {
 
 // front returns the programs of others that run before an attachment's. TCX programs run before filters of clsact.
 func (r *Relay) front(a *attachment) (out []Front) {
+	if a.mode == AttachXDP { // it comes before all of them
+		return nil
+	}
 	for _, f := range chain(a) {
 		if r.owns(f.ID) {
 			if f.ID == r.kernelID(a.program) {
@@ -188,7 +191,11 @@ func (r *Relay) stands(a *attachment, first bool, before string) error {
 }
 
 func (r *Relay) kernelID(program string) uint32 {
-	info, err := r.coll.Programs[abi.ProgramPrefix+program].Info()
+	prog := r.Program(program).prog
+	if prog == nil {
+		return 0
+	}
+	info, err := prog.Info()
 	if err != nil {
 		return 0
 	}

@@ -81,7 +81,10 @@ func (p *AnyProgram) count(i int) (c Count, err error) {
 
 // XDPCounts returns those of Counts that the program saw at XDP; nil if it doesn't run there.
 func (p *AnyProgram) XDPCounts() ([]Count, error) {
-	if p.desc.XDPBase == 0 {
+	switch {
+	case p.desc.Hook == abi.HookXDP:
+		return p.Counts()
+	case p.desc.XDPBase == 0:
 		return nil, nil
 	}
 	out := make([]Count, len(p.desc.Reasons))
@@ -205,6 +208,7 @@ type AttachMode uint8
 const (
 	AttachTCX    AttachMode = iota + 1 // by a TCX link, since Linux 6.6
 	AttachClsact                       // by a filter of the clsact qdisc
+	AttachXDP                          // at XDP alone
 )
 
 // String names the mode.
@@ -212,6 +216,8 @@ func (m AttachMode) String() string {
 	switch m {
 	case AttachTCX:
 		return "tcx"
+	case AttachXDP:
+		return "xdp"
 	case AttachClsact:
 		return "clsact"
 	}

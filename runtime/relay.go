@@ -98,6 +98,7 @@ type Relay struct {
 	hops   *hops                // nil: no hops
 	object *ebpf.CollectionSpec // nil: nothing at XDP
 	frames *frames              // nil: nothing at XDP
+	drops  *drops               // nil: nothing at XDP
 
 	life sync.RWMutex // held for reading while the kernel's maps are used without mu
 	over bool         // the maps are closed; guarded by life
@@ -266,15 +267,17 @@ func (r *Relay) load(spec *ebpf.CollectionSpec) (err error) {
 	if err := r.setUp(spec); err != nil {
 		return fmt.Errorf("relay %q: %w", desc.Name, err)
 	}
+	if len(found) == 0 && r.pins != nil {
+		if err := r.pins.Create(desc, r.coll.Maps); err != nil {
+			return fmt.Errorf("relay %q: pin at %s: %w", desc.Name, path, err)
+		}
+	}
+	r.countDrops()
 	if len(found) > 0 {
 		if err := r.adopt(); err != nil {
 			return fmt.Errorf("relay %q: adopt %s: %w", desc.Name, path, err)
 		}
 		r.adopted = true
-	} else if r.pins != nil {
-		if err := r.pins.Create(desc, r.coll.Maps); err != nil {
-			return fmt.Errorf("relay %q: pin at %s: %w", desc.Name, path, err)
-		}
 	}
 	return nil
 }
@@ -342,7 +345,7 @@ func (r *Relay) setUp(spec *ebpf.CollectionSpec) (err error) {
 	r.tellPrograms()
 	for i := range r.desc.Programs {
 		d := &r.desc.Programs[i]
-		r.programs = append(r.programs, &AnyProgram{relay: r, desc: d, prog: r.coll.Programs[abi.ProgramPrefix+d.Name]})
+		r.programs = append(r.programs, &AnyProgram{relay: r, desc: d, prog: r.coll.Programs[d.Symbol()]})
 	}
 	for i := range r.desc.Tables {
 		d := &r.desc.Tables[i]
@@ -380,6 +383,7 @@ func (r *Relay) abandon() {
 	close(r.done)
 	r.frames.close()
 	r.frames.release()
+	r.drops.close()
 	r.wg.Wait()
 	if r.hops != nil {
 		r.hops.close()
@@ -467,6 +471,7 @@ func (r *Relay) close(linger time.Duration) error {
 	r.life.Lock()
 	r.over = true
 	r.lists.closeLists()
+	r.drops.close()
 	r.coll.Close()
 	r.leaseClock.Close()
 	r.life.Unlock()

@@ -171,6 +171,9 @@ func (r *Relay) Run(program string, p Packet) (Result, error) {
 		return Result{}, fmt.Errorf("the plan has no program %q", program)
 	}
 	prog := r.plan.Programs[i]
+	if prog.Hook == ir.XDP { // GSO packets come later
+		p.Frame, p.GSO, p.Tunnel = true, 0, false
+	}
 	if p.Frame && prog.XDP != nil {
 		first, err := r.exec(prog.XDP, &p)
 		if err != nil || first.Verdict != VerdictPunt {
@@ -535,12 +538,15 @@ func (r *run) checkHop(n *node, s *ir.CheckHop) bool {
 		state = ir.HopNone
 	}
 	switch {
-	case !leaves(state, r.turn != nil || s.Direct), s.Direct && !r.takesFrames(hop):
+	case !leaves(state, r.turn != nil):
 		n.outcomes[state].Hits++
 		return r.stop(s.Reasons[state])
 	case length > uint64(hop.MTU):
 		n.outcomes[ir.HopStates].Hits++
 		return r.stop(s.TooBig)
+	case s.Direct && (!leaves(state, true) || !r.takesFrames(hop)):
+		n.outcomes[state].Hits++
+		return r.stop(s.Reasons[state])
 	}
 	n.outcomes[state].Hits++
 	return false

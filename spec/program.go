@@ -42,7 +42,7 @@ func (l *loader) program(n Name, v cue.Value) *Program {
 	return p
 }
 
-// hook reads "tc/ingress" or ["xdp", "tc/ingress"].
+// hook reads "tc/ingress", "xdp" or ["xdp", "tc/ingress"].
 func (l *loader) hook(v cue.Value) (hook string, xdp bool) {
 	if v.IncompleteKind() != cue.ListKind {
 		return l.string(v), false

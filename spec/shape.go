@@ -176,7 +176,7 @@ func (l *loader) scalarShape(v cue.Value, fit, choices []cue.Value) bool {
 	if l.what(v) == "hook" {
 		d.WithHint("a program runs for packets that come in by a device (tc/ingress) or leave by one (tc/egress), or " +
 			"for events of TCP sockets (tcp/congestion); [\"xdp\", \"tc/ingress\"] has packets come to it at XDP " +
-			"first, as far as a driver can do what it does")
+			"first, as far as a driver can do what it does; \"xdp\" has it run there alone")
 	}
 	if word, err := v.String(); err == nil {
 		if near := spell.Nearest(word, words(choices)); near != "" {

@@ -312,7 +312,7 @@ type SessionRow struct {
 // Program is what runs at one hook.
 type Program struct {
 	Name Name
-	Hook string // "tc/ingress", "tc/egress", "tcp/congestion"
+	Hook string // "tc/ingress", "tc/egress", "xdp", "tcp/congestion"
 	XDP  bool   // at tc/ingress: packets come to it at XDP first
 
 	HookPos diag.Pos
@@ -326,6 +326,9 @@ type Program struct {
 	Multicast bool      // packets for multicast groups and broadcasts are taken, too
 	Pos       diag.Pos
 }
+
+// Receives reports whether the program gets packets that a device receives.
+func (p *Program) Receives() bool { return p.Hook == ingress || p.Hook == "xdp" }
 
 // StackEntry is one place in the stack. Headers has one element, or the alternatives in the order they are tried; each
 // may name a header or a group. Var is what the program calls it.

@@ -14,6 +14,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
@@ -113,6 +115,38 @@ type Channel struct {
 type Hop struct {
 	Dev *testnet.Dev
 	MAC net.HardwareAddr
+}
+
+// Frames returns a frame of the channel in a direction, as it comes in and as it has to leave.
+func (ch Channel) Frames(direction string, payload []byte) (in, out []byte, err error) {
+	var err1, err2 error
+	client, peer, data := ch.ToClient, ch.ToPeer, turnlab.ChannelData(ch.Number, payload)
+	if direction == "to_peer" {
+		in, err1 = turnlab.UDPFrame(client.MAC, client.Dev.MAC, ch.Client, ch.Server, data)
+		out, err2 = turnlab.UDPFrame(peer.Dev.MAC, peer.MAC, ch.Relayed, ch.Peer, payload)
+	} else {
+		in, err1 = turnlab.UDPFrame(peer.MAC, peer.Dev.MAC, ch.Peer, ch.Relayed, payload)
+		out, err2 = turnlab.UDPFrame(client.Dev.MAC, client.MAC, ch.Server, ch.Client, data)
+	}
+	return in, out, errors.Join(err1, err2)
+}
+
+// OpenIn opens the channel in a generated relay of examples/turn.
+func (ch Channel) OpenIn(r *runtime.Relay) error {
+	_, err := r.Open("channel", ch.Client, ch.Server, ch.Number, ch.Relayed, ch.Peer)
+	return err
+}
+
+// Sent returns how many packets a generated program has sent, by hook.
+func Sent(p *runtime.AnyProgram) (tc, xdp uint64, err error) {
+	all, err1 := p.Count("sent")
+	first, err2 := p.XDPCounts()
+	for i, c := range first {
+		if p.Desc().Reason(i).Name == "sent" {
+			xdp = c.Packets
+		}
+	}
+	return all.Packets - xdp, xdp, errors.Join(err1, err2)
 }
 
 const mtu = 1500

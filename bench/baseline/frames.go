@@ -53,8 +53,8 @@ type Frames struct {
 	opened     uint32
 }
 
-// LoadFrames loads them.
-func LoadFrames() (*Frames, error) {
+// LoadFrames loads them, with room for so many sessions.
+func LoadFrames(sessions int) (*Frames, error) {
 	object, err := framesObject()
 	if err != nil {
 		return nil, err
@@ -62,6 +62,9 @@ func LoadFrames() (*Frames, error) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {
 		return nil, err
+	}
+	for name, each := range map[string]int{"channels4": 2, "channels6": 2, "slots": 1, "usages": 1} {
+		spec.Maps[name].MaxEntries = uint32(each * sessions)
 	}
 	c, err := ebpf.NewCollection(spec)
 	if err != nil {

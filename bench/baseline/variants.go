@@ -63,57 +63,56 @@ func start(hook Hook, l *testnet.Line, e lab.Ends) (stop func(), err error) {
 // variants are handled.
 func startXDP(l *testnet.Line, e lab.Ends) (pid int, stop func(), err error) {
 	ends := []*testnet.Dev{l.ClientDev, l.PeerDev}
-	err = threads(measure.LoadCPU, ends, func() error {
+	_, err = Threads(measure.LoadCPU, ends, func() error {
 		return errors.Join(offloads.GRO(ends[0], true), offloads.GRO(ends[1], true))
 	})
 	if err != nil {
 		return 0, nil, err
 	}
-	err = threads(measure.RelayCPU, []*testnet.Dev{l.RelayIn, l.RelayOut}, func() (err error) {
+	_, err = Threads(measure.RelayCPU, []*testnet.Dev{l.RelayIn, l.RelayOut}, func() (err error) {
 		stop, err = start(XDP, l, e)
 		return err
 	})
 	return 0, stop, err
 }
 
-// threads has NAPI of devices, which turnOn turns on, run in threads on one processor. These go before what measures
-// the processor.
-func threads(cpu int, devices []*testnet.Dev, turnOn func() error) error {
-	before, err := pollers()
+// Threads has NAPI of devices, which turnOn turns on, run in threads on one processor, and returns these: one of each
+// queue. They go before what measures the processor.
+func Threads(cpu int, devices []*testnet.Dev, turnOn func() error) (pids []int, err error) {
+	before, err := Pollers("")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := turnOn(); err != nil {
-		return err
+		return nil, err
 	}
 	for _, d := range devices {
 		if err := d.SetThreaded(); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	after, err := pollers()
+	after, err := Pollers("")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	found := 0
 	for _, pid := range after {
 		if !slices.Contains(before, pid) {
-			found++
+			pids = append(pids, pid)
 			err = errors.Join(err, measure.Prefer(pid, cpu), measure.SetRealTime(pid, 2))
 		}
 	}
-	if found != len(devices) {
-		err = errors.Join(err, fmt.Errorf("%d devices have %d threads of NAPI", len(devices), found))
+	if len(pids) < len(devices) {
+		err = errors.Join(err, fmt.Errorf("%d devices have %d threads of NAPI", len(devices), len(pids)))
 	}
-	return err
+	return pids, err
 }
 
-// pollers returns the kernel's threads that poll devices.
-func pollers() (pids []int, err error) {
+// Pollers returns the kernel's threads that poll a device, or all whose names begin so.
+func Pollers(device string) (pids []int, err error) {
 	files, err := filepath.Glob("/proc/[0-9]*/comm")
 	for _, f := range files {
 		text, err := os.ReadFile(f)
-		if err != nil || !strings.HasPrefix(string(text), "napi/") {
+		if err != nil || !strings.HasPrefix(string(text), "napi/"+device) {
 			continue // or it has ended
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f)))

@@ -10,7 +10,6 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/bench/baseline"
-	"github.com/fastrelay/fastrelay-gen/examples/turn/turnrelay"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
@@ -50,17 +49,17 @@ const (
 type lab struct {
 	net    *testnet.Net
 	line   *testnet.Line
-	ends   *ends
-	relay  *turnrelay.Relay
+	ends   *Ends
+	relay  *runtime.Relay
 	hand   *baseline.Frames
 	xdp    map[string]*ebpf.Program // the generated ones, by direction
 	tc     map[string]*runtime.AnyProgram
 	opened map[int][]baseline.Channel // by family
 }
 
-// newLab opens so many channels of each of the families, a power of two. The order in which a run uses them is random,
-// and the same each time.
-func newLab(sessions int, families ...int) (_ *lab, err error) {
+// newLab opens so many channels of each of the families, a power of two. The order in which runs use them is random,
+// and the same each time. root is the repository's folder, for a relay with more room than examples/turn has.
+func newLab(root string, sessions int, families ...int) (_ *lab, err error) {
 	l := &lab{xdp: map[string]*ebpf.Program{}, opened: map[int][]baseline.Channel{}}
 	defer func() {
 		if err != nil {
@@ -85,19 +84,19 @@ func newLab(sessions int, families ...int) (_ *lab, err error) {
 	if err := l.line.Relay.SetForwarding(true); err != nil {
 		return nil, err
 	}
-	if l.ends, err = newEnds(); err != nil {
+	if l.ends, err = NewEnds(sessions); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(l.ends.sink(l.line.ClientDev), l.ends.sink(l.line.PeerDev)); err != nil {
+	if err := errors.Join(l.ends.Sink(l.line.ClientDev), l.ends.Sink(l.line.PeerDev)); err != nil {
 		return nil, err
 	}
-	if l.hand, err = baseline.LoadFrames(); err != nil {
+	if l.hand, err = baseline.LoadFrames(sessions * len(families)); err != nil {
 		return nil, err
 	}
 	if err := l.hand.Join(l.line.RelayIn, l.line.RelayOut); err != nil {
 		return nil, err
 	}
-	if err := l.generated(); err != nil {
+	if err := l.generated(root, sessions*len(families)); err != nil {
 		return nil, err
 	}
 	for _, family := range families {
@@ -119,7 +118,7 @@ func (l *lab) close() {
 		l.hand.Close()
 	}
 	if l.ends != nil {
-		l.ends.close()
+		l.ends.Close()
 	}
 	if l.net != nil {
 		_ = l.net.Close() // what remains is removed by the next network
@@ -127,12 +126,12 @@ func (l *lab) close() {
 }
 
 // generated attaches the generated relay at both hooks.
-func (l *lab) generated() error {
+func (l *lab) generated(root string, sessions int) error {
 	return l.line.Relay.Do(func() (err error) {
-		if l.relay, err = turnrelay.Load(turnrelay.Options{}); err != nil {
+		if l.relay, err = load(root, sessions); err != nil {
 			return err
 		}
-		l.tc = map[string]*runtime.AnyProgram{toPeer: l.relay.ToPeer.AnyProgram, toClient: l.relay.ToClient.AnyProgram}
+		l.tc = map[string]*runtime.AnyProgram{toPeer: l.relay.Program(toPeer), toClient: l.relay.Program(toClient)}
 		for direction, p := range l.tc {
 			if l.xdp[direction], err = programAtXDP(p); err != nil {
 				return err
@@ -188,24 +187,25 @@ func (l *lab) device(direction string) *testnet.Dev {
 	return l.line.RelayOut
 }
 
+// ports is how many clients have a port of their own, with a channel for each port of a peer.
+const ports = 1 << 14
+
 func (l *lab) open(family, n int) error {
 	order := rand.New(rand.NewPCG(1, 2)).Perm(n)
 	channels := make([]baseline.Channel, n)
 	for i := range n {
+		low, high := uint16(i%ports), uint16(i/ports)
 		ch := baseline.Channel{
-			Client:   netip.AddrPortFrom(l.line.ClientAddr.Of(family), uint16(40000+i)),
+			Client:   netip.AddrPortFrom(l.line.ClientAddr.Of(family), 20000+low),
 			Server:   netip.AddrPortFrom(l.line.RelayInAddr.Of(family), 3478),
-			Number:   turnlab.ChannelNumber + uint16(i),
-			Relayed:  netip.AddrPortFrom(l.line.RelayOutAddr.Of(family), uint16(50000+i)),
-			Peer:     netip.AddrPortFrom(l.line.PeerAddr.Of(family), 7000),
+			Number:   turnlab.ChannelNumber + high,
+			Relayed:  netip.AddrPortFrom(l.line.RelayOutAddr.Of(family), 40000+low),
+			Peer:     netip.AddrPortFrom(l.line.PeerAddr.Of(family), 7000+high),
 			ToClient: baseline.Hop{Dev: l.line.RelayIn, MAC: l.line.ClientDev.MAC},
 			ToPeer:   baseline.Hop{Dev: l.line.RelayOut, MAC: l.line.PeerDev.MAC},
 		}
 		channels[order[i]] = ch
-		_, err := l.relay.Channel.Open(turnrelay.Channel{
-			Client: ch.Client, Server: ch.Server, Number: ch.Number, Relayed: ch.Relayed, Peer: ch.Peer,
-		})
-		if err := errors.Join(err, l.hand.Open(ch)); err != nil {
+		if err := errors.Join(ch.OpenIn(l.relay), l.hand.Open(ch)); err != nil {
 			return err
 		}
 	}
@@ -226,22 +226,13 @@ func (l *lab) traffic(direction string, family, size int) (*traffic, error) {
 	}}
 	payload := turnlab.Payload(size)
 	for _, ch := range l.opened[family] {
-		data := turnlab.ChannelData(ch.Number, payload)
-		var in, out []byte
-		var err1, err2 error
-		if direction == toPeer {
-			in, err1 = turnlab.UDPFrame(l.line.ClientDev.MAC, l.line.RelayIn.MAC, ch.Client, ch.Server, data)
-			out, err2 = turnlab.UDPFrame(l.line.RelayOut.MAC, l.line.PeerDev.MAC, ch.Relayed, ch.Peer, payload)
-		} else {
-			in, err1 = turnlab.UDPFrame(l.line.PeerDev.MAC, l.line.RelayOut.MAC, ch.Peer, ch.Relayed, payload)
-			out, err2 = turnlab.UDPFrame(l.line.RelayIn.MAC, l.line.ClientDev.MAC, ch.Server, ch.Client, data)
-		}
-		if err := errors.Join(err1, err2); err != nil {
+		in, out, err := ch.Frames(direction, payload)
+		if err != nil {
 			return nil, err
 		}
 		t.in, t.out = append(t.in, in), append(t.out, out)
 	}
-	return t, l.ends.load(t.in)
+	return t, l.ends.Load(t.in)
 }
 
 // run has a variant relay n frames.

@@ -25,6 +25,23 @@ func TestFrames(t *testing.T) {
 	}
 }
 
+// More sessions than examples/turn has room for take turns; a run goes on where the last one ended.
+func TestRoom(t *testing.T) {
+	needs.Root(t)
+	l := start(t, 2*roomBuilt, 4)
+	for _, direction := range []string{toPeer, toClient} {
+		frames, err := l.traffic(direction, 4, 120)
+		check(t, err)
+		check(t, l.check(frames))
+		r, err := l.run(XDP, frames, 3*roomBuilt, 0)
+		check(t, err)
+		if r.first == 0 {
+			t.Error("the run begins with the first frame again")
+		}
+		check(t, l.check(frames))
+	}
+}
+
 // Equal work: what the generated program leaves to tc/ingress, those by hand leave, too, that check as much.
 func TestLeft(t *testing.T) {
 	needs.Root(t)
@@ -113,7 +130,7 @@ func folded(b []byte) uint16 {
 
 func start(t *testing.T, sessions int, families ...int) *lab {
 	t.Helper()
-	l, err := newLab(sessions, families...)
+	l, err := newLab("../..", sessions, families...)
 	check(t, err)
 	t.Cleanup(l.close)
 	return l

@@ -27,7 +27,7 @@ var names = map[lab.Variant]string{
 }
 
 // Machine says in a line what was measured, and where.
-func (r *Report) Machine() string {
+func (r *Run) Machine() string {
 	rounds := "one round"
 	if r.Rounds > 1 {
 		rounds = fmt.Sprintf("medians of %d rounds in which the variants alternate", r.Rounds)
@@ -54,6 +54,7 @@ func (r *Report) Page() string {
 	p.line("%s", said("head"))
 	p.through(r)
 	p.cost(r)
+	p.xdp(r)
 	p.fanOut(r)
 	p.tunnel(r)
 	p.ipvs(r)

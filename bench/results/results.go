@@ -9,21 +9,42 @@ import (
 	"github.com/fastrelay/fastrelay-gen/bench/live"
 	"github.com/fastrelay/fastrelay-gen/bench/quicproxy"
 	"github.com/fastrelay/fastrelay-gen/bench/tunnel"
+	"github.com/fastrelay/fastrelay-gen/bench/veth"
+	"github.com/fastrelay/fastrelay-gen/bench/wire"
 	"github.com/fastrelay/fastrelay-gen/examples/turn/lab"
 	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 )
 
+// Run says what was measured, and where.
+type Run struct {
+	Commit string `json:"commit"`
+	Date   string `json:"date"`
+	Kernel string `json:"kernel"`
+	CPU    string `json:"cpu"` // model
+	CPUs   int    `json:"cpus"`
+	Rounds int    `json:"rounds"`
+}
+
+// Part is a part of a report that may be measured in a run of its own.
+type Part[R any] struct {
+	Run
+	Load   float64 `json:"load"` // share of all processors' time that was in use before
+	Report *R      `json:"report"`
+}
+
+// XDP are the parts that compare hooks.
+type XDP struct {
+	Live *Part[live.Report] `json:"live,omitempty"`
+	Veth *Part[veth.Report] `json:"veth,omitempty"`
+	Wire *Part[wire.Report] `json:"wire,omitempty"`
+}
+
 // Report is the result of a run.
 type Report struct {
-	Commit  string       `json:"commit"`
-	Date    string       `json:"date"`
-	Kernel  string       `json:"kernel"`
-	CPU     string       `json:"cpu"` // model
-	CPUs    int          `json:"cpus"`
-	Rounds  int          `json:"rounds"`
+	Run
 	Partial bool         `json:"partial_checksums"`
 	Cost    *Cost        `json:"cost,omitempty"`
-	Live    *live.Report `json:"live,omitempty"`
+	XDP     XDP          `json:"xdp,omitzero"`
 	Through []Comparison `json:"through,omitempty"`
 	FanOut  *FanOut      `json:"fanout,omitempty"`
 

@@ -2,14 +2,11 @@
 package tunnel
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"text/tabwriter"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -236,35 +233,7 @@ func (v *variant) tcp(cut bool) (float64, error) {
 	if err := v.split(cut); err != nil {
 		return 0, err
 	}
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-	defer stop()
-	const port = 5201
-	server := v.Peer.Command(ctx, "iperf3", "-s", "-1", "-p", fmt.Sprint(port))
-	if err := testnet.StartChild(server); err != nil {
-		return 0, err
-	}
-	defer func() {
-		_ = server.Process.Kill() // it may have ended
-		_ = server.Wait()
-	}()
-	err := testnet.Until(5*time.Second, "iperf3 listens", func() bool { return v.Peer.Listens(port) })
-	if err != nil {
-		return 0, err
-	}
-	out, err := v.Client.Command(
-		ctx, "iperf3", "-J", "-t", "3", "-c", v.Inner.V4.String(), "-p", fmt.Sprint(port)).Output()
-	if err != nil {
-		return 0, fmt.Errorf("iperf3: %w: %s", err, out)
-	}
-	var report struct {
-		End struct {
-			Received struct {
-				Rate float64 `json:"bits_per_second"`
-			} `json:"sum_received"`
-		} `json:"end"`
-	}
-	err = json.Unmarshal(out, &report)
-	return report.End.Received.Rate / 1e6, err
+	return measure.TCP(v.Client, v.Peer, v.Inner.V4)
 }
 
 func (v *variant) close() {

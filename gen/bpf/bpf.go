@@ -264,7 +264,7 @@ func (r *renderer) nameReasons() {
 	}
 	for p := range r.plan.Flow() {
 		if len(r.plan.Programs) > 1 || r.frames() {
-			r.bases[p] = c.Ident(r.unique(strings.ToUpper(r.programName(p))))
+			r.bases[p] = c.Ident(r.unique(strings.ToUpper(p.Symbol())))
 		}
 	}
 }

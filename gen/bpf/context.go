@@ -65,7 +65,7 @@ func (r *renderer) canBeMember(x *c.Local) bool {
 	case *ir.Row, pointerTo:
 		return true
 	}
-	return x == data || x == dataEnd || x == lease || x == now || x == base
+	return x == data || x == dataEnd || x == lease || x == now || x == came || x == base
 }
 
 // members gives the variables that functions are given members.

@@ -189,7 +189,7 @@ func (f *function) pointsTo(v *ir.Var, runs ...*ir.FieldRun) {
 func (f *function) text() []c.Stmt {
 	for _, l := range f.late {
 		key := pointer{l.run, packetReceived}
-		if slices.Contains(f.headersUsed, key) {
+		if slices.Contains(f.headersUsed, key) && f.mentioned(key) {
 			at := l.run.At
 			from := c.Plus(f.base(at.Base), at.Const+f.lowered[at.Base])
 			l.place.Body = []c.Stmt{&c.Assign{To: f.prog.pointer(key), Op: "=", X: from}}
@@ -201,7 +201,7 @@ func (f *function) text() []c.Stmt {
 // headerPointers declares pointers to runs of a packet, in the packet's order; set: where they begin is known there.
 func (f *function) headerPointers(packet int, set func(*ir.FieldRun) bool) (out []c.Stmt) {
 	for _, key := range slices.SortedStableFunc(slices.Values(f.headersUsed), inPacket) {
-		if key.packet != packet {
+		if key.packet != packet || packet == packetReceived && !f.mentioned(key) {
 			continue
 		}
 		v := c.Var{Name: f.prog.pointer(key)}
@@ -226,6 +226,9 @@ func (f *function) headerPointers(packet int, set func(*ir.FieldRun) bool) (out 
 	}
 	return out
 }
+
+// mentioned reports whether a function mentions a pointer: terms that cancel each other out have asked for it in vain.
+func (f *function) mentioned(key pointer) bool { return c.Count(f.body, f.prog.pointer(key)) > 0 }
 
 // inPacket orders the runs of a packet: those at fixed offsets come first.
 func inPacket(x, y pointer) int {

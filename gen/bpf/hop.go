@@ -77,14 +77,20 @@ func (f *function) hopFits(s *ir.CheckHop, rest []ir.Stmt) {
 	if s.Hop.Row == nil {
 		f.route(s, length)
 	}
-	if s.Direct {
-		fits := c.Do("fr_xdp_fits", f.hop(s.Hop), length)
-		f.stopIf(s.Pos, c.Unlikely(c.Not(fits)), nil, f.punt(s.Reasons[ir.HopNeighbour]))
+	hop, reason := f.hop(s.Hop), func(state abi.HopState) c.Expr { return f.prog.reasonName(s.Reasons[state]) }
+	stop := func(why c.Expr) {
+		f.stopIf(s.Pos, c.Unlikely(c.Not(c.Do("fr_xdp_fits", hop, length))), nil, f.stop(why))
+	}
+	if f.prog.ir.ToTC {
+		stop(reason(ir.HopNeighbour))
 		return
 	}
 	f.prog.inChain(s)
-	hop, reason := f.hop(s.Hop), func(state abi.HopState) c.Expr { return f.prog.reasonName(s.Reasons[state]) }
 	switch {
+	case s.Direct && s.Hop.Row == nil:
+		stop(c.Do("fr_xdp_unrouted", hop, reason(ir.HopDirect), reason(ir.HopNone), reason(ir.HopUnreachable)))
+	case s.Direct:
+		stop(c.Do("fr_xdp_unfit", hop, length, reason(ir.HopDirect), f.prog.reasonName(s.TooBig)))
 	case s.Hop.Row == nil: // the lookup has compared the length
 		f.stopIf(s.Pos, c.Unlikely(c.Not(c.Do("fr_usable", hop))), nil,
 			c.Do("fr_punt", skb, c.Do("fr_unrouted", hop, reason(ir.HopNone), reason(ir.HopUnreachable))))
@@ -166,7 +172,7 @@ func (f *function) route(s *ir.CheckHop, length c.Expr) {
 		f.do(s.Pos, "fr_flow", fib, protocol(uint64(s.Hop.Proto)), f.expr(s.Hop.FromPort),
 			f.expr(s.Hop.ToPort))
 	}
-	f.unless(s.Pos, c.Do("fr_route", skb, fib, length, n.hop), s.TooBig)
+	f.unless(s.Pos, c.Do("fr_route", f.prog.given(), f.prog.device(), fib, length, n.hop), s.TooBig)
 }
 
 // redirect renders the end of a packet that is sent; direct is the condition for a hop whose link-layer addresses are

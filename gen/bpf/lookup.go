@@ -199,7 +199,7 @@ func (f *function) missed(found, missing, changing c.Expr) c.Expr {
 	switch {
 	case f.prog.ir.ToTC:
 		return c.Choice{If: equals(found, c.Ident("FR_MISSING")), Then: missing, Else: changing}
-	case f.prog.flow:
+	case f.prog.flow || f.prog.frame():
 		return f.stop(c.Do("fr_unfound", found, missing, changing))
 	}
 	return c.Do("fr_missed", skb, found, missing, changing)

@@ -106,7 +106,7 @@ func (k known) both(l known) known {
 
 func (r *renderer) program(p *ir.Program) programData {
 	prog := &program{
-		renderer: r, ir: p, name: r.programName(p), short: shortName(p.Name),
+		renderer: r, ir: p, name: p.Symbol(), short: shortName(p.Name),
 		flow: p.Hook == ir.Congestion,
 		vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}, read: readersOf(p.Body),
 		locals: map[any]*c.Local{}, hops: map[string]*lookedUp{}, partials: map[*ir.Var]bool{},
@@ -273,6 +273,8 @@ func (f *function) stop(why c.Expr) c.Expr {
 		return why
 	case f.prog.flow:
 		return c.Do("fr_leave", f.length(), why)
+	case f.prog.frame():
+		return c.Do("fr_xdp_punt", f.length(), why)
 	}
 	return c.Do("fr_punt", skb, why)
 }
@@ -286,7 +288,7 @@ func (f *function) dropped(reason int) c.Expr {
 func (f *function) length() c.Expr {
 	switch {
 	case f.prog.frame():
-		return c.Do("bpf_xdp_get_buff_len", xdp)
+		return came
 	case !f.prog.flow:
 		return ofSKB("len")
 	}
@@ -302,7 +304,8 @@ var (
 	dataEnd = c.NewLocal("data_end", "void *") // and to the one after its last
 	front   = c.NewLocal("front", "void *")    // a pointer to the front of the packet that was saved
 	lease   = c.NewLocal("lease", "const struct fr_lease *")
-	now     = c.NewLocal("now", "__u64") // the time, as programs know it
+	now     = c.NewLocal("now", "__u64")  // the time, as programs know it
+	came    = c.NewLocal("came", "__u32") // at XDP, the length of the frame that came: to ask for it takes a call
 )
 
 // unless renders a check: under a condition the packet passes to the stack, or the receiver's turn ends.
@@ -353,6 +356,9 @@ func (f *function) entry() *c.Func {
 	if n := f.prog.ir.Pull; n > 0 && !f.prog.flow {
 		g.gap()
 		g.do(noPos, "fr_pull", skb, c.Dec(n))
+	}
+	if slices.Contains(given, came) {
+		g.define(noPos, came.Type, came, c.Do("bpf_xdp_get_buff_len", xdp))
 	}
 	if !f.prog.flow && (slices.Contains(given, data) || slices.Contains(given, dataEnd)) {
 		begin, end := f.prog.bounds()

@@ -236,12 +236,15 @@ func (w *writer) goes() {
 		w.use(r)
 	}
 	w.fx.after()
-	if w.fwd.Hop == nil {
+	switch {
+	case w.fwd.Hop == nil && w.prog.frame():
+		w.end(noPos, c.Ident("XDP_PASS"))
+		return
+	case w.fwd.Hop == nil:
 		w.end(noPos, c.Ident("TC_ACT_UNSPEC"))
 		return
-	}
-	if w.prog.frame() {
-		w.end(noPos, c.Do("fr_xdp_send", w.hop(w.fwd.Hop)))
+	case w.prog.frame():
+		w.end(noPos, c.Ident("XDP_REDIRECT")) // the check of the hop has said where
 		return
 	}
 	w.redirect(w.fwd.Hop, direct)

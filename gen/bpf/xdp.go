@@ -3,7 +3,6 @@ package bpf
 import (
 	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // What a program is given by the kernel: an skb, at XDP the frame as the driver has it, or nothing but a record. The
@@ -35,6 +34,14 @@ func (p *program) helper(name string) string {
 // given is what helpers are given.
 func (p *program) given() c.Expr { return p.ctx().Name.(c.Ident) }
 
+// device is the index of the device that the packet came in by.
+func (p *program) device() c.Expr {
+	if p.frame() {
+		return c.To(xdp, "ingress_ifindex")
+	}
+	return ofSKB("ifindex")
+}
+
 // bounds are pointers to the packet's first byte, and to the one after its last, as they are now.
 func (p *program) bounds() (begin, end c.Expr) {
 	of := func(member string) c.Expr { return untyped(c.Cast{Type: "long", X: c.To(p.given(), member)}) }
@@ -49,14 +56,6 @@ func (r *renderer) frames() bool {
 		}
 	}
 	return false
-}
-
-// programName is what a program is called in C.
-func (r *renderer) programName(p *ir.Program) string {
-	if p.Hook == ir.XDP {
-		return abi.XDPPrefix + ident(p.Name)
-	}
-	return abi.ProgramPrefix + ident(p.Name)
 }
 
 // untaken is what is returned for a frame that isn't taken, by its reason.
@@ -74,10 +73,13 @@ func (p *program) verdict() c.Type {
 // written.
 func (w *writer) roomForFrame() {
 	w.gap()
-	args := []c.Expr{xdp, w.oldFront(), w.newFront(), w.expr(w.rw.Payload), c.Address(data)}
+	args := []c.Expr{xdp, frameLen, w.oldFront(), w.newFront(), w.expr(w.rw.Payload), c.Address(data)}
 	w.checked = w.rw.NewFront.Const
 	w.define(w.rw.Pos, "int", c.Ident("err"), c.Do("fr_xdp_resize", args...))
 	fault := w.reasonOf(w.fwd.Fault)
-	w.fails(c.Unlikely(c.Ident("err")), c.Do("fr_xdp_failed", frameLen, c.Ident("err"), fault))
+	w.fails(c.Unlikely(c.Ident("err")), c.Choice{
+		If:   equals(c.Ident("err"), c.Ident("FR_BROKEN")),
+		Then: c.Do("fr_xdp_drop", frameLen, fault), Else: w.stop(w.reasonOf(w.fwd.NoRoom)),
+	})
 	w.changed, w.moves = true, true
 }

@@ -24,8 +24,11 @@ func Needs(plan *ir.Plan, floor *spec.Kernel, diags *diag.List) {
 	need(5, 10, "the oldest kernel that the runtime supports", plan.Pos)
 	const atomics = "atomic operations that return a value"
 	for _, p := range plan.Programs {
-		if p.Hook == ir.Congestion {
+		switch p.Hook {
+		case ir.Congestion:
 			need(6, 4, "hook "+ir.Congestion+" (links of struct_ops)", p.Pos)
+		case ir.XDP:
+			need(6, 3, "hook "+ir.XDP+" alone (devices say what they can do)", p.Pos)
 		}
 	}
 	for s := range ir.AllStmts(plan) {

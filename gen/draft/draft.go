@@ -214,7 +214,7 @@ func (pl *Field) Word(x ir.Expr) ir.Expr {
 func (p *Program) Congestion() bool { return p.Src.Hook == ir.Congestion }
 
 // Ingress reports whether the program runs on packets that come in.
-func (p *Program) Ingress() bool { return p.Src.Hook == "tc/ingress" }
+func (p *Program) Ingress() bool { return p.Src.Receives() }
 
 // SumOK holds if the checksum of a header, which covers nothing else, is right.
 func (in *Header) SumOK() *ir.SumOK {

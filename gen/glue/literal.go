@@ -32,7 +32,7 @@ var constants = map[any]string{
 	abi.ReasonPunted: "ReasonPunted",
 	abi.ReasonFault:  "ReasonFault", abi.ReasonCopied: "ReasonCopied", abi.ReasonDeclined: "ReasonDeclined",
 	abi.HookIngress: "HookIngress", abi.HookEgress: "HookEgress",
-	abi.HookCongestion: "HookCongestion",
+	abi.HookCongestion: "HookCongestion", abi.HookXDP: "HookXDP",
 }
 
 // writeLiteral writes a value; typed says whether a struct or slice has to name its type, which it needn't within a

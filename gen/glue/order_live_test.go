@@ -40,12 +40,14 @@ programs: {
 
 // cable is a relay at the end of a cable to another host, 192.0.2.254, whose next hop is known.
 type cable struct {
+	net       *testnet.Net
 	here, far *testnet.Host
 	in, there *testnet.Dev
 	relay     *runtime.Relay
+	load      func(t *testing.T)
 }
 
-func cableTo(t *testing.T, spec string) *cable {
+func cableTo(t *testing.T, spec string, opt runtime.Options) *cable {
 	t.Helper()
 	needs.Root(t)
 	file := filepath.Join(t.TempDir(), "spec.cue")
@@ -57,8 +59,33 @@ func cableTo(t *testing.T, spec string) *cable {
 		t.Fatal(err, list)
 	}
 	network := testnet.Start(t)
-	c := &cable{here: must(network.Host("relay")), far: must(network.Host("far"))}
-	if c.in, c.there, err = network.Join(c.here, "in0", c.far, "out0"); err != nil {
+	c := &cable{net: network, here: must(network.Host("relay")), far: must(network.Host("far"))}
+	c.join(t)
+	desc := glue.Desc(built.Plan)
+	c.load = func(t *testing.T) {
+		t.Helper()
+		err := c.here.Do(func() (err error) {
+			c.relay, err = runtime.Load(&desc, built.Object(), opt)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.load(t)
+	t.Cleanup(func() {
+		if err := c.relay.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// join lays the cable.
+func (c *cable) join(t *testing.T) {
+	t.Helper()
+	var err error
+	if c.in, c.there, err = c.net.Join(c.here, "in0", c.far, "out0"); err != nil {
 		t.Fatal(err)
 	}
 	far := netip.MustParseAddr("192.0.2.254")
@@ -66,20 +93,6 @@ func cableTo(t *testing.T, spec string) *cable {
 		c.in.AddNeighbour(far, c.there.MAC)); err != nil {
 		t.Fatal(err)
 	}
-	desc := glue.Desc(built.Plan)
-	err = c.here.Do(func() (err error) {
-		c.relay, err = runtime.Load(&desc, built.Object(), runtime.Options{})
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.relay.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
 }
 
 // attach attaches a program to the cable, and returns how it is attached.
@@ -95,7 +108,7 @@ func (c *cable) attach(t *testing.T, program string, hook runtime.Hook) runtime.
 // Packets come to programs in their order, at whatever hook: one that the first would send, but not from XDP, the
 // second doesn't drop there, and none is dropped before a program has had it that runs at tc/ingress alone.
 func TestOrderAtXDP(t *testing.T) {
-	c := cableTo(t, twoPrograms)
+	c := cableTo(t, twoPrograms, runtime.Options{})
 	row := []any{netip.MustParseAddrPort("192.0.2.1:5000"), netip.MustParseAddrPort("192.0.2.254:6000")}
 	if err := c.relay.Table("peers").Put([]any{uint64(7000)}, row); err != nil {
 		t.Fatal(err)

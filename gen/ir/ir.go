@@ -158,7 +158,7 @@ type Counter struct {
 // Program runs at one hook.
 type Program struct {
 	Name    string
-	Hook    string   // "tc/ingress", "tc/egress", XDP, Congestion
+	Hook    string   // "tc/ingress", "tc/egress", XDP (of a program that runs there alone), Congestion
 	On      []string // Congestion: the events of a socket that it runs at, by their headers' names
 	L2      bool     // the stack begins with a link-layer header: refuse devices without one
 	Reasons []*Reason
@@ -192,6 +192,14 @@ func (p *Program) Hooks() string {
 		return p.XDP.Hook + ", " + p.Hook
 	}
 	return p.Hook
+}
+
+// Symbol is the name of the program's function in the object.
+func (p *Program) Symbol() string {
+	if p.Hook == XDP {
+		return abi.XDPPrefix + p.Name
+	}
+	return abi.ProgramPrefix + p.Name
 }
 
 // Congestion is the hook without a packet. Its programs run on a record of a TCP socket, of RecordSize bytes, which has

@@ -298,8 +298,8 @@ func (r *rewriter) forward(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state
 		r.p.Guard(fold.Or(whole, single), r.p.Program.SuperPacket(pos), pos)
 	}
 	r.cutsAt(f.End, pos)
-	if hop != nil && r.p.Program.Driver {
-		r.p.Finished(partialChecksum(r.p.Scope, pos), pos)
+	if r.p.Program.Driver && (rw != nil || hop != nil) {
+		r.p.Finished(r.p.Program.Punted("partial_checksum", "left to a device by its sender", pos), pos)
 	}
 	if rw != nil || f.End != nil || hop != nil && !r.p.Program.Out.L2 {
 		f.NoRoom = r.p.Program.Punted("no_memory", "the kernel has no memory to change the packet",

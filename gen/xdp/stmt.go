@@ -39,7 +39,7 @@ func (x *maker) stmt(s ir.Stmt) []ir.Stmt {
 		out = x.checkHop(s)
 	case *ir.Punt:
 		c := *s
-		c.Reason, out = x.others(s.Reason), &c
+		c.Reason, out = x.others(s.Reason, s.Pos), &c
 	case *ir.Drop:
 		c := *s
 		c.Effects, c.Reason, out = x.effects(&s.Effects), x.reason(s.Reason), &c
@@ -101,7 +101,7 @@ func (x *maker) guard(s *ir.Guard) []ir.Stmt {
 		return x.leave("what may have "+x.from.Reasons[s.Reason].Doc, s.Pos)
 	}
 	c := *s
-	c.Cond, c.Reason = cond, x.others(s.Reason, s.Cond)
+	c.Cond, c.Reason = cond, x.others(s.Reason, s.Pos, s.Cond)
 	return []ir.Stmt{&c}
 }
 
@@ -111,7 +111,7 @@ func (x *maker) miss(s *ir.Lookup) int {
 	for _, v := range s.Key {
 		key = append(key, v.Value)
 	}
-	return x.others(s.Miss, key...)
+	return x.others(s.Miss, s.Pos, key...)
 }
 
 // branch makes a branch. One whose packets aren't taken is a check.
@@ -121,13 +121,20 @@ func (x *maker) branch(s *ir.If) []ir.Stmt {
 	x.doubt = x.doubt || x.isUnsure(s.Cond)
 	switch {
 	case x.lacks != "":
-		return x.leave(x.lacks, s.Pos)
+		out := x.leave(x.lacks, s.Pos)
+		if !x.out.ToTC {
+			out = append(x.block(s.Then), x.block(s.Else)...)
+		}
+		return out
 	case fold.IsTrue(cond):
 		return x.block(s.Then)
 	case fold.IsFalse(cond):
 		return x.block(s.Else)
 	}
 	then, els := x.block(s.Then), x.block(s.Else)
+	if !x.out.ToTC {
+		return []ir.Stmt{&ir.If{Cond: cond, Then: then, Else: els, Pos: s.Pos, Note: s.Note}}
+	}
 	if end := punts(then); end != nil {
 		return append([]ir.Stmt{&ir.Guard{Cond: fold.Not(cond), Reason: end.Reason, Pos: s.Pos}}, els...)
 	}
@@ -164,14 +171,11 @@ func (x *maker) learn(s *ir.Learn) *ir.Learn {
 // checkHop makes the check of a hop: a driver gets whole frames, so the neighbour has to be known.
 func (x *maker) checkHop(s *ir.CheckHop) ir.Stmt {
 	c := *s
-	if s.Hop.Row == nil {
-		x.lack("a route that the kernel looks up")
-	}
 	c.Hop, c.Length, c.TooBig, c.Direct = x.hop(s.Hop), x.expr(s.Length), x.reason(s.TooBig), true
 	for i, r := range s.Reasons {
 		c.Reasons[i] = x.reason(r)
 	}
-	c.Reasons[ir.HopNeighbour], c.Reasons[ir.HopDirect] = ir.IsLeft, ir.IsLeft // its device may take no frames
+	c.Reasons[ir.HopNeighbour], c.Reasons[ir.HopDirect] = x.own("no_neighbour"), x.own("no_frames")
 	return &c
 }
 
@@ -185,7 +189,7 @@ func (x *maker) effects(e *ir.Effects) (out ir.Effects) {
 		c := *s
 		c.Level, c.Cost, c.Floor, c.Count = x.expr(s.Level), x.expr(s.Cost), x.expr(s.Floor), x.count(s.Count)
 		c.Refused, c.Contended = x.reason(s.Refused), x.reason(s.Contended)
-		if c.Again = c.Refused == ir.IsLeft; c.Again {
+		if c.Again = x.out.ToTC && c.Refused == ir.IsLeft; c.Again {
 			c.Count = nil
 		}
 		out.Admits = append(out.Admits, &c)
@@ -208,7 +212,7 @@ func (x *maker) effects(e *ir.Effects) (out ir.Effects) {
 // forward makes the end of a packet that is sent.
 func (x *maker) forward(s *ir.Forward) ir.Stmt {
 	c := *s
-	if s.Hop == nil {
+	if s.Hop == nil && x.out.ToTC {
 		x.lack("a packet that goes on")
 		return s
 	}

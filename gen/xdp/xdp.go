@@ -3,6 +3,8 @@
 // has are constants; headers move where the frame begins, of whatever family they are; and what a driver can't do isn't
 // done there. A finished program goes in, and a program comes out.
 //
+// Of a program that runs there alone it makes that one (Alone); what a driver can't do is a mistake of the spec then.
+//
 // Packets that aren't taken come to the program at tc/ingress as they came, and are counted there. So all that a path
 // changes, it changes at its end, when nothing can fail any more but what leaves the packet as it came.
 package xdp
@@ -21,30 +23,83 @@ func Of(p *ir.Program) (*ir.Program, []ir.Left) {
 	if !p.L2 { // frames have a header in front that its stack doesn't
 		return nil, []ir.Left{{What: "a packet without its link-layer header", Pos: p.Pos}}
 	}
-	out := *p
-	out.Hook, out.ToTC, out.Pull, out.Body = ir.XDP, true, 0, nil
+	x := of(p)
+	out := x.out
+	out.ToTC = true
 	out.Reasons = []*ir.Reason{
 		ir.IsLeft:   {Name: "left", Doc: "for the program at tc/ingress, which counts it", Kind: ir.Punted, Pos: p.Pos},
 		ir.IsOthers: {Name: "others", Doc: "likewise; the next one at XDP may take it", Kind: ir.Punted, Pos: p.Pos},
 	}
-	x := &maker{
-		from: p, out: &out, reasons: map[int]int{}, fixed: map[*ir.Var]ir.Expr{}, sums: map[*ir.Sum]*ir.Sum{},
-		unsure: map[*ir.Var]bool{},
-	}
 	x.doubts(p.Body)
-	x.constants(p.Body)
-	out.Body = x.block(p.Body)
+	x.make()
 	if all(out.Body, takesNone) {
 		return nil, x.left
 	}
-	out.Body = slices.Insert(out.Body, 0, untagged(p))
-	x.drop()
-	return &out, x.left
+	return out, x.left
 }
 
-// untagged leaves a frame that the device has taken a tag out of: it would leave without.
-func untagged(p *ir.Program) ir.Stmt {
-	return &ir.Guard{Cond: fold.Not(&ir.Meta{Kind: ir.VLANTag}), Reason: ir.IsLeft, Pos: p.Pos}
+// Reasons that only a program at XDP alone has.
+var own = []ir.Reason{
+	{Name: "vlan_tag", Doc: "a VLAN tag that the device has taken out of the frame"},
+	{Name: "no_neighbour", Doc: "the neighbour's link-layer address isn't known"},
+	{Name: "no_frames", Doc: "the device takes no frames that come from XDP"},
+}
+
+// Alone returns a program as it runs at XDP alone, and what a driver can't do of it.
+func Alone(p *ir.Program) (*ir.Program, []ir.Left) {
+	if !p.L2 {
+		_, left := Of(p)
+		return p, left
+	}
+	from := *p
+	from.Reasons = slices.Clone(p.Reasons)
+	for _, r := range own {
+		r.Kind, r.Pos = ir.Punted, p.Pos
+		if from.IndexOf(&r) < 0 {
+			from.Reasons = append(from.Reasons, &r)
+		}
+	}
+	all := of(&from) // to see which reasons there are
+	all.make()
+	x := of(&from)
+	for i, r := range from.Reasons {
+		if _, used := all.reasons[i]; used {
+			x.reasons[i] = len(x.out.Reasons)
+			x.out.Reasons = append(x.out.Reasons, r)
+		}
+	}
+	x.make()
+	return x.out, x.left
+}
+
+// of begins with a program.
+func of(p *ir.Program) *maker {
+	out := *p
+	out.Hook, out.Pull, out.Reasons = ir.XDP, 0, nil
+	return &maker{
+		from: p, out: &out, reasons: map[int]int{}, fixed: map[*ir.Var]ir.Expr{}, sums: map[*ir.Sum]*ir.Sum{},
+		unsure: map[*ir.Var]bool{}, short: map[int]bool{},
+	}
+}
+
+// make makes the body. A frame that the device has taken a tag out of isn't taken, by the next program neither: it
+// would leave without.
+func (x *maker) make() {
+	x.constants(x.from.Body)
+	untagged := &ir.Guard{Cond: fold.Not(&ir.Meta{Kind: ir.VLANTag}), Reason: ir.IsOthers, Pos: x.from.Pos}
+	if !x.out.ToTC {
+		untagged.Reason = x.own("vlan_tag")
+	}
+	x.out.Body = slices.Insert(x.block(x.from.Body), 0, ir.Stmt(untagged))
+	x.drop()
+}
+
+// own is the reason of a packet that isn't taken for what only frames have, or haven't.
+func (x *maker) own(name string) int {
+	if x.out.ToTC {
+		return ir.IsLeft
+	}
+	return x.reason(x.from.IndexOf(&ir.Reason{Name: name, Kind: ir.Punted}))
 }
 
 // maker makes the program.
@@ -53,17 +108,22 @@ type maker struct {
 	reasons   map[int]int         // of the old program, in the new one
 	fixed     map[*ir.Var]ir.Expr // variables that have one value at XDP
 	sums      map[*ir.Sum]*ir.Sum // checksums that others cover
+	short     map[int]bool        // reasons of packets that end too early
 	unsure    map[*ir.Var]bool    // variables that may be something else at tc/ingress
 	doubt     bool                // the packet at hand may go another way there, or has changed something there
 	lacks     string              // what the expression or the statement at hand needs that there isn't
 	left      []ir.Left
 }
 
-// leave ends a packet's way here: the program at tc/ingress gets it.
+// leave ends a packet's way here: the program at tc/ingress gets it. If there is none, the rest is looked at as well,
+// for mistakes.
 func (x *maker) leave(what string, pos diag.Pos) []ir.Stmt {
 	x.lacks = ""
 	if l := (ir.Left{What: what, Pos: pos}); !slices.Contains(x.left, l) {
 		x.left = append(x.left, l)
+	}
+	if !x.out.ToTC {
+		return nil
 	}
 	return []ir.Stmt{&ir.Punt{Reason: ir.IsLeft, Pos: pos}}
 }
@@ -74,7 +134,7 @@ func (x *maker) reason(i int) int {
 		return i
 	}
 	r := x.from.Reasons[i]
-	if r.Kind == ir.Punted {
+	if x.out.ToTC && r.Kind == ir.Punted {
 		return ir.IsLeft
 	}
 	n, known := x.reasons[i]
@@ -87,10 +147,12 @@ func (x *maker) reason(i int) int {
 }
 
 // others is a reason of the old program in the new one, of a packet that has it under a condition. If that is the same
-// at tc/ingress, and the packet has changed nothing there, it isn't the program's.
-func (x *maker) others(i int, conds ...ir.Expr) int {
+// at tc/ingress, and the packet has changed nothing there, it isn't the program's. A standard header that is wrong may
+// be anyone's, and one that ends too early may go on in another buffer.
+func (x *maker) others(i int, pos diag.Pos, conds ...ir.Expr) int {
 	n := x.reason(i)
-	if n == ir.IsLeft && !x.doubt && !slices.ContainsFunc(conds, x.isUnsure) {
+	if x.out.ToTC && n == ir.IsLeft && !x.doubt && !slices.ContainsFunc(conds, x.isUnsure) &&
+		pos.File == x.from.Pos.File && !x.short[i] {
 		return ir.IsOthers
 	}
 	return n
@@ -121,6 +183,9 @@ func (x *maker) doubts(body []ir.Stmt) {
 	for known := -1; known < len(x.unsure); {
 		known = len(x.unsure)
 		for s := range ir.Stmts(body) {
+			if need, ok := s.(*ir.NeedBytes); ok {
+				x.short[need.Reason] = true
+			}
 			if let, ok := s.(*ir.Let); ok && x.isUnsure(let.Value) {
 				x.unsure[let.Var] = true
 			}
@@ -160,8 +225,12 @@ func (x *maker) block(stmts []ir.Stmt) (out []ir.Stmt) {
 	for _, s := range stmts {
 		x.doubt = x.doubt || changesState(s)
 		out = append(out, x.stmt(s)...)
-		if ended(out) {
+		switch {
+		case !ended(out):
+		case x.out.ToTC:
 			return shorten(together(out))
+		case len(x.left) == 0: // else all mistakes are looked for
+			return out
 		}
 	}
 	return out

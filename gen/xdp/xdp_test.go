@@ -21,7 +21,21 @@ func at(t *testing.T, program string) (*ir.Plan, *ir.Program) {
 
 func compile(t *testing.T, program string) *ir.Plan {
 	t.Helper()
-	text := `name: "x"
+	s, list := spec.Load("x.cue", []byte(text(program)))
+	if err := list.Err(); err != nil {
+		t.Fatal(err)
+	}
+	s.Programs[0].XDP = true
+	plan, list := gen.Compile(s)
+	if err := list.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+// text is the spec of a program.
+func text(program string) string {
+	return `name: "x"
 headers: {
 	msg: fields: [{name: "kind", bits: 8}, {name: "id", bits: 24}]
 	more: fields: [{name: "kind", bits: 8}, {name: "number", varint: "quic", when: "kind == 1"}]
@@ -33,16 +47,6 @@ tables: {
 }
 events: {came: fields: n: "u64", must: {fields: n: "u64", required: true}}
 programs: p: {hook: "tc/ingress", ` + program + "}"
-	s, list := spec.Load("x.cue", []byte(text))
-	if err := list.Err(); err != nil {
-		t.Fatal(err)
-	}
-	s.Programs[0].XDP = true
-	plan, list := gen.Compile(s)
-	if err := list.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return plan
 }
 
 const udp = `stack: ["eth", "ip", "udp", "msg"], lookup: r: routes: ["ip.dst"], `
@@ -78,6 +82,48 @@ func TestLeft(t *testing.T) {
 		if got != c.left {
 			t.Errorf("%s\nleaves %q, not %q", c.program, got, c.left)
 		}
+	}
+}
+
+// A program at XDP alone counts what it doesn't take, under the reasons that it has; and packets go on.
+func TestAlone(t *testing.T) {
+	s, list := spec.Load("x.cue", []byte(strings.Replace(text(udp+`rules: [
+		{when: "msg.kind == 1", do: [{count: {counter: "r.seen"}}, {set: "msg.id": 1}, "pass"]},
+		{do: [{send: via: "r.gateway"}]},
+	]`), "tc/ingress", "xdp", 1)))
+	if err := list.Err(); err != nil {
+		t.Fatal(err)
+	}
+	plan, list := gen.Compile(s)
+	if err := list.Err(); err != nil {
+		t.Fatal(err)
+	}
+	p := plan.Programs[0]
+	if p.Hook != ir.XDP || p.ToTC || p.XDP != nil {
+		t.Errorf("it runs at %s", p.Hooks())
+	}
+	var names []string
+	for _, r := range p.Reasons {
+		names = append(names, r.Name)
+	}
+	for _, want := range []string{
+		"pass", "sent", "vlan_tag", "partial_checksum", "no_neighbour", "no_frames", "no_routes",
+	} {
+		if !slices.Contains(names, want) {
+			t.Errorf("no reason %s; there are %v", want, names)
+		}
+	}
+	if slices.Contains(names, "super_packet") {
+		t.Errorf("a reason that no frame has: %v", names)
+	}
+	passes := 0
+	for s := range ir.Stmts(p.Body) {
+		if f, ok := s.(*ir.Forward); ok && f.Hop == nil && f.Rewrite != nil {
+			passes++
+		}
+	}
+	if passes == 0 {
+		t.Error("no packet goes on")
 	}
 }
 

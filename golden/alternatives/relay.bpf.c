@@ -442,7 +442,7 @@ static __always_inline int naks_ipv4(struct __sk_buff *skb, struct packet *pkt)
 		fib->src[0] = ld32(ipv4->dst);
 		fib->dst[0] = ld32(ipv4->src);
 		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+		if (fr_route(skb, skb->ifindex, fib, pkt->ip_end - 14, hop))
 			return fr_punt(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_usable(hop)))
 			return fr_punt(skb,
@@ -469,7 +469,7 @@ static __always_inline int naks_ipv4(struct __sk_buff *skb, struct packet *pkt)
 			fib->src[0] = ld32(ipv4->dst);
 			fib->dst[0] = ld32(ipv4->src);
 			fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-			if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+			if (fr_route(skb, skb->ifindex, fib, pkt->ip_end - 14, hop))
 				return fr_punt(skb, pkt->prog + reason_too_big);
 			if (unlikely(!fr_usable(hop)))
 				return fr_punt(skb,
@@ -515,7 +515,7 @@ static __always_inline int naks_ipv6_long(struct __sk_buff *skb, struct packet *
 	fib->dst[2] = ld32(ipv6->src + 8);
 	fib->dst[3] = ld32(ipv6->src + 12);
 	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-	if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+	if (fr_route(skb, skb->ifindex, fib, pkt->ip_end - 14, hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,
@@ -566,7 +566,7 @@ static __always_inline int naks_ipv6(struct __sk_buff *skb, struct packet *pkt)
 		fib->dst[2] = ld32(ipv6->src + 8);
 		fib->dst[3] = ld32(ipv6->src + 12);
 		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+		if (fr_route(skb, skb->ifindex, fib, pkt->ip_end - 14, hop))
 			return fr_punt(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_usable(hop)))
 			return fr_punt(skb,
@@ -794,7 +794,7 @@ static __always_inline int calls_ip(struct __sk_buff *skb, struct packet *pkt, c
 				fib->dst[0] = ld32(ipv4->src);
 			}
 			fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-			if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+			if (fr_route(skb, skb->ifindex, fib, pkt->ip_end - 14, hop))
 				return fr_punt(skb, pkt->prog + reason_too_big);
 			if (unlikely(!fr_usable(hop)))
 				return fr_punt(skb,
@@ -842,7 +842,7 @@ static __always_inline int calls_ip(struct __sk_buff *skb, struct packet *pkt, c
 		fib->dst[0] = ld32(ipv4->src);
 	}
 	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-	if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+	if (fr_route(skb, skb->ifindex, fib, pkt->ip_end - 14, hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,
@@ -1039,7 +1039,7 @@ static __always_inline int stamped_ip(struct __sk_buff *skb, struct packet *pkt,
 				fib->dst[0] = ld32(ipv4->src);
 			}
 			fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-			if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+			if (fr_route(skb, skb->ifindex, fib, pkt->ip_end - 14, hop))
 				return fr_punt(skb, pkt->prog + reason_too_big);
 			if (unlikely(!fr_usable(hop)))
 				return fr_punt(skb,
@@ -1081,7 +1081,7 @@ static __always_inline int stamped_ip(struct __sk_buff *skb, struct packet *pkt,
 		fib->dst[0] = ld32(ipv4->src);
 	}
 	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
+	if (fr_route(skb, skb->ifindex, fib, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
 		     pkt->ip_end - 14, hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))

@@ -395,7 +395,7 @@ static __always_inline int unwrap_ip_ip(struct __sk_buff *skb, struct packet *pk
 		fib->src[0] = ld32(ipv4->dst);
 		fib->dst[0] = ld32(ipv4->src);
 	}
-	if (fr_route(skb, fib, (v6_2 ? 40ULL : 20ULL) + pkt->payload_len, hop))
+	if (fr_route(skb, skb->ifindex, fib, (v6_2 ? 40ULL : 20ULL) + pkt->payload_len, hop))
 		return fr_punt(skb, reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb, fr_unrouted(hop, reason_not_forwarded, reason_unreachable));

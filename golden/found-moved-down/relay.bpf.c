@@ -392,9 +392,10 @@ static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb, str
 	fib->dst[0] = ld32(named->from);
 	fr_flow(fib, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
 	if (second) {
-		if (fr_route(skb, fib, pkt->named_size_end + (pkt->payload_len - 14), hop))
+		if (fr_route(skb, skb->ifindex, fib, pkt->named_size_end + (pkt->payload_len - 14),
+			     hop))
 			return fr_punt(skb, reason_too_big);
-	} else if (fr_route(skb, fib, pkt->ipv4_end - 14, hop)) {
+	} else if (fr_route(skb, skb->ifindex, fib, pkt->ipv4_end - 14, hop)) {
 		return fr_punt(skb, reason_too_big);
 	}
 	if (unlikely(!fr_usable(hop)))

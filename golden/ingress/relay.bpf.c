@@ -886,7 +886,8 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, struct packet *pkt
 		fib->src[0] = ld32(ipv4->dst);
 		fib->dst[0] = ld32(ipv4->src);
 		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 28 : pkt->ip_end - 14, hop))
+		if (fr_route(skb, skb->ifindex, fib, skb->gso_size ? skb->gso_size + 28 :
+			     pkt->ip_end - 14, hop))
 			return fr_punt(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_usable(hop)))
 			return fr_punt(skb,
@@ -918,7 +919,7 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, struct packet *pkt
 		fib_2->src[0] = fr_setting_v4(set_self);
 		fib_2->dst[0] = ld32(ipv4->src);
 		fr_flow(fib_2, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
-		if (fr_route(skb, fib_2, skb->gso_size ? skb->gso_size + 28 :
+		if (fr_route(skb, skb->ifindex, fib_2, skb->gso_size ? skb->gso_size + 28 :
 			     pkt->ip_end - 14, hop_2))
 			return fr_punt(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_usable(hop_2)))
@@ -1123,7 +1124,8 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, struct packet *pkt
 		fib->dst[2] = ld32(ipv6->src + 8);
 		fib->dst[3] = ld32(ipv6->src + 12);
 		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 48 : pkt->ip_end - 14, hop))
+		if (fr_route(skb, skb->ifindex, fib, skb->gso_size ? skb->gso_size + 48 :
+			     pkt->ip_end - 14, hop))
 			return fr_punt(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_usable(hop)))
 			return fr_punt(skb,
@@ -1163,7 +1165,7 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, struct packet *pkt
 		fib_2->dst[2] = ld32(ipv6->src + 8);
 		fib_2->dst[3] = ld32(ipv6->src + 12);
 		fr_flow(fib_2, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
-		if (fr_route(skb, fib_2, skb->gso_size ? skb->gso_size + 48 :
+		if (fr_route(skb, skb->ifindex, fib_2, skb->gso_size ? skb->gso_size + 48 :
 			     pkt->ip_end - 14, hop_2))
 			return fr_punt(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_usable(hop_2)))

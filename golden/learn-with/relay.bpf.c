@@ -654,7 +654,7 @@ static __always_inline int enters_ip(struct __sk_buff *skb, struct packet *pkt, 
 		fib->src[0] = ld32(ipv4->src);
 		fib->dst[0] = fr_v4(pkt->d->to.addr);
 	}
-	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
+	if (fr_route(skb, skb->ifindex, fib, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
 		     pkt->ip_end - 14, hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))

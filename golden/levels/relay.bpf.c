@@ -1349,7 +1349,7 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, struct packet *p
 					fr_v4(pkt->b->server[fr_level(pkt->priority, 3)].addr);
 				fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port),
 					pkt->b->server[fr_level(pkt->priority, 3)].port);
-				if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+				if (fr_route(skb, skb->ifindex, fib, pkt->ip_end - 14, hop))
 					return fr_punt(skb, pkt->prog + reason_too_big_2);
 				if (unlikely(!fr_usable(hop)))
 					return fr_punt(skb,
@@ -1469,7 +1469,7 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, struct packet *p
 						   12);
 				fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port),
 					pkt->b->server[fr_level(pkt->priority, 3)].port);
-				if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+				if (fr_route(skb, skb->ifindex, fib, pkt->ip_end - 14, hop))
 					return fr_punt(skb, pkt->prog + reason_too_big_2);
 				if (unlikely(!fr_usable(hop)))
 					return fr_punt(skb,
@@ -1620,7 +1620,7 @@ static __always_inline int calls_ip(struct __sk_buff *skb, struct packet *pkt, c
 	}
 	fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port),
 		pkt->c->ports[fr_level(pkt->priority_2, 3)]);
-	if (fr_route(skb, fib, pkt->ip_end - 14, hop))
+	if (fr_route(skb, skb->ifindex, fib, pkt->ip_end - 14, hop))
 		return fr_punt(skb, pkt->prog + reason_too_big_2);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,

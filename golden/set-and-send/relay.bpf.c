@@ -793,7 +793,8 @@ SEC("tc") int prog_identify(struct __sk_buff *skb)
 	fib->family = AF_INET;
 	fib->dst[0] = fr_setting_v4(set_there);
 	fr_flow(fib, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
-	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + 28 : pkt.ip_end - 14, hop))
+	if (fr_route(skb, skb->ifindex, fib, skb->gso_size ? skb->gso_size + 28 :
+		     pkt.ip_end - 14, hop))
 		return fr_punt(skb, PROG_IDENTIFY + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,
@@ -1077,7 +1078,7 @@ SEC("tc") int prog_tunnel(struct __sk_buff *skb)
 	fib->family = AF_INET;
 	fib->src[0] = fr_setting_v4(set_here);
 	fib->dst[0] = fr_setting_v4(set_there);
-	if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + segment_front + 6 :
+	if (fr_route(skb, skb->ifindex, fib, skb->gso_size ? skb->gso_size + segment_front + 6 :
 		     48ULL + pkt.payload_len, hop))
 		return fr_punt(skb, PROG_TUNNEL + reason_too_big);
 	if (unlikely(!fr_usable(hop)))

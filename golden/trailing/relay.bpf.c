@@ -494,7 +494,8 @@ static __always_inline int echo_ip(struct __sk_buff *skb, struct packet *pkt, co
 			fib->dst[0] = ld32(ipv4->src);
 		}
 		fr_flow(fib, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
-		if (fr_route(skb, fib, skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
+		if (fr_route(skb, skb->ifindex, fib,
+			     skb->gso_size ? skb->gso_size + (v6 ? 48 : 28) :
 			     pkt->ip_end - 14, hop))
 			return fr_punt(skb, pkt->prog + reason_too_big);
 		if (unlikely(!fr_usable(hop)))

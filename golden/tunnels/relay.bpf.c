@@ -1000,7 +1000,8 @@ static __always_inline int leave_vxlan_ip_ipv4_any(struct __sk_buff *skb, struct
 	fib->family = AF_INET;
 	fib->src[0] = ld32(ipv4_any->src);
 	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len - (v6 ? 84 : 64)), hop))
+	if (fr_route(skb, skb->ifindex, fib,
+		     pkt->inner_options_end + (pkt->payload_len - (v6 ? 84 : 64)), hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,
@@ -1187,7 +1188,7 @@ static __always_inline int leave_vxlan_ip_ipv6(struct __sk_buff *skb, struct pac
 	fib->dst[1] = ld32(ipv6_2->dst + 4);
 	fib->dst[2] = ld32(ipv6_2->dst + 8);
 	fib->dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+	if (fr_route(skb, skb->ifindex, fib, 40ULL + pkt->payload_len, hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,
@@ -1450,7 +1451,7 @@ static __always_inline int leave_geneve_ip_ipv4_any_martian_source(struct __sk_b
 	fib->family = AF_INET;
 	fib->src[0] = ld32(ipv4_any->src);
 	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib, inner_new_end + (pkt->payload_len - 14), hop))
+	if (fr_route(skb, skb->ifindex, fib, inner_new_end + (pkt->payload_len - 14), hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,
@@ -1692,7 +1693,7 @@ static __always_inline int leave_geneve_ip_ipv6(struct __sk_buff *skb, struct pa
 	fib->dst[1] = ld32(ipv6_2->dst + 4);
 	fib->dst[2] = ld32(ipv6_2->dst + 8);
 	fib->dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+	if (fr_route(skb, skb->ifindex, fib, 40ULL + pkt->payload_len, hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,

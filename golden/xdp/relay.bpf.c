@@ -135,6 +135,7 @@ struct packet {
 	__u64 partial;
 	__u64 payload_len;
 	struct val_calls *c;
+	__u32 came;
 };
 
 /*
@@ -982,46 +983,16 @@ SEC("tc") int prog_calls(struct __sk_buff *skb)
  *	eth ipv6 udp call
  */
 
-static __always_inline __u64 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv4 *ipv4 = data + at;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return FR_XDP_LEFT;
-	if ((be8(&ipv4->version_ihl) >> 4) != 4 || (be8(&ipv4->version_ihl) & 15) != 5 ||
-	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
-	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
-	    be16(&ipv4->total_length) < 20)
-		return XDP_PASS;
-	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > bpf_xdp_get_buff_len(xdp))
-		return XDP_PASS;
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return FR_XDP_LEFT;
-	if (!fr_unicast_v4(ld32(ipv4->src)) || !fr_unicast_v4(ld32(ipv4->dst)))
-		return XDP_PASS;
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return XDP_PASS;
-
-	*end = ip_end;
-	return 0;
-}
-
 static __always_inline __u64 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
 					 __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
 		return FR_XDP_LEFT;
-	if (at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
-		return XDP_PASS;
 	__u64 udp_end = at + be16(&udp->length);
 	if (udp_end != ip_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	*end = udp_end;
 	return 0;
@@ -1035,7 +1006,7 @@ static __always_inline __u64 xdp_calls_ipv4_send(struct xdp_md *xdp, struct pack
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
 	struct hdr_call *call = pkt->data + (to_v6 ? 62 : 42);
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	const __u32 headers_len = to_v6 ? 68 : 48, new_headers_len = 42;
 
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
@@ -1106,10 +1077,11 @@ static __always_inline __u64 xdp_calls_ipv4_send(struct xdp_md *xdp, struct pack
 					  fr_v4(pkt->c->peer.addr) + 64);
 	}
 
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
 	if (unlikely(err)) {
 		fr_refund(credit0, spent0);
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
@@ -1135,7 +1107,7 @@ static __always_inline __u64 xdp_calls_ipv4_send(struct xdp_md *xdp, struct pack
 
 	fr_count(pkt->prog + reason_sent, len);
 	fr_shared_add(pkt->c->packets, 1);
-	return fr_xdp_send(&pkt->c->hop_peer);
+	return XDP_REDIRECT;
 }
 
 static __always_inline __u64 xdp_calls_ipv4_send_2(struct xdp_md *xdp, struct packet *pkt)
@@ -1143,7 +1115,7 @@ static __always_inline __u64 xdp_calls_ipv4_send_2(struct xdp_md *xdp, struct pa
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_call *call = pkt->data + 42;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	const __u32 headers_len = 48, new_headers_len = 62;
 
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
@@ -1171,10 +1143,11 @@ static __always_inline __u64 xdp_calls_ipv4_send_2(struct xdp_md *xdp, struct pa
 						fr_add128(ld128(pkt->c->peer.addr)) +
 						bpf_htons(pkt->payload_len + 8));
 
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
 	if (unlikely(err)) {
 		fr_refund(credit0, spent0);
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
@@ -1195,15 +1168,17 @@ static __always_inline __u64 xdp_calls_ipv4_send_2(struct xdp_md *xdp, struct pa
 
 	fr_count(pkt->prog + reason_sent, len);
 	fr_shared_add(pkt->c->packets, 1);
-	return fr_xdp_send(&pkt->c->hop_peer);
+	return XDP_REDIRECT;
 }
 
-static __always_inline __u64 xdp_calls_ipv4_payload_len(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_calls_ipv4_others(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
+	if (fr_is_v4(pkt->c->local.addr) != fr_is_v4(pkt->c->peer.addr))
+		return XDP_PASS;
 	pkt->payload_len = pkt->udp_end - 48;
 	if (fr_is_v4(pkt->c->peer.addr)) { /* ipv4 stays */
 		if (!(be16(&udp->checksum) != 0 &&
@@ -1216,7 +1191,7 @@ static __always_inline __u64 xdp_calls_ipv4_payload_len(struct xdp_md *xdp, stru
 		return xdp_calls_ipv4_send(xdp, pkt, 0);
 	}
 	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
@@ -1229,20 +1204,34 @@ static __always_inline __u64 xdp_calls_ipv4_payload_len(struct xdp_md *xdp, stru
 
 static __always_inline __u64 xdp_calls_ipv4(struct xdp_md *xdp, struct packet *pkt)
 {
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_call *call = pkt->data + 42;
-	__u64 ip_end;
-	__u64 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp_2(xdp, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 
+	if ((void *)(ipv4 + 1) > pkt->data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
+	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
+	    be16(&ipv4->total_length) < 20)
+		return FR_XDP_LEFT;
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > pkt->came ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+
+	/* stack: ["eth", "ip", "udp", "call"] */
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 	if (why)
 		return why;
 
 	/* headers: call: fields: [ */
-	if ((void *)(call + 1) > pkt->data_end)
+	if ((void *)(call + 1) > pkt->data_end || 48ULL > pkt->udp_end)
 		return FR_XDP_LEFT;
-	if (48ULL > pkt->udp_end)
-		return XDP_PASS;
 
 	/* {name: "kind", bits: 8, is: 1 | 2 | 3}, */
 	if (!(be8(&call->kind) >= 1 && be8(&call->kind) <= 3))
@@ -1263,7 +1252,7 @@ static __always_inline __u64 xdp_calls_ipv4(struct xdp_md *xdp, struct packet *p
 	/* {when: "call.kind == 3", do: [{count: "refused"}, {drop: "refused"}]}, */
 	if (be8(&call->kind) == 3) {
 		fr_named_add(0, 1);
-		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_refused);
+		return fr_xdp_drop(pkt->came, pkt->prog + reason_refused);
 	}
 
 	/* {when: "call.flags == 1", do: [{mark: mark: 7}, {send: {from: "c.local", to: "c.pee... */
@@ -1281,36 +1270,12 @@ static __always_inline __u64 xdp_calls_ipv4(struct xdp_md *xdp, struct packet *p
 		int admitted0 = fr_ask(credit0, spent0, 0);
 		if (admitted0 == FR_REFUSED) {
 			fr_refused(credit0, 0);
-			return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_unpaid);
+			return fr_xdp_drop(pkt->came, pkt->prog + reason_unpaid);
 		}
 		return FR_XDP_LEFT;
 	}
 
-	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
-	if (fr_is_v4(pkt->c->local.addr) != fr_is_v4(pkt->c->peer.addr))
-		return XDP_PASS;
-
-	return xdp_calls_ipv4_payload_len(xdp, pkt);
-}
-
-static __always_inline __u64 check_ipv6_2(struct xdp_md *xdp, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return FR_XDP_LEFT;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
-	    fr_is_v4(ipv6->dst))
-		return XDP_PASS;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > bpf_xdp_get_buff_len(xdp) || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
-		return XDP_PASS;
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return XDP_PASS;
-
-	*end = ip_end;
-	return 0;
+	return xdp_calls_ipv4_others(xdp, pkt);
 }
 
 static __always_inline __u64 xdp_calls_send(struct xdp_md *xdp, struct packet *pkt)
@@ -1319,7 +1284,7 @@ static __always_inline __u64 xdp_calls_send(struct xdp_md *xdp, struct packet *p
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_call *call = pkt->data + 62;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	const __u32 headers_len = 68, new_headers_len = 62;
 
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
@@ -1349,10 +1314,11 @@ static __always_inline __u64 xdp_calls_send(struct xdp_md *xdp, struct packet *p
 				  fr_add128(ld128(pkt->c->peer.addr)) +
 				  bpf_htons(pkt->payload_len + 8));
 
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
 	if (unlikely(err)) {
 		fr_refund(credit0, spent0);
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
@@ -1373,7 +1339,7 @@ static __always_inline __u64 xdp_calls_send(struct xdp_md *xdp, struct packet *p
 
 	fr_count(pkt->prog + reason_sent, len);
 	fr_shared_add(pkt->c->packets, 1);
-	return fr_xdp_send(&pkt->c->hop_peer);
+	return XDP_REDIRECT;
 }
 
 static __always_inline __u64 xdp_calls_left(struct xdp_md *xdp, struct packet *pkt)
@@ -1381,6 +1347,10 @@ static __always_inline __u64 xdp_calls_left(struct xdp_md *xdp, struct packet *p
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_call *call = pkt->data + 62;
+
+	/* {when: "call.flags == 1", do: [{mark: mark: 7}, {send: {from: "c.local", to: "c.pee... */
+	if (be8(&call->flags) == 1)
+		return FR_XDP_LEFT;
 
 	/* {when: "call.flags == 2", do: ["pass"]}, */
 	if (be8(&call->flags) == 2)
@@ -1393,7 +1363,7 @@ static __always_inline __u64 xdp_calls_left(struct xdp_md *xdp, struct packet *p
 		int admitted0 = fr_ask(credit0, spent0, 0);
 		if (admitted0 == FR_REFUSED) {
 			fr_refused(credit0, 0);
-			return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_unpaid);
+			return fr_xdp_drop(pkt->came, pkt->prog + reason_unpaid);
 		}
 		return FR_XDP_LEFT;
 	}
@@ -1403,7 +1373,7 @@ static __always_inline __u64 xdp_calls_left(struct xdp_md *xdp, struct packet *p
 		return XDP_PASS;
 	pkt->payload_len = pkt->udp_end - 68;
 	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
@@ -1428,17 +1398,16 @@ SEC("xdp.frags") __u64 xdp_calls(struct xdp_md *xdp)
 	pkt.prog = XDP_CALLS;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
+	pkt.came = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
+	struct hdr_ipv6 *ipv6 = pkt.data + 14;
 	struct hdr_udp *udp = pkt.data + 54;
 	struct hdr_call *call = pkt.data + 62;
-	__u64 ip_end;
 
 	/* programs: calls: { */
-	if (fr_xdp_tagged(xdp))
-		return FR_XDP_LEFT;
-	if (!fr_lease_valid(pkt.lease, now))
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
@@ -1452,16 +1421,21 @@ SEC("xdp.frags") __u64 xdp_calls(struct xdp_md *xdp)
 		return xdp_calls_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u64 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
-		check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &pkt.udp_end);
+	if ((void *)(ipv6 + 1) > pkt.data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return FR_XDP_LEFT;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &pkt.udp_end);
 	if (why)
 		return why;
 
 	/* headers: call: fields: [ */
-	if ((void *)(call + 1) > pkt.data_end)
+	if ((void *)(call + 1) > pkt.data_end || 68ULL > pkt.udp_end)
 		return FR_XDP_LEFT;
-	if (68ULL > pkt.udp_end)
-		return XDP_PASS;
 
 	/* {name: "kind", bits: 8, is: 1 | 2 | 3}, */
 	if (!(be8(&call->kind) >= 1 && be8(&call->kind) <= 3))
@@ -1482,12 +1456,8 @@ SEC("xdp.frags") __u64 xdp_calls(struct xdp_md *xdp)
 	/* {when: "call.kind == 3", do: [{count: "refused"}, {drop: "refused"}]}, */
 	if (be8(&call->kind) == 3) {
 		fr_named_add(0, 1);
-		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), XDP_CALLS + reason_refused);
+		return fr_xdp_drop(pkt.came, XDP_CALLS + reason_refused);
 	}
-
-	/* {when: "call.flags == 1", do: [{mark: mark: 7}, {send: {from: "c.local", to: "c.pee... */
-	if (be8(&call->flags) == 1)
-		return FR_XDP_LEFT;
 
 	return xdp_calls_left(xdp, &pkt);
 }

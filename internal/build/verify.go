@@ -8,12 +8,10 @@ import (
 	"regexp"
 	"runtime"
 	"strconv"
-	"strings"
 
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
-	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpfload"
 )
 
@@ -64,10 +62,10 @@ func Verify(r *Result) (map[string]*Verified, error) {
 		return nil, err
 	}
 	out := map[string]*Verified{}
-	for name, prog := range loaded.Programs {
-		if program, ok := strings.CutPrefix(name, abi.ProgramPrefix); ok {
-			out[program] = parseStats(prog.VerifierLog)
-			out[program].Stack = stacks[name]
+	for _, p := range r.Plan.Programs {
+		if prog := loaded.Programs[p.Symbol()]; prog != nil {
+			out[p.Name] = parseStats(prog.VerifierLog)
+			out[p.Name].Stack = stacks[p.Symbol()]
 		}
 	}
 	return out, nil
@@ -98,9 +96,9 @@ func (r *Result) Instructions() (map[string]int, error) {
 		return nil, fmt.Errorf("read the object: %w", err)
 	}
 	out := map[string]int{}
-	for name, prog := range collection.Programs {
-		if program, ok := strings.CutPrefix(name, abi.ProgramPrefix); ok {
-			out[program] = len(prog.Instructions)
+	for _, p := range r.Plan.Programs {
+		if prog := collection.Programs[p.Symbol()]; prog != nil {
+			out[p.Name] = len(prog.Instructions)
 		}
 	}
 	return out, nil

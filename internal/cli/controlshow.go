@@ -26,6 +26,7 @@ type relayLine struct {
 	Sessions  int     `json:"sessions"`
 	Receivers int     `json:"receivers"`
 	PPS       float64 `json:"packets_per_second"`
+	XDPDrops  uint64  `json:"xdp_drops,omitempty"` // packets that were sent from XDP, and dropped by their device
 }
 
 // ps lists the relays of this machine.
@@ -48,13 +49,18 @@ func (a *app) ps(ctx context.Context, socket string) error {
 		_, err := fmt.Fprintf(a.out, "no relay has a control socket in %s\n", api.Folder())
 		return err
 	}
-	rows := [][]string{{"RELAY", "STATE", "PID", "SESSIONS", "RECEIVERS", "PACKETS/S", "ATTACHED", "SOCKET"}}
+	rows := [][]string{{"RELAY", "STATE", "PID", "SESSIONS", "RECEIVERS", "PACKETS/S", "DROPPED AFTER XDP", "ATTACHED",
+		"SOCKET"}}
 	for _, r := range all {
+		drops := ""
+		if r.XDPDrops > 0 {
+			drops = thousands(r.XDPDrops)
+		}
 		rows = append(rows, []string{
 			r.Name, r.State, fmt.Sprint(r.PID), fmt.Sprint(r.Sessions), fmt.Sprint(r.Receivers),
-			thousands(uint64(r.PPS + 0.5)), r.Attached, r.Socket})
+			thousands(uint64(r.PPS + 0.5)), drops, r.Attached, r.Socket})
 	}
-	_, err := fmt.Fprint(a.out, columns(rows))
+	_, err := fmt.Fprint(a.out, columns(sparse(rows)))
 	return err
 }
 
@@ -75,6 +81,9 @@ func (a *app) psLine(ctx context.Context, path string) relayLine {
 		line.State = "draining"
 	case l.info.Lease.Left == 0:
 		line.State = "lapsed"
+	}
+	for _, d := range l.info.XDPDrops {
+		line.XDPDrops += d.Packets
 	}
 	for _, k := range l.info.Sessions {
 		line.Sessions += *k.Open
@@ -383,8 +392,27 @@ func (l *live) showPrograms(words []string) error {
 		rows = append(rows, heads(fmt.Sprintf("%s (%s): %s", p.Name, p.Hook, attachmentList(p))))
 		rows = append(rows, rowsOf("", reasons(p), label)...)
 	}
-	_, err := fmt.Fprint(l.out, layOut(rows, 0, true))
+	text := layOut(rows, 0, true)
+	if d := droppedAfterXDP(&l.info); d != "" && len(words) == 0 {
+		text += "\n" + d + "\n"
+	}
+	_, err := fmt.Fprint(l.out, text)
 	return err
+}
+
+// droppedAfterXDP says which devices have dropped frames that programs had sent from XDP.
+func droppedAfterXDP(r *api.Relay) string {
+	if r.NoXDPDrops != "" {
+		return "dropped after XDP: not counted: " + r.NoXDPDrops
+	}
+	var parts []string
+	for _, d := range r.XDPDrops {
+		parts = append(parts, fmt.Sprintf("%s %s %s", d.Interface, d.Reason, thousands(d.Packets)))
+	}
+	if parts == nil {
+		return ""
+	}
+	return "dropped after XDP: " + strings.Join(parts, ", ")
 }
 
 func (l *live) showHops(missing bool) error {

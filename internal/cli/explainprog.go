@@ -208,6 +208,9 @@ func (a *app) instructions(r *build.Result, program string, l lines, part bool) 
 	}
 	prog := collection.Programs[abi.ProgramPrefix+program]
 	if prog == nil {
+		prog = collection.Programs[abi.XDPPrefix+program] // which runs there alone
+	}
+	if prog == nil {
 		return fmt.Errorf("the object has no program %q", program)
 	}
 	file, inside, last := filepath.Base(r.File), !part, ""

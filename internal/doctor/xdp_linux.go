@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/netdev"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/xdpdrops"
 )
 
 // atXDP says of each device whether packets come to programs there at XDP first, and whether it takes frames that
@@ -31,7 +32,16 @@ func atXDP() []Check {
 			checks = append(checks, frames(link, d))
 		}
 	}
-	return checks
+	return append(checks, dropped())
+}
+
+// dropped says whether frames are counted that devices drop after XDP.
+func dropped() Check {
+	c := Check{Name: "xdp drops", Status: OK, Found: "counted by device (frames that were sent from XDP)"}
+	if err := xdpdrops.Known(); err != nil {
+		c.Status, c.Found = Info, "not counted: "+reasonOf(err)
+	}
+	return c
 }
 
 func frames(link netlink.Link, d netdev.Device) Check {

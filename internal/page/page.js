@@ -210,6 +210,8 @@ function showFacts(relay) {
 		lease: `${relay.lease.seconds} s`, state: relay.draining ? 'draining' : relay.lease.left_seconds > 0 ? 'forwarding' : 'its lease has lapsed',
 		attached: state.programs.flatMap((p) => p.attachments.map((a) => `${p.name} ${a.interface}${a.attached ? '' : ' (lost)'}`)).join(', ') || 'nothing',
 	};
+	if (relay.xdp_drops) facts['dropped after XDP'] = relay.xdp_drops.map((d) => `${d.interface} ${d.reason} ${whole(d.packets)}`).join(', ');
+	if (relay.no_xdp_drops) facts['dropped after XDP'] = `not counted: ${relay.no_xdp_drops}`;
 	find('#facts').replaceChildren(...Object.entries(facts).map(([name, value]) => {
 		const div = make('div');
 		div.append(make('dt', name), make('dd', value));

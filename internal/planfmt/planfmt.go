@@ -232,9 +232,10 @@ func (w *writer) program(p *ir.Program) {
 		for _, path := range p.Paths {
 			w.line(none, "path %s", path)
 		}
-		if p.ToTC {
+		switch {
+		case p.ToTC:
 			w.line(none, "to the stack: through the program at tc/ingress")
-		} else {
+		case p.Hook != ir.XDP:
 			w.line(none, "pull %d", p.Pull)
 		}
 		for _, l := range p.Left {

@@ -22,7 +22,7 @@ import (
 // takes multicast.
 func Foreign(s *spec.Spec, program string, p sim.Packet) string {
 	pr := programOf(s, program)
-	if pr.Hook != "tc/ingress" || pr.Multicast || !only(pr.Stack[0], "eth") {
+	if !pr.Receives() || pr.Multicast || !only(pr.Stack[0], "eth") {
 		return ""
 	}
 	if host := packet.DefaultDestination; len(p.Data) < 14 || [6]byte(p.Data) != host {

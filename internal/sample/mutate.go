@@ -5,13 +5,23 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// Packet returns a Packet made of a frame: as it is about half of the time, else spoilt in one or two ways.
+// Packet returns a Packet made of a frame: as it is about half of the time, else spoilt in one or two ways. A program
+// at XDP alone gets frames, whose tags are in them.
 func (g *Generator) Packet(f *packet.Frame) sim.Packet {
+	p := g.packet(f)
+	if g.Program.Hook == ir.XDP {
+		p.Frame, p.GSO, p.VLAN = true, 0, nil
+	}
+	return p
+}
+
+func (g *Generator) packet(f *packet.Frame) sim.Packet {
 	p := sim.Packet{Data: slices.Clone(f.Data)}
 	if g.One(8) {
 		p.Mark, p.Priority = g.Uint32(), g.Uint32()

@@ -10,6 +10,7 @@ package testrun
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -115,17 +116,14 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 		r.Close()
 		return nil, fmt.Errorf("count the processors: %w", err)
 	}
-	for _, p := range plan.Programs {
-		if r.progs[p.Name] = coll.Programs[abi.ProgramPrefix+p.Name]; r.progs[p.Name] == nil {
-			r.Close()
-			return nil, fmt.Errorf("the object has no program %q", p.Name)
+	for p := range plan.Flow() {
+		of := r.progs
+		if p.Hook == ir.XDP {
+			of = r.first
 		}
-		if p.XDP == nil || !skbfacts.Frames() {
-			continue
-		}
-		if r.first[p.Name] = coll.Programs[abi.XDPPrefix+p.Name]; r.first[p.Name] == nil {
+		if of[p.Name] = coll.Programs[p.Symbol()]; of[p.Name] == nil && (p.Hook != ir.XDP || skbfacts.Frames()) {
 			r.Close()
-			return nil, fmt.Errorf("the object has no program %q for xdp", p.Name)
+			return nil, fmt.Errorf("the object has no program %s", p.Symbol())
 		}
 	}
 	if err := r.devmap(); err != nil {
@@ -139,8 +137,8 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 	return r, nil
 }
 
-// Program is a loaded program.
-func (r *Relay) Program(name string) *ebpf.Program { return r.progs[name] }
+// Program is a loaded program; nil if the kernel has none such at XDP.
+func (r *Relay) Program(name string) *ebpf.Program { return cmp.Or(r.progs[name], r.first[name]) }
 
 // Close unloads the object.
 func (r *Relay) Close() {
@@ -210,6 +208,14 @@ func Shows(p *sim.Packet) string {
 	return ""
 }
 
+// ShowsFor is Shows, for a program.
+func ShowsFor(p *ir.Program, packet *sim.Packet) string {
+	if p.Hook == ir.XDP && !skbfacts.Frames() {
+		return "a program at XDP needs Linux 5.18"
+	}
+	return Shows(packet)
+}
+
 // ShowsResult reports why a run can't show what the model makes of a packet, or "".
 //
 // The kernel's entry takes the first 14 bytes of every packet for an Ethernet header: if the packet begins with IP,
@@ -268,12 +274,19 @@ func (r *Relay) Run(program string, p *sim.Packet) (Result, error) {
 		r.net.capture.drop()
 	}
 	others := false
-	if first := r.first[program]; first != nil && p.Frame {
+	if first := r.first[program]; first != nil && (p.Frame || r.progs[program] == nil) {
 		res, taken, err := r.runFrame(first, program, p)
 		if taken || err != nil {
 			return res, err
 		}
+		if r.progs[program] == nil {
+			res.Verdict, res.Others = sim.VerdictPunt, false
+			return res, nil
+		}
 		others = res.Others
+	}
+	if r.progs[program] == nil {
+		return Result{}, fmt.Errorf("%q at XDP needs Linux 5.18: %w", program, ErrRefused)
 	}
 	act, err := r.progs[program].Run(&opts)
 	if errors.Is(err, syscall.EINVAL) {

@@ -159,7 +159,7 @@ type Program struct {
 	Hook    Hook     `json:"hook"`
 	L2      bool     `json:"l2,omitempty"`   // refuse devices without a link-layer header
 	Base    int      `json:"base,omitempty"` // where its counters begin in the relay's array (MapReasons)
-	XDPBase int      `json:"xdp,omitempty"`  // likewise, of what it takes at XDP; 0: it doesn't run there
+	XDPBase int      `json:"xdp,omitempty"`  // likewise, of what it takes at XDP in front of its hook; 0: nothing
 	Reasons []Reason `json:"reasons,omitempty"`
 	Lookups []int    `json:"-"` // the IP versions (4, 6) of packets whose routes it looks up in the kernel
 }
@@ -170,6 +170,17 @@ func (p *Program) Hooks() string {
 		return "xdp, " + p.Hook.String()
 	}
 	return p.Hook.String()
+}
+
+// AtXDP reports whether the program runs at XDP, alone or in front of itself at tc/ingress.
+func (p *Program) AtXDP() bool { return p.XDPBase > 0 || p.Hook == HookXDP }
+
+// Symbol is the name of the program's function, of one that runs at both hooks that at tc/ingress.
+func (p *Program) Symbol() string {
+	if p.Hook == HookXDP {
+		return XDPPrefix + p.Name
+	}
+	return ProgramPrefix + p.Name
 }
 
 // Reason returns the i-th reason, and one without a meaning for an i that is none.
@@ -201,7 +212,7 @@ func (d *Desc) Reasons() int {
 
 // AtXDP reports whether packets come to a program at XDP first.
 func (d *Desc) AtXDP() bool {
-	return slices.ContainsFunc(d.Programs, func(p Program) bool { return p.XDPBase > 0 })
+	return slices.ContainsFunc(d.Programs, func(p Program) bool { return p.AtXDP() })
 }
 
 // SessionOf returns the description of the kind of session whose rows a table holds; nil: it is a table of its own.

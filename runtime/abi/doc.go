@@ -22,7 +22,7 @@ var Order = binary.LittleEndian
 // Prefixes of names in the object: a user's names only ever follow one of them.
 const (
 	ProgramPrefix = "prog_" // a program
-	XDPPrefix     = "xdp_"  // the one at XDP that takes its packets first
+	XDPPrefix     = "xdp_"  // one at XDP, also in front of one at tc/ingress
 	SettingPrefix = "set_"  // a variable in read-only data
 	TablePrefix   = "tbl_"  // a table's map
 	GroupPrefix   = "grp_"  // the lists of receivers of a kind of group

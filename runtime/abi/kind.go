@@ -77,9 +77,10 @@ const (
 	HookIngress    Hook = iota + 1 // packets that an interface receives
 	HookEgress                     // packets that an interface sends
 	HookCongestion                 // events of TCP sockets; their programs run on records in the place of frames
+	HookXDP                        // packets that an interface receives, at XDP alone
 )
 
-var hookNames = []string{"", "tc/ingress", "tc/egress", "tcp/congestion"}
+var hookNames = []string{"", "tc/ingress", "tc/egress", "tcp/congestion", "xdp"}
 
 // HopState says whether and how packets can leave towards an address.
 type HopState uint8

@@ -48,6 +48,13 @@ func (s *Server) overview(*http.Request) (any, error) {
 		waiting, size := s.relay.EventsWaiting()
 		out.Ring = &api.Ring{Waiting: waiting, Size: size}
 	}
+	drops, err := s.relay.XDPDrops()
+	if err != nil {
+		out.NoXDPDrops = err.Error()
+	}
+	for _, d := range drops {
+		out.XDPDrops = append(out.XDPDrops, api.XDPDrop(d))
+	}
 	return out, nil
 }
 

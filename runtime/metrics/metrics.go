@@ -17,6 +17,7 @@
 //	                                                    attached to; 0 while that interface is gone
 //	fastrelay_xdp_attached{relay,program,interface}     of programs that run at XDP, too: 1 where packets come to them
 //	                                                    there, 0 where they don't at present
+//	fastrelay_xdp_drops_total{relay,interface,reason}   those that were sent from XDP, and that the interface dropped
 //	fastrelay_lease_left_seconds{relay}                 for how long the kernel goes on without a renewal; 0: it has
 //	                                                    lapsed
 //	fastrelay_draining{relay}                           1 while the relay takes no new sessions and receivers
@@ -106,8 +107,8 @@ func Write(w io.Writer, relays ...*runtime.Relay) error {
 
 // metrics are the series of a relay.
 type metrics struct {
-	packets, volume, named, sessions, limits, attached *family
-	lease, draining, hops, missing, frames, atXDP      *family
+	packets, volume, named, sessions, limits, attached   *family
+	lease, draining, hops, missing, frames, atXDP, drops *family
 
 	paths  *pathFamilies
 	groups *groupFamilies
@@ -129,6 +130,8 @@ func newMetrics() *metrics {
 		},
 		atXDP: &family{name: "fastrelay_xdp_attached", typ: "gauge",
 			help: "1 for each interface where packets come to a program at XDP first, 0 where they don't at present."},
+		drops: &family{name: "fastrelay_xdp_drops_total", typ: "counter",
+			help: "Packets that were sent from XDP, and that the interface dropped."},
 		lease: &family{name: "fastrelay_lease_left_seconds", typ: "gauge",
 			help: "For how long the kernel goes on forwarding without a renewal."},
 		draining: &family{
@@ -145,8 +148,8 @@ func newMetrics() *metrics {
 
 func (m *metrics) families() []*family {
 	own := []*family{
-		m.packets, m.volume, m.frames, m.named, m.sessions, m.limits, m.attached, m.atXDP, m.lease, m.draining,
-		m.hops, m.missing,
+		m.packets, m.volume, m.frames, m.named, m.sessions, m.limits, m.attached, m.atXDP, m.drops, m.lease,
+		m.draining, m.hops, m.missing,
 	}
 	return slices.Concat(own, m.paths.all(), m.groups.all())
 }
@@ -183,7 +186,7 @@ func (m *metrics) add(r *runtime.Relay) error {
 				n = 0
 			}
 			m.attached.add(n, "relay", d.Name, "program", p.Name(), "interface", a.Interface, "how", a.Mode.String())
-			if p.Desc().XDPBase > 0 {
+			if p.Desc().AtXDP() {
 				n = 0
 				if a.XDP {
 					n = 1
@@ -218,6 +221,10 @@ func (m *metrics) addState(r *runtime.Relay) {
 	relay := []string{"relay", r.Desc().Name}
 	_, left := r.Lease()
 	m.lease.addText(strconv.FormatFloat(left.Seconds(), 'f', 3, 64), relay...)
+	drops, _ := r.XDPDrops() // none where they can't be counted
+	for _, d := range drops {
+		m.drops.add(d.Packets, append(relay, "interface", d.Interface, "reason", d.Reason)...)
+	}
 	draining := uint64(0)
 	if r.Draining() {
 		draining = 1

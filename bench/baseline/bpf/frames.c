@@ -24,7 +24,9 @@ enum { BPF_MAP_TYPE_DEVMAP_HASH = 25 };
 /* A multiple of 0xffff, larger than all that is taken from a sum. */
 #define ZERO ((__u64)0xffff << 32)
 
-enum { HOP_LIMIT = 64, IP_DONT_FRAGMENT = 0x4000, CHANNELS = 4096, DEVICES = 64 };
+enum { HOP_LIMIT = 64, IP_DONT_FRAGMENT = 0x4000, DEVICES = 64 };
+/* Or as many as user space says. */
+enum { CHANNELS = 4096 };
 
 /* What a program does beside the least. */
 enum {

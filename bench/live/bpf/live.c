@@ -17,8 +17,12 @@ typedef unsigned long long __u64;
 
 enum { XDP_ABORTED, XDP_DROP, XDP_PASS };
 enum { BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PROG_ARRAY = 3, BPF_MAP_TYPE_PERCPU_ARRAY = 6 };
+enum { BPF_MAP_TYPE_DEVMAP = 14 };
 
-/* FRONT: all headers that a relay reads or writes, and no more than the shortest frame has. */
+/*
+ * FRONT: all headers that a relay reads or writes, and no more than the shortest frame has.
+ * FRONTS: or as many as user space says.
+ */
 enum { FRONT = 80, FRONTS = 4096, KEPT = 64, LARGEST = 2048 };
 
 struct xdp_md {
@@ -26,7 +30,10 @@ struct xdp_md {
 };
 
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static __u64 (*bpf_ktime_get_ns)(void) = (void *)5;
 static long (*bpf_tail_call)(void *ctx, void *map, __u32 index) = (void *)12;
+static long (*bpf_redirect_map)(void *map, __u64 key, __u64 flags) = (void *)51;
+static long (*bpf_loop)(__u32 n, void *fn, void *ctx, __u64 flags) = (void *)181;
 static __u64 (*bpf_xdp_get_buff_len)(struct xdp_md *xdp) = (void *)188;
 static long (*bpf_xdp_load_bytes)(struct xdp_md *xdp, __u32 off, void *to, __u32 len) = (void *)189;
 
@@ -36,11 +43,13 @@ struct front {
 
 /* What a run is told, and what it says. Source and sink run on one processor. */
 struct state {
-	__u64 made; /* frames */
+	__u64 made; /* frames, from where a run begins with its turns */
 	__u32 mask; /* frames take turns: mask + 1 fronts */
 	__u32 size; /* of the frames that count at the far end: others are the stack's own */
 	__u32 keep; /* so many more frames are kept at the far end */
 	__u32 kept;
+	/* Of to_port, in ns: between two frames, 0: at once; when the next one, the first and the last are sent */
+	__u64 interval, due, first, last;
 };
 
 struct count {
@@ -73,6 +82,14 @@ struct {
 	__u32 *key;
 	__u32 *value;
 } next SEC(".maps");
+
+/* The port that frames leave by. */
+struct {
+	int (*type)[BPF_MAP_TYPE_DEVMAP];
+	int (*max_entries)[1];
+	__u32 *key;
+	__u32 *value;
+} port SEC(".maps");
 
 struct {
 	int (*type)[BPF_MAP_TYPE_PERCPU_ARRAY];
@@ -126,6 +143,39 @@ SEC("xdp.frags") int to_stack(struct xdp_md *xdp)
 SEC("xdp.frags") int to_nothing(struct xdp_md *xdp)
 {
 	return make(xdp) ? XDP_DROP : XDP_ABORTED;
+}
+
+/* LATE: a source that was held up for longer doesn't make up for it. LONGEST: as bpf_loop takes it. */
+enum { LATE = 50000, LONGEST = 1 << 20 };
+
+static long is_due(__u32 i, __u64 *due)
+{
+	return bpf_ktime_get_ns() >= *due;
+}
+
+/* Sends frames to a port, at a rate. */
+SEC("xdp.frags") int to_port(struct xdp_md *xdp)
+{
+	__u32 zero = 0;
+	__u64 now = bpf_ktime_get_ns(), due;
+	struct state *state = bpf_map_lookup_elem(&states, &zero);
+
+	if (!state)
+		return XDP_ABORTED;
+	if (state->interval) {
+		due = state->due;
+		if (now < due) {
+			bpf_loop(LONGEST, is_due, &due, 0);
+			now = due;
+		} else if (now - due > LATE) {
+			due = now;
+		}
+		state->due = due + state->interval;
+	}
+	if (!state->first)
+		state->first = now;
+	state->last = now;
+	return make(xdp) ? bpf_redirect_map(&port, 0, XDP_ABORTED) : XDP_ABORTED;
 }
 
 /* Copies a frame to where user space compares it. */

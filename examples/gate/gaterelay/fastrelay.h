@@ -1636,13 +1636,13 @@ static __always_inline void fr_flow(struct bpf_fib_lookup *fib, __u8 protocol, _
 
 /*
  * Ask the kernel's routing for the next hop of a packet of len bytes (network header included; of a
- * GSO packet, those of a segment), and fill in a hop. Returns 1 where the packet is too big for
- * the route. Kernels before 5.12 compare the device's MTU with the packet that came. The lookup
- * sees no xfrm policies, and can't follow rules that ask for what the caller doesn't know: where
- * there are some, as the policy of the lease says, the packet is the stack's.
+ * GSO packet, those of a segment) that came in by a device, and fill in a hop. Returns 1 where the
+ * packet is too big for the route. Kernels before 5.12 compare the device's MTU with the packet
+ * that came. The lookup sees no xfrm policies, and can't follow rules that ask for what the caller
+ * doesn't know: where there are some, as the policy of the lease says, the packet is the stack's.
  */
-static __always_inline int fr_route(struct __sk_buff *skb, struct bpf_fib_lookup *fib, __u32 len,
-				    struct fr_hop *hop)
+static __always_inline int fr_route(void *ctx, __u32 ifindex, struct bpf_fib_lookup *fib,
+				    __u32 len, struct fr_hop *hop)
 {
 	__u32 v6 = fib->family == AF_INET6;
 	struct fr_lease *l = fr_the_lease();
@@ -1657,9 +1657,9 @@ static __always_inline int fr_route(struct __sk_buff *skb, struct bpf_fib_lookup
 		hop->state = FR_HOP_RULE;
 		return 0;
 	}
-	fib->ifindex = skb->ifindex;
+	fib->ifindex = ifindex;
 	fib->tot_len = len < 0xFFFF ? len : 0xFFFF;
-	ret = bpf_fib_lookup(skb, fib, sizeof(*fib), 0);
+	ret = bpf_fib_lookup(ctx, fib, sizeof(*fib), 0);
 	hop->ifindex = fib->ifindex;
 	hop->mtu = 0xFFFF; /* the lookup has compared it */
 	__builtin_memcpy(hop->dst, fib->dmac, 6);
@@ -2441,6 +2441,8 @@ enum {
 	XDP_ABORTED,
 	XDP_DROP,
 	XDP_PASS,
+	XDP_TX,
+	XDP_REDIRECT,
 };
 
 #define FR_XDP_LEFT (1ULL << 32 | XDP_PASS)
@@ -2522,18 +2524,43 @@ static __always_inline __u64 fr_xdp_forget(const struct xdp_md *xdp, __u64 off)
 	return off & 0xFFF;
 }
 
-/* A packet of len bytes, network header included, can leave through a hop as a frame. */
+/*
+ * A packet of len bytes, network header included, can leave through a hop as a frame. That is where
+ * it goes if the program returns XDP_REDIRECT in the end; else the kernel doesn't ask.
+ */
 static __always_inline int fr_xdp_fits(const struct fr_hop *hop, __u64 len)
 {
-	__u32 index = hop->ifindex;
-
 	return hop->state == FR_HOP_DIRECT && len <= hop->mtu &&
-	       bpf_map_lookup_elem(&fr_devmap, &index);
+	       bpf_redirect_map(&fr_devmap, hop->ifindex, XDP_ABORTED) == XDP_REDIRECT;
 }
 
-static __always_inline __u64 fr_xdp_send(const struct fr_hop *hop)
+/*
+ * Why a packet of len bytes can't leave through a hop as a frame: the device takes none, or one of
+ * the reasons that fr_barred has in their order. A hop that was looked up has compared the length.
+ */
+static __always_inline __u32 fr_xdp_unfit(const struct fr_hop *hop, __u64 len, __u32 no_frames,
+					  __u32 too_big)
 {
-	return bpf_redirect_map(&fr_devmap, hop->ifindex, XDP_ABORTED);
+	if (fr_usable(hop) && len > hop->mtu)
+		return too_big;
+	return hop->state == FR_HOP_DIRECT ? no_frames : fr_indirect(hop, too_big + 1);
+}
+
+static __always_inline __u32 fr_xdp_unrouted(const struct fr_hop *hop, __u32 no_frames,
+					     __u32 not_forwarded, __u32 unreachable)
+{
+	if (hop->state == FR_HOP_DIRECT)
+		return no_frames;
+	if (hop->state == FR_HOP_NEIGHBOUR)
+		return unreachable + 6;
+	return fr_unrouted(hop, not_forwarded, unreachable);
+}
+
+/* The packet passes to the next program and to the stack, as it came; len is its length. */
+static __noinline __u64 fr_xdp_punt(__u32 len, __u32 reason)
+{
+	fr_count(reason, len);
+	return XDP_PASS;
 }
 
 /* The packet is dropped; len is the length that it came with. */
@@ -2544,13 +2571,13 @@ static __noinline __u64 fr_xdp_drop(__u32 len, __u32 reason)
 }
 
 /*
- * Room: the frame begins earlier or later, and ends with the payload. Then data is the packet that
- * leaves, whose headers are in bounds.
+ * Room: the frame, of len bytes, begins earlier or later, and ends with the payload. Then data is
+ * the packet that leaves, whose headers are in bounds.
  */
-static __always_inline int fr_xdp_resize(struct xdp_md *xdp, __u32 from, __u32 to, __u32 payload,
-					 void **data)
+static __always_inline int fr_xdp_resize(struct xdp_md *xdp, __u32 len, __u32 from, __u32 to,
+					 __u32 payload, void **data)
 {
-	__u32 size = to + payload, len;
+	__u32 size = to + payload;
 	int failed = FR_UNCHANGED;
 
 	if (from != to) {
@@ -2558,19 +2585,13 @@ static __always_inline int fr_xdp_resize(struct xdp_md *xdp, __u32 from, __u32 t
 			return failed;
 		failed = FR_BROKEN;
 	}
-	len = bpf_xdp_get_buff_len(xdp);
+	len = len - from + to;
 	if (unlikely(len > size) && bpf_xdp_adjust_tail(xdp, (int)size - (int)len))
 		return failed;
 	*data = (void *)(long)xdp->data;
 	if (unlikely(*data + to > (void *)(long)xdp->data_end))
 		return FR_BROKEN;
 	return 0;
-}
-
-/* The end of a packet that fr_xdp_resize has failed on. */
-static __always_inline __u64 fr_xdp_failed(__u32 len, int err, __u32 fault)
-{
-	return err == FR_BROKEN ? fr_xdp_drop(len, fault) : FR_XDP_LEFT;
 }
 
 /* The sum of len bytes of the packet from off on (at most 64), as fr_sum64 has it. */

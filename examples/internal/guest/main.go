@@ -42,6 +42,7 @@ func run(root string, packets int, whole bool) error {
 		switch spec {
 		case testkernel.TurnDir:
 			checkForwarding(r, spec)
+			checkFrames(r, spec, whole)
 		case testkernel.TunnelDir:
 			checkTunnels(r, spec)
 		case testkernel.DevicesDir:

@@ -157,6 +157,7 @@ struct packet {
 	__u64 l4_options_end;
 	struct val_routes *r;
 	struct val_flows *flow;
+	__u32 came;
 };
 
 /*
@@ -971,44 +972,16 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
  *	eth ipv6 tcp
  */
 
-static __always_inline __u64 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv4 *ipv4 = data + at;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return FR_XDP_LEFT;
-	if ((be8(&ipv4->version_ihl) >> 4) != 4 || (be8(&ipv4->version_ihl) & 15) != 5 ||
-	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
-	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
-	    be16(&ipv4->total_length) < 20)
-		return XDP_PASS;
-	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > bpf_xdp_get_buff_len(xdp))
-		return XDP_PASS;
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return FR_XDP_LEFT;
-	if (!fr_unicast_v4(ld32(ipv4->src)) || !fr_unicast_v4(ld32(ipv4->dst)))
-		return XDP_PASS;
-
-	*end = ip_end;
-	return 0;
-}
-
 static __always_inline __u64 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
 					 __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
 		return FR_XDP_LEFT;
-	if (at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
-		return XDP_PASS;
 	__u64 l4_end = at + be16(&udp->length);
 	if (l4_end != ip_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	*end = l4_end;
 	return 0;
@@ -1018,7 +991,7 @@ static __always_inline __u64 xdp_forward_ipv4_udp_send(struct xdp_md *xdp, struc
 						       const int second)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | (be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
@@ -1048,14 +1021,14 @@ static __always_inline __u64 xdp_forward_ipv4_udp_send(struct xdp_md *xdp, struc
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(pkt->flow->packets, 1);
 	}
-	return fr_xdp_send(&pkt->r->fast.hop);
+	return XDP_REDIRECT;
 }
 
 static __always_inline __u64 xdp_forward_ipv4_udp_send_2(struct xdp_md *xdp, struct packet *pkt,
 							 const int second)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
@@ -1082,7 +1055,7 @@ static __always_inline __u64 xdp_forward_ipv4_udp_send_2(struct xdp_md *xdp, str
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(pkt->flow->packets, 1);
 	}
-	return fr_xdp_send(&pkt->r->slow.hop);
+	return XDP_REDIRECT;
 }
 
 static __always_inline __u64 xdp_forward_ipv4_udp(struct xdp_md *xdp, struct packet *pkt)
@@ -1127,7 +1100,7 @@ static __always_inline __u64 xdp_forward_ipv4_udp(struct xdp_md *xdp, struct pac
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv4->ttl) <= 1)
 			return XDP_PASS;
-		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -1143,7 +1116,7 @@ static __always_inline __u64 xdp_forward_ipv4_udp(struct xdp_md *xdp, struct pac
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv4->ttl) <= 1)
 			return XDP_PASS;
-		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -1160,7 +1133,7 @@ static __always_inline __u64 xdp_forward_ipv4_udp(struct xdp_md *xdp, struct pac
 	    (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46) {
 		if (be8(&ipv4->ttl) <= 1)
 			return XDP_PASS;
-		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -1172,7 +1145,7 @@ static __always_inline __u64 xdp_forward_ipv4_udp(struct xdp_md *xdp, struct pac
 	}
 	if (be8(&ipv4->ttl) <= 1)
 		return XDP_PASS;
-	if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+	if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 	    !(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
@@ -1188,13 +1161,12 @@ static __always_inline __u64 check_tcp_2(struct xdp_md *xdp, void *data, void *d
 {
 	struct hdr_tcp *tcp = data + at;
 
-	if ((void *)(tcp + 1) > data_end)
+	if ((void *)(tcp + 1) > data_end || at + sizeof(*tcp) > ip_end ||
+	    (be8(&tcp->data_offset_reserved) >> 4) < 5)
 		return FR_XDP_LEFT;
-	if (at + sizeof(*tcp) > ip_end || (be8(&tcp->data_offset_reserved) >> 4) < 5)
-		return XDP_PASS;
 	__u64 l4_options_size = (be8(&tcp->data_offset_reserved) >> 4) * 4 - 20;
 	if (l4_options_size > 40)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	__u64 l4_options_end = fr_xdp_forget(xdp, at + sizeof(*tcp) + l4_options_size);
 
 	*end = l4_options_end;
@@ -1211,7 +1183,7 @@ static __always_inline __u64 xdp_forward_ipv4_rules(struct xdp_md *xdp, struct p
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv4->ttl) <= 1)
 			return XDP_PASS;
-		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&tcp->checksum) != 0 &&
 		      be16(&tcp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -1229,7 +1201,7 @@ static __always_inline __u64 xdp_forward_ipv4_rules(struct xdp_md *xdp, struct p
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv4->ttl) <= 1)
 			return XDP_PASS;
-		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&tcp->checksum) != 0 &&
 		      be16(&tcp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -1241,7 +1213,7 @@ static __always_inline __u64 xdp_forward_ipv4_rules(struct xdp_md *xdp, struct p
 	}
 	if (be8(&ipv4->ttl) <= 1)
 		return XDP_PASS;
-	if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+	if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 	    !(be16(&tcp->checksum) != 0 &&
 	      be16(&tcp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_TCP) +
@@ -1258,17 +1230,27 @@ static __always_inline __u64 xdp_forward_ipv4(struct xdp_md *xdp, struct packet 
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_tcp *tcp = pkt->data + 34;
 	__u64 l4_options_end;
-	__u64 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
-	if (why)
-		return why;
+	if ((void *)(ipv4 + 1) > pkt->data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
+	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
+	    be16(&ipv4->total_length) < 20)
+		return FR_XDP_LEFT;
+	pkt->ip_end = 14ULL + be16(&ipv4->total_length);
+	if (pkt->ip_end > pkt->came ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv4->protocol) == IPPROTO_UDP)
 		return xdp_forward_ipv4_udp(xdp, pkt);
 	if (be8(&ipv4->protocol) != IPPROTO_TCP)
 		return XDP_PASS;
-	why = check_tcp_2(xdp, pkt->data, pkt->data_end, pkt->ip_end, 34, &l4_options_end);
+	__u64 why = check_tcp_2(xdp, pkt->data, pkt->data_end, pkt->ip_end, 34, &l4_options_end);
 	if (why)
 		return why;
 	at_l4_options_end = fr_pin(pkt->data + fr_bound(l4_options_end, 0x7f));
@@ -1276,7 +1258,7 @@ static __always_inline __u64 xdp_forward_ipv4(struct xdp_md *xdp, struct packet 
 		return FR_XDP_LEFT;
 	if (l4_options_end > pkt->ip_end ||
 	    (be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 34)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
 	{
@@ -1310,7 +1292,7 @@ static __always_inline __u64 xdp_forward_ipv4(struct xdp_md *xdp, struct packet 
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv4->ttl) <= 1)
 			return XDP_PASS;
-		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&tcp->checksum) != 0 &&
 		      be16(&tcp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -1324,29 +1306,11 @@ static __always_inline __u64 xdp_forward_ipv4(struct xdp_md *xdp, struct packet 
 	return xdp_forward_ipv4_rules(xdp, pkt);
 }
 
-static __always_inline __u64 check_ipv6_2(struct xdp_md *xdp, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return FR_XDP_LEFT;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
-	    fr_is_v4(ipv6->dst))
-		return XDP_PASS;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > bpf_xdp_get_buff_len(xdp) || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
-		return XDP_PASS;
-
-	*end = ip_end;
-	return 0;
-}
-
 static __always_inline __u64 xdp_forward_udp_send(struct xdp_md *xdp, struct packet *pkt,
 						  const int second)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x68800000ULL |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
@@ -1375,14 +1339,14 @@ static __always_inline __u64 xdp_forward_udp_send(struct xdp_md *xdp, struct pac
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(pkt->flow->packets, 1);
 	}
-	return fr_xdp_send(&pkt->r->fast.hop);
+	return XDP_REDIRECT;
 }
 
 static __always_inline __u64 xdp_forward_udp_send_2(struct xdp_md *xdp, struct packet *pkt,
 						    const int second)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 
@@ -1405,7 +1369,7 @@ static __always_inline __u64 xdp_forward_udp_send_2(struct xdp_md *xdp, struct p
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(pkt->flow->packets, 1);
 	}
-	return fr_xdp_send(&pkt->r->slow.hop);
+	return XDP_REDIRECT;
 }
 
 static __always_inline __u64 xdp_forward_udp(struct xdp_md *xdp, struct packet *pkt)
@@ -1451,7 +1415,7 @@ static __always_inline __u64 xdp_forward_udp(struct xdp_md *xdp, struct packet *
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
 			return XDP_PASS;
-		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -1470,7 +1434,7 @@ static __always_inline __u64 xdp_forward_udp(struct xdp_md *xdp, struct packet *
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
 			return XDP_PASS;
-		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -1491,7 +1455,7 @@ static __always_inline __u64 xdp_forward_udp(struct xdp_md *xdp, struct packet *
 	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
 		if (be8(&ipv6->hop_limit) <= 1)
 			return XDP_PASS;
-		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -1506,7 +1470,7 @@ static __always_inline __u64 xdp_forward_udp(struct xdp_md *xdp, struct packet *
 	}
 	if (be8(&ipv6->hop_limit) <= 1)
 		return XDP_PASS;
-	if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+	if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 	    !(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
@@ -1535,7 +1499,7 @@ static __always_inline __u64 xdp_forward_rules(struct xdp_md *xdp, struct packet
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
 			return XDP_PASS;
-		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&tcp->checksum) != 0 &&
 		      be16(&tcp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -1554,7 +1518,7 @@ static __always_inline __u64 xdp_forward_rules(struct xdp_md *xdp, struct packet
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
 			return XDP_PASS;
-		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&tcp->checksum) != 0 &&
 		      be16(&tcp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -1575,7 +1539,7 @@ static __always_inline __u64 xdp_forward_rules(struct xdp_md *xdp, struct packet
 	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
 		if (be8(&ipv6->hop_limit) <= 1)
 			return XDP_PASS;
-		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&tcp->checksum) != 0 &&
 		      be16(&tcp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -1590,7 +1554,7 @@ static __always_inline __u64 xdp_forward_rules(struct xdp_md *xdp, struct packet
 	}
 	if (be8(&ipv6->hop_limit) <= 1)
 		return XDP_PASS;
-	if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+	if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 	    !(be16(&tcp->checksum) != 0 &&
 	      be16(&tcp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
@@ -1611,6 +1575,7 @@ SEC("xdp.frags") __u64 xdp_forward(struct xdp_md *xdp)
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	void *at_l4_options_end;
+	pkt.came = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
@@ -1619,9 +1584,7 @@ SEC("xdp.frags") __u64 xdp_forward(struct xdp_md *xdp)
 	__u64 l4_options_end;
 
 	/* programs: forward: { */
-	if (fr_xdp_tagged(xdp))
-		return FR_XDP_LEFT;
-	if (!fr_lease_valid(pkt.lease, now))
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
@@ -1635,14 +1598,17 @@ SEC("xdp.frags") __u64 xdp_forward(struct xdp_md *xdp)
 		return xdp_forward_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u64 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &pkt.ip_end);
-	if (why)
-		return why;
+	if ((void *)(ipv6 + 1) > pkt.data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	pkt.ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (pkt.ip_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return FR_XDP_LEFT;
 	if (be8(&ipv6->next_header) == IPPROTO_UDP)
 		return xdp_forward_udp(xdp, &pkt);
 	if (be8(&ipv6->next_header) != IPPROTO_TCP)
 		return XDP_PASS;
-	why = check_tcp_2(xdp, pkt.data, pkt.data_end, pkt.ip_end, 54, &l4_options_end);
+	__u64 why = check_tcp_2(xdp, pkt.data, pkt.data_end, pkt.ip_end, 54, &l4_options_end);
 	if (why)
 		return why;
 	at_l4_options_end = fr_pin(pkt.data + fr_bound(l4_options_end, 0x7f));
@@ -1650,7 +1616,7 @@ SEC("xdp.frags") __u64 xdp_forward(struct xdp_md *xdp)
 		return FR_XDP_LEFT;
 	if (l4_options_end > pkt.ip_end ||
 	    (be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 54)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
 	{

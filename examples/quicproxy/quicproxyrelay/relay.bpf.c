@@ -172,7 +172,7 @@ struct packet {
 	__u64 payload_len;
 	struct val_by_id *r;
 	struct val_by_id *r_2;
-	__u64 ip_end_2;
+	__u32 came;
 };
 
 /*
@@ -3446,46 +3446,16 @@ SEC("tc") int prog_swap(struct __sk_buff *skb)
  *	eth ipv6 udp short0
  */
 
-static __always_inline __u64 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv4 *ipv4 = data + at;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return FR_XDP_LEFT;
-	if ((be8(&ipv4->version_ihl) >> 4) != 4 || (be8(&ipv4->version_ihl) & 15) != 5 ||
-	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
-	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
-	    be16(&ipv4->total_length) < 20)
-		return XDP_PASS;
-	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > bpf_xdp_get_buff_len(xdp))
-		return XDP_PASS;
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return FR_XDP_LEFT;
-	if (!fr_unicast_v4(ld32(ipv4->src)) || !fr_unicast_v4(ld32(ipv4->dst)))
-		return XDP_PASS;
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return XDP_PASS;
-
-	*end = ip_end;
-	return 0;
-}
-
 static __always_inline __u64 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
 					 __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
 		return FR_XDP_LEFT;
-	if (at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
-		return XDP_PASS;
 	__u64 udp_end = at + be16(&udp->length);
 	if (udp_end != ip_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	*end = udp_end;
 	return 0;
@@ -3496,7 +3466,7 @@ static __always_inline __u64 xdp_swap_ipv4_short20_rule_send(struct xdp_md *xdp,
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short20 *short20 = pkt->data + 42;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
 	/* udp.checksum */
@@ -3550,7 +3520,7 @@ static __always_inline __u64 xdp_swap_ipv4_short20_rule_send(struct xdp_md *xdp,
 
 	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
+	return XDP_REDIRECT;
 }
 
 static __always_inline __u64
@@ -3558,7 +3528,7 @@ xdp_swap_send_ipv6(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_l
 		   __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
 		   __be16 ipv6_next_header_hop_limit, __u8 short20_long_flags)
 {
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	const __u32 new_headers_len = 83;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 69ULL + pkt->payload_len)))
@@ -3575,9 +3545,10 @@ xdp_swap_send_ipv6(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_l
 						fr_add128(ld128(pkt->r->to.addr)) +
 						bpf_htons(pkt->payload_len + 29));
 
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
 	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
@@ -3602,7 +3573,7 @@ xdp_swap_send_ipv6(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_l
 
 	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
+	return XDP_REDIRECT;
 }
 
 static __always_inline __u64 xdp_swap_ipv4_short20_rule(struct xdp_md *xdp, struct packet *pkt)
@@ -3615,7 +3586,7 @@ static __always_inline __u64 xdp_swap_ipv4_short20_rule(struct xdp_md *xdp, stru
 	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
 		return XDP_PASS;
 	if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -3627,7 +3598,7 @@ static __always_inline __u64 xdp_swap_ipv4_short20_rule(struct xdp_md *xdp, stru
 	}
 	pkt->payload_len = pkt->udp_end - 63;
 	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
@@ -3663,7 +3634,7 @@ static __always_inline __u64 xdp_swap_ipv4_short16_rule_send(struct xdp_md *xdp,
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short16 *short16 = pkt->data + 42;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
 	/* udp.checksum */
@@ -3714,7 +3685,7 @@ static __always_inline __u64 xdp_swap_ipv4_short16_rule_send(struct xdp_md *xdp,
 
 	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
+	return XDP_REDIRECT;
 }
 
 static __always_inline __u64
@@ -3722,7 +3693,7 @@ xdp_swap_send_ipv6_2(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 		     __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
 		     __be16 ipv6_next_header_hop_limit, __u8 short16_long_flags)
 {
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	const __u32 new_headers_len = 79;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 65ULL + pkt->payload_len)))
@@ -3738,9 +3709,10 @@ xdp_swap_send_ipv6_2(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 						fr_add128(ld128(pkt->r->to.addr)) +
 						bpf_htons(pkt->payload_len + 25));
 
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
 	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
@@ -3764,7 +3736,7 @@ xdp_swap_send_ipv6_2(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 
 	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
+	return XDP_REDIRECT;
 }
 
 static __always_inline __u64 xdp_swap_ipv4_short16_rule(struct xdp_md *xdp, struct packet *pkt)
@@ -3777,7 +3749,7 @@ static __always_inline __u64 xdp_swap_ipv4_short16_rule(struct xdp_md *xdp, stru
 	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
 		return XDP_PASS;
 	if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -3789,7 +3761,7 @@ static __always_inline __u64 xdp_swap_ipv4_short16_rule(struct xdp_md *xdp, stru
 	}
 	pkt->payload_len = pkt->udp_end - 59;
 	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
@@ -3819,694 +3791,13 @@ static __always_inline __u64 xdp_swap_ipv4_short16(struct xdp_md *xdp, struct pa
 	return XDP_PASS;
 }
 
-static __always_inline __u64 xdp_swap_send_ipv4(struct xdp_md *xdp, struct packet *pkt,
-						const __u32 headers_len, const int how,
-						__u64 udp_sum, __u64 ipv4_sum,
-						__be16 ipv4_version_to_ecn, __u8 short20_long_flags)
-{
-	__u32 len = bpf_xdp_get_buff_len(xdp);
-	const __u32 new_headers_len = 63;
-
-	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
-		return FR_XDP_LEFT;
-
-	/* udp.checksum */
-	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
-						bpf_htons(pkt->r->to.port) +
-						bpf_htons(pkt->payload_len + 29) +
-						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
-						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
-						((__u64)bpf_htonl(pkt->r->m_new_c) << 8) +
-						fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-						bpf_htons(pkt->payload_len + 29));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(ipv4_sum + bpf_htons(pkt->payload_len + 49) +
-					   fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-					   0x1180);
-
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
-	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short20 *new_short20 = pkt->data + 42;
-	fr_link(pkt->data, &pkt->r->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 49));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
-	st8(&new_short20->long_flags, short20_long_flags);
-	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
-	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
-}
-
-static __always_inline __u64
-xdp_swap_send_ipv4_2(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
-		     __u64 udp_sum, __u64 ipv4_sum, __be16 ipv4_version_to_ecn,
-		     __u8 short16_long_flags)
-{
-	__u32 len = bpf_xdp_get_buff_len(xdp);
-	const __u32 new_headers_len = 59;
-
-	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 45ULL + pkt->payload_len)))
-		return FR_XDP_LEFT;
-
-	/* udp.checksum */
-	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
-						bpf_htons(pkt->r->to.port) +
-						bpf_htons(pkt->payload_len + 25) +
-						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
-						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
-						fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-						bpf_htons(pkt->payload_len + 25));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(ipv4_sum + bpf_htons(pkt->payload_len + 45) +
-					   fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-					   0x1180);
-
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
-	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short16 *new_short16 = pkt->data + 42;
-	fr_link(pkt->data, &pkt->r->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 45));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
-	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
-}
-
-static __always_inline __u64 xdp_swap_short8_rule_send(struct xdp_md *xdp, struct packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short8 *short8 = pkt->data + 62;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 udp_checksum =
-		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
-				  ((__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short8->a)) +
-				   fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst))) +
-				  bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
-				  fr_add128(ld128(pkt->r->from.addr)) +
-				  fr_add128(ld128(pkt->r->to.addr)));
-
-	if (unlikely(len > pkt->ip_end_2)) { /* bytes after the IP datagram */
-		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end_2 - len))
-			return FR_XDP_LEFT;
-
-		pkt->data = (void *)(long)xdp->data;
-		if (unlikely(pkt->data + 71 > (void *)(long)xdp->data_end))
-			return fr_xdp_drop(len, pkt->prog + reason_fault);
-	}
-
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short8 *new_short8 = pkt->data + 62;
-	fr_link(pkt->data, &pkt->r->hop_to);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->r->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st16(&new_udp->checksum, udp_checksum);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
-}
-
-static __always_inline __u64
-xdp_swap_send_ipv4_3(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
-		     __u64 udp_sum, __u64 ipv4_sum, __be16 ipv4_version_to_ecn,
-		     __u8 short8_long_flags)
-{
-	__u32 len = bpf_xdp_get_buff_len(xdp);
-	const __u32 new_headers_len = 51;
-
-	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
-		return FR_XDP_LEFT;
-
-	/* udp.checksum */
-	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
-						bpf_htons(pkt->r->to.port) +
-						bpf_htons(pkt->payload_len + 17) +
-						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
-						fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-						bpf_htons(pkt->payload_len + 17));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(ipv4_sum + bpf_htons(pkt->payload_len + 37) +
-					   fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-					   0x1180);
-
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
-	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short8 *new_short8 = pkt->data + 42;
-	fr_link(pkt->data, &pkt->r->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
-}
-
-static __always_inline __u64 xdp_swap_short8_rule(struct xdp_md *xdp, struct packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short8 *short8 = pkt->data + 62;
-
-	/* {send: {from: "r.from", to: "r.to"}}, */
-	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-		return XDP_PASS;
-	if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-		if (be16(&udp->checksum) == 0)
-			return XDP_PASS;
-		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end_2 || 0ULL < pkt->ip_end_2 - 1) ||
-		    !(be16(&udp->checksum) != 0 &&
-		      be16(&udp->checksum) !=
-		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
-					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
-					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
-					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return FR_XDP_LEFT;
-		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, pkt->ip_end_2 - 14)))
-			return FR_XDP_LEFT;
-		return xdp_swap_short8_rule_send(xdp, pkt);
-	}
-	pkt->payload_len = pkt->udp_end - 71;
-	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
-	if (!(be16(&udp->checksum) != 0 &&
-	      be16(&udp->checksum) !=
-	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
-				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-		return FR_XDP_LEFT;
-	const __u32 headers_len = 71;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 short8_long_flags = ld8(&short8->long_flags);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
-		((__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short8->a)) +
-		 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) + old_udp_length);
-	__u64 ipv4_sum = FR_ZERO + ipv4_version_to_ecn;
-	return xdp_swap_send_ipv4_3(xdp, pkt, headers_len, 0, udp_sum, ipv4_sum,
-				    ipv4_version_to_ecn, short8_long_flags);
-}
-
-static __always_inline __u64
-xdp_swap_send_ipv6_4(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
-		     __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
-		     __be16 ipv6_next_header_hop_limit, __u8 short4_long_flags)
-{
-	__u32 len = bpf_xdp_get_buff_len(xdp);
-	const __u32 new_headers_len = 67;
-
-	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 53ULL + pkt->payload_len)))
-		return FR_XDP_LEFT;
-	__be32 short4_a = bpf_htonl((__u64)pkt->r->m_new_a & 0xffffffffULL);
-
-	/* udp.checksum */
-	__be16 udp_checksum =
-		fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
-				  bpf_htons(pkt->r->to.port) + bpf_htons(pkt->payload_len + 13) +
-				  ((__u64)short4_a << 8) + fr_add128(ld128(pkt->r->from.addr)) +
-				  fr_add128(ld128(pkt->r->to.addr)) +
-				  bpf_htons(pkt->payload_len + 13));
-
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
-	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short4 *new_short4 = pkt->data + 62;
-	fr_link(pkt->data, &pkt->r->hop_to);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 13));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->r->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 13));
-	st8(&new_short4->long_flags, short4_long_flags);
-	st32(&new_short4->a, short4_a);
-	st16(&new_udp->checksum, udp_checksum);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
-}
-
-static __always_inline __u64 xdp_swap_short8_send(struct xdp_md *xdp, struct packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short8 *short8 = pkt->data + 62;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
-	const __u32 headers_len = 71, new_headers_len = 47;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
-	__be32 short4_a = bpf_htonl((__u64)pkt->r->m_new_a & 0xffffffffULL);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__be16 udp_checksum =
-		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
-				  ((__u64)ld32(&udp->src_port) + old_udp_length +
-				   fr_add64(ld64(&short8->long_flags)) +
-				   ld8((void *)&short8->a + 7) + fr_add128(ld128(ipv6->src)) +
-				   fr_add128(ld128(ipv6->dst)) + old_udp_length) +
-				  bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-				  bpf_htons(pkt->payload_len + 13) + short4_long_flags +
-				  ((__u64)short4_a << 8) + fr_v4(pkt->r->from.addr) +
-				  fr_v4(pkt->r->to.addr) + bpf_htons(pkt->payload_len + 13));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 33) +
-			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
-
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
-	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short4 *new_short4 = pkt->data + 42;
-	fr_link(pkt->data, &pkt->r->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 33));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 13));
-	st8(&new_short4->long_flags, short4_long_flags);
-	st32(&new_short4->a, short4_a);
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
-}
-
-static __always_inline __u64
-xdp_swap_send_ipv6_5(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
-		     __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
-		     __be16 ipv6_next_header_hop_limit, __u8 short0_long_flags)
-{
-	__u32 len = bpf_xdp_get_buff_len(xdp);
-	const __u32 new_headers_len = 63;
-
-	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
-		return FR_XDP_LEFT;
-
-	/* udp.checksum */
-	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
-						bpf_htons(pkt->r->to.port) +
-						bpf_htons(pkt->payload_len + 9) +
-						fr_add128(ld128(pkt->r->from.addr)) +
-						fr_add128(ld128(pkt->r->to.addr)) +
-						bpf_htons(pkt->payload_len + 9));
-
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
-	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short0 *new_short0 = pkt->data + 62;
-	fr_link(pkt->data, &pkt->r->hop_to);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 9));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->r->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 9));
-	st8(&new_short0->long_flags, short0_long_flags);
-	st16(&new_udp->checksum, udp_checksum);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
-}
-
-static __always_inline __u64 xdp_swap_short8_send_2(struct xdp_md *xdp, struct packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short8 *short8 = pkt->data + 62;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
-	const __u32 headers_len = 71, new_headers_len = 43;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 short0_long_flags = be8(&short8->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__be16 udp_checksum =
-		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
-				  ((__u64)ld32(&udp->src_port) + old_udp_length +
-				   fr_add64(ld64(&short8->long_flags)) +
-				   ld8((void *)&short8->a + 7) + fr_add128(ld128(ipv6->src)) +
-				   fr_add128(ld128(ipv6->dst)) + old_udp_length) +
-				  bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-				  bpf_htons(pkt->payload_len + 9) + short0_long_flags +
-				  fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-				  bpf_htons(pkt->payload_len + 9));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 29) +
-			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
-
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
-	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short0 *new_short0 = pkt->data + 42;
-	fr_link(pkt->data, &pkt->r->hop_to);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 29));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 9));
-	st8(&new_short0->long_flags, short0_long_flags);
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
-}
-
-static __always_inline __u64 xdp_swap_short8_rules(struct xdp_md *xdp, struct packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short8 *short8 = pkt->data + 62;
-
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (pkt->r->m_new_length == 8)
-		return xdp_swap_short8_rule(xdp, pkt);
-	if (pkt->r->m_new_length == 4) {
-		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return XDP_PASS;
-		pkt->payload_len = pkt->udp_end - 71;
-		if (be16(&udp->checksum) == 0)
-			return XDP_PASS;
-		if (!(be16(&udp->checksum) != 0 &&
-		      be16(&udp->checksum) !=
-		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
-					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
-					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
-					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return FR_XDP_LEFT;
-		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-			const __u32 headers_len = 71;
-			__be16 eth_type = ld16(&eth->type);
-			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-			__be16 ipv6_next_header_hop_limit =
-				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-			__u8 short4_long_flags = be8(&short8->long_flags) & 127;
-			__be16 old_udp_length = ld16(&udp->length);
-			__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
-				((__u64)ld32(&udp->src_port) + old_udp_length +
-				 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
-				 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-				 old_udp_length) + short4_long_flags;
-			return xdp_swap_send_ipv6_4(xdp, pkt, headers_len, 0, udp_sum, eth_type,
-						    ipv6_version_to_flow_label,
-						    ipv6_next_header_hop_limit, short4_long_flags);
-		}
-		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 33ULL + pkt->payload_len)))
-			return FR_XDP_LEFT;
-		return xdp_swap_short8_send(xdp, pkt);
-	}
-	if (pkt->r->m_new_length == 0) {
-		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return XDP_PASS;
-		pkt->payload_len = pkt->udp_end - 71;
-		if (be16(&udp->checksum) == 0)
-			return XDP_PASS;
-		if (!(be16(&udp->checksum) != 0 &&
-		      be16(&udp->checksum) !=
-		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
-					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
-					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
-					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return FR_XDP_LEFT;
-		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-			const __u32 headers_len = 71;
-			__be16 eth_type = ld16(&eth->type);
-			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-			__be16 ipv6_next_header_hop_limit =
-				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-			__u8 short0_long_flags = be8(&short8->long_flags) & 127;
-			__be16 old_udp_length = ld16(&udp->length);
-			__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
-				((__u64)ld32(&udp->src_port) + old_udp_length +
-				 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
-				 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-				 old_udp_length) + short0_long_flags;
-			return xdp_swap_send_ipv6_5(xdp, pkt, headers_len, 0, udp_sum, eth_type,
-						    ipv6_version_to_flow_label,
-						    ipv6_next_header_hop_limit, short0_long_flags);
-		}
-		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 29ULL + pkt->payload_len)))
-			return FR_XDP_LEFT;
-		return xdp_swap_short8_send_2(xdp, pkt);
-	}
-
-	/* programs: swap: { */
-	return XDP_PASS;
-}
-
-static __always_inline __u64 xdp_swap_short8_2(struct xdp_md *xdp, struct packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short8 *short8 = pkt->data + 62;
-
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (pkt->r->m_new_length == 20) {
-		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return XDP_PASS;
-		pkt->payload_len = pkt->udp_end - 71;
-		if (be16(&udp->checksum) == 0)
-			return XDP_PASS;
-		if (!(be16(&udp->checksum) != 0 &&
-		      be16(&udp->checksum) !=
-		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
-					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
-					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
-					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return FR_XDP_LEFT;
-		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-			const __u32 headers_len = 71;
-			__be16 eth_type = ld16(&eth->type);
-			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-			__be16 ipv6_next_header_hop_limit =
-				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-			__u8 short20_long_flags = be8(&short8->long_flags) & 127;
-			__be16 old_udp_length = ld16(&udp->length);
-			__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
-				((__u64)ld32(&udp->src_port) + old_udp_length +
-				 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
-				 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-				 old_udp_length) + short20_long_flags;
-			return xdp_swap_send_ipv6(xdp, pkt, headers_len, 0, udp_sum, eth_type,
-						  ipv6_version_to_flow_label,
-						  ipv6_next_header_hop_limit, short20_long_flags);
-		}
-		const __u32 headers_len = 71;
-		__be16 ipv4_version_to_ecn =
-			bpf_htons(0x4500ULL |
-				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-		__u8 short20_long_flags = be8(&short8->long_flags) & 127;
-		__be16 old_udp_length = ld16(&udp->length);
-		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
-			((__u64)ld32(&udp->src_port) + old_udp_length +
-			 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
-			 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-			 old_udp_length) + short20_long_flags;
-		__u64 ipv4_sum = FR_ZERO + ipv4_version_to_ecn;
-		return xdp_swap_send_ipv4(xdp, pkt, headers_len, 0, udp_sum, ipv4_sum,
-					  ipv4_version_to_ecn, short20_long_flags);
-	}
-	if (pkt->r->m_new_length == 16) {
-		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return XDP_PASS;
-		pkt->payload_len = pkt->udp_end - 71;
-		if (be16(&udp->checksum) == 0)
-			return XDP_PASS;
-		if (!(be16(&udp->checksum) != 0 &&
-		      be16(&udp->checksum) !=
-		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
-					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
-					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
-					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return FR_XDP_LEFT;
-		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-			const __u32 headers_len = 71;
-			__be16 eth_type = ld16(&eth->type);
-			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-			__be16 ipv6_next_header_hop_limit =
-				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-			__u8 short16_long_flags = be8(&short8->long_flags) & 127;
-			__be16 old_udp_length = ld16(&udp->length);
-			__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
-				((__u64)ld32(&udp->src_port) + old_udp_length +
-				 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
-				 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-				 old_udp_length) + short16_long_flags;
-			return xdp_swap_send_ipv6_2(xdp, pkt, headers_len, 0, udp_sum, eth_type,
-						    ipv6_version_to_flow_label,
-						    ipv6_next_header_hop_limit, short16_long_flags);
-		}
-		const __u32 headers_len = 71;
-		__be16 ipv4_version_to_ecn =
-			bpf_htons(0x4500ULL |
-				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-		__u8 short16_long_flags = be8(&short8->long_flags) & 127;
-		__be16 old_udp_length = ld16(&udp->length);
-		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
-			((__u64)ld32(&udp->src_port) + old_udp_length +
-			 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
-			 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-			 old_udp_length) + short16_long_flags;
-		__u64 ipv4_sum = FR_ZERO + ipv4_version_to_ecn;
-		return xdp_swap_send_ipv4_2(xdp, pkt, headers_len, 0, udp_sum, ipv4_sum,
-					    ipv4_version_to_ecn, short16_long_flags);
-	}
-
-	return xdp_swap_short8_rules(xdp, pkt);
-}
-
 static __always_inline __u64 xdp_swap_ipv4_short8_send(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short8 *short8 = pkt->data + 42;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	const __u32 headers_len = 51, new_headers_len = 63;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -4540,9 +3831,10 @@ static __always_inline __u64 xdp_swap_ipv4_short8_send(struct xdp_md *xdp, struc
 					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
 					 fr_v4(pkt->r->to.addr) + 64);
 
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
 	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
@@ -4568,7 +3860,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_send(struct xdp_md *xdp, struc
 
 	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
+	return XDP_REDIRECT;
 }
 
 static __always_inline __u64 xdp_swap_ipv4_short8_send_2(struct xdp_md *xdp, struct packet *pkt)
@@ -4577,7 +3869,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_send_2(struct xdp_md *xdp, str
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short8 *short8 = pkt->data + 42;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	const __u32 headers_len = 51, new_headers_len = 59;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -4610,9 +3902,10 @@ static __always_inline __u64 xdp_swap_ipv4_short8_send_2(struct xdp_md *xdp, str
 					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
 					 fr_v4(pkt->r->to.addr) + 64);
 
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
 	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
@@ -4637,7 +3930,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_send_2(struct xdp_md *xdp, str
 
 	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
+	return XDP_REDIRECT;
 }
 
 static __always_inline __u64 xdp_swap_ipv4_short8_rule_send(struct xdp_md *xdp, struct packet *pkt)
@@ -4645,7 +3938,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_rule_send(struct xdp_md *xdp, 
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short8 *short8 = pkt->data + 42;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
 	/* udp.checksum */
@@ -4694,7 +3987,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_rule_send(struct xdp_md *xdp, 
 
 	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
+	return XDP_REDIRECT;
 }
 
 static __always_inline __u64
@@ -4702,7 +3995,7 @@ xdp_swap_send_ipv6_3(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 		     __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
 		     __be16 ipv6_next_header_hop_limit, __u8 short8_long_flags)
 {
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	const __u32 new_headers_len = 71;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 57ULL + pkt->payload_len)))
@@ -4717,9 +4010,10 @@ xdp_swap_send_ipv6_3(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 						fr_add128(ld128(pkt->r->to.addr)) +
 						bpf_htons(pkt->payload_len + 17));
 
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
 	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
@@ -4742,7 +4036,7 @@ xdp_swap_send_ipv6_3(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 
 	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
+	return XDP_REDIRECT;
 }
 
 static __always_inline __u64 xdp_swap_ipv4_short8_rule(struct xdp_md *xdp, struct packet *pkt)
@@ -4755,7 +4049,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_rule(struct xdp_md *xdp, struc
 	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
 		return XDP_PASS;
 	if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -4767,7 +4061,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_rule(struct xdp_md *xdp, struc
 	}
 	pkt->payload_len = pkt->udp_end - 51;
 	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
@@ -4793,7 +4087,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_send_3(struct xdp_md *xdp, str
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short8 *short8 = pkt->data + 42;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	const __u32 headers_len = 51, new_headers_len = 47;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -4826,9 +4120,10 @@ static __always_inline __u64 xdp_swap_ipv4_short8_send_3(struct xdp_md *xdp, str
 					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
 					 fr_v4(pkt->r->to.addr) + 64);
 
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
 	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
@@ -4852,7 +4147,56 @@ static __always_inline __u64 xdp_swap_ipv4_short8_send_3(struct xdp_md *xdp, str
 
 	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64
+xdp_swap_send_ipv6_4(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
+		     __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
+		     __be16 ipv6_next_header_hop_limit, __u8 short4_long_flags)
+{
+	__u32 len = pkt->came;
+	const __u32 new_headers_len = 67;
+
+	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 53ULL + pkt->payload_len)))
+		return FR_XDP_LEFT;
+	__be32 short4_a = bpf_htonl((__u64)pkt->r->m_new_a & 0xffffffffULL);
+
+	/* udp.checksum */
+	__be16 udp_checksum =
+		fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
+				  bpf_htons(pkt->r->to.port) + bpf_htons(pkt->payload_len + 13) +
+				  ((__u64)short4_a << 8) + fr_add128(ld128(pkt->r->from.addr)) +
+				  fr_add128(ld128(pkt->r->to.addr)) +
+				  bpf_htons(pkt->payload_len + 13));
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short4 *new_short4 = pkt->data + 62;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 13));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 13));
+	st8(&new_short4->long_flags, short4_long_flags);
+	st32(&new_short4->a, short4_a);
+	st16(&new_udp->checksum, udp_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
 }
 
 static __always_inline __u64 xdp_swap_ipv4_short8_payload_len(struct xdp_md *xdp,
@@ -4875,7 +4219,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_payload_len(struct xdp_md *xdp
 		return xdp_swap_ipv4_short8_send_3(xdp, pkt);
 	}
 	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
@@ -4902,7 +4246,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_send_4(struct xdp_md *xdp, str
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short8 *short8 = pkt->data + 42;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	const __u32 headers_len = 51, new_headers_len = 43;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -4933,9 +4277,10 @@ static __always_inline __u64 xdp_swap_ipv4_short8_send_4(struct xdp_md *xdp, str
 					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
 					 fr_v4(pkt->r->to.addr) + 64);
 
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
 	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
@@ -4958,7 +4303,54 @@ static __always_inline __u64 xdp_swap_ipv4_short8_send_4(struct xdp_md *xdp, str
 
 	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64
+xdp_swap_send_ipv6_5(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
+		     __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
+		     __be16 ipv6_next_header_hop_limit, __u8 short0_long_flags)
+{
+	__u32 len = pkt->came;
+	const __u32 new_headers_len = 63;
+
+	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
+		return FR_XDP_LEFT;
+
+	/* udp.checksum */
+	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
+						bpf_htons(pkt->r->to.port) +
+						bpf_htons(pkt->payload_len + 9) +
+						fr_add128(ld128(pkt->r->from.addr)) +
+						fr_add128(ld128(pkt->r->to.addr)) +
+						bpf_htons(pkt->payload_len + 9));
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short0 *new_short0 = pkt->data + 62;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 9));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 9));
+	st8(&new_short0->long_flags, short0_long_flags);
+	st16(&new_udp->checksum, udp_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
 }
 
 static __always_inline __u64 xdp_swap_ipv4_short8_rules(struct xdp_md *xdp, struct packet *pkt)
@@ -4985,7 +4377,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_rules(struct xdp_md *xdp, stru
 			return xdp_swap_ipv4_short8_send_4(xdp, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (!(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -5033,7 +4425,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_2(struct xdp_md *xdp, struct p
 			return xdp_swap_ipv4_short8_send(xdp, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (!(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -5068,7 +4460,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_2(struct xdp_md *xdp, struct p
 			return xdp_swap_ipv4_short8_send_2(xdp, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (!(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -5099,7 +4491,1235 @@ static __always_inline __u64 xdp_swap_ipv4_short8_2(struct xdp_md *xdp, struct p
 	return xdp_swap_ipv4_short8_rules(xdp, pkt);
 }
 
-static __always_inline __u64 xdp_swap_short4(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_ipv4_short4_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short4 *short4 = pkt->data + 42;
+	__u32 len = pkt->came;
+	const __u32 headers_len = 47, new_headers_len = 51;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 short8_long_flags = be8(&short4->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+				  ((__u64)ld32(&udp->src_port) + old_udp_length +
+				   ld32(&short4->long_flags) + ld8((void *)&short4->a + 3) +
+				   old_ipv4_src + old_ipv4_dst + old_udp_length) +
+				  bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+				  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
+				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+				  fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+				  bpf_htons(pkt->payload_len + 17));
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short8 *new_short8 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_short8->long_flags, short8_long_flags);
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short4(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short4 *short4 = pkt->data + 42;
+
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 8) {
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return XDP_PASS;
+		pkt->payload_len = pkt->udp_end - 47;
+		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+			if (!(be16(&udp->checksum) != 0 &&
+			      be16(&udp->checksum) !=
+			      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+						bpf_htons(IPPROTO_UDP) +
+						bpf_htons(be16(&udp->length))))))
+				return FR_XDP_LEFT;
+			if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
+				return FR_XDP_LEFT;
+			return xdp_swap_ipv4_short4_send(xdp, pkt);
+		}
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		const __u32 headers_len = 47;
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
+		__u8 short8_long_flags = be8(&short4->long_flags) & 127;
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+			((__u64)ld32(&udp->src_port) + old_udp_length + ld32(&short4->long_flags) +
+			 ld8((void *)&short4->a + 3) + ld32(ipv4->src) + ld32(ipv4->dst) +
+			 old_udp_length) + short8_long_flags;
+		return xdp_swap_send_ipv6_3(xdp, pkt, headers_len, 0, udp_sum, bpf_htons(0x86dd),
+					    ipv6_version_to_flow_label, bpf_htons(0x1140),
+					    short8_long_flags);
+	}
+
+	/* programs: swap: { */
+	return XDP_PASS;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short0_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short0 *short0 = pkt->data + 42;
+	__u32 len = pkt->came;
+	const __u32 headers_len = 43, new_headers_len = 51;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 short8_long_flags = be8(&short0->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+				  ((__u64)ld32(&udp->src_port) + old_udp_length +
+				   ld8(&short0->long_flags) + old_ipv4_src + old_ipv4_dst +
+				   old_udp_length) + bpf_htons(pkt->r->from.port) +
+				  bpf_htons(pkt->r->to.port) + bpf_htons(pkt->payload_len + 17) +
+				  short8_long_flags + fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+				  fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+				  bpf_htons(pkt->payload_len + 17));
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short8 *new_short8 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_short8->long_flags, short8_long_flags);
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short0(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short0 *short0 = pkt->data + 42;
+
+	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
+	if ((void *)(short0 + 1) > pkt->data_end || 43ULL > pkt->udp_end)
+		return FR_XDP_LEFT;
+	if ((be8(&short0->long_flags) >> 7) != 0)
+		return XDP_PASS;
+
+	/* lookup: r: by_id: [ */
+	{
+		struct key_by_id key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v4(&key.src, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst), be16(&udp->dst_port));
+		key.length = 0;
+		key.a = 0;
+		key.b = 0;
+		key.c = 0;
+		enum fr_found found = find_by_id(&key, pkt->lease, 792, &pkt->r, pkt->now);
+		if (found != FR_FOUND)
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
+	}
+
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 8) {
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return XDP_PASS;
+		pkt->payload_len = pkt->udp_end - 43;
+		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+			if (!(be16(&udp->checksum) != 0 &&
+			      be16(&udp->checksum) !=
+			      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+						bpf_htons(IPPROTO_UDP) +
+						bpf_htons(be16(&udp->length))))))
+				return FR_XDP_LEFT;
+			if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
+				return FR_XDP_LEFT;
+			return xdp_swap_ipv4_short0_send(xdp, pkt);
+		}
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		const __u32 headers_len = 43;
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
+		__u8 short8_long_flags = be8(&short0->long_flags) & 127;
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+			((__u64)ld32(&udp->src_port) + old_udp_length + ld8(&short0->long_flags) +
+			 ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length) + short8_long_flags;
+		return xdp_swap_send_ipv6_3(xdp, pkt, headers_len, 0, udp_sum, bpf_htons(0x86dd),
+					    ipv6_version_to_flow_label, bpf_htons(0x1140),
+					    short8_long_flags);
+	}
+
+	/* programs: swap: { */
+	return XDP_PASS;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short8(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	struct hdr_short4 *short4 = pkt->data + 42;
+
+	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
+	if (51ULL <= pkt->came) { /* short8 */
+		if ((void *)(short8 + 1) > pkt->data_end)
+			return FR_XDP_LEFT;
+		if (51ULL <= pkt->udp_end) { /* short8 */
+			if ((be8(&short8->long_flags) >> 7) == 0) { /* short8 */
+				/* lookup: r: by_id: [ */
+				{
+					struct key_by_id key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							   be16(&udp->src_port));
+					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
+							   be16(&udp->dst_port));
+					key.length = 8;
+					key.a = be64(&short8->a);
+					key.b = 0;
+					key.c = 0;
+					enum fr_found found = find_by_id(&key, pkt->lease, 616,
+						&pkt->r, pkt->now);
+					if (unlikely(found == FR_CHANGING))
+						return FR_XDP_LEFT;
+					if (found == FR_MISSING)
+						pkt->r = NULL;
+				}
+				if (fr_has(pkt->r))
+					return xdp_swap_ipv4_short8_2(xdp, pkt);
+			}
+		}
+	}
+	if (47ULL <= pkt->came) { /* short4 */
+		if ((void *)(short4 + 1) > pkt->data_end)
+			return FR_XDP_LEFT;
+		if (47ULL <= pkt->udp_end) { /* short4 */
+			if ((be8(&short4->long_flags) >> 7) == 0) { /* short4 */
+				{
+					struct key_by_id key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							   be16(&udp->src_port));
+					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
+							   be16(&udp->dst_port));
+					key.length = 4;
+					key.a = be32(&short4->a);
+					key.b = 0;
+					key.c = 0;
+					enum fr_found found = find_by_id(&key, pkt->lease, 704,
+						&pkt->r, pkt->now);
+					if (unlikely(found == FR_CHANGING))
+						return FR_XDP_LEFT;
+					if (found == FR_MISSING)
+						pkt->r = NULL;
+				}
+				if (fr_has(pkt->r))
+					return xdp_swap_ipv4_short4(xdp, pkt);
+			}
+		}
+	}
+
+	return xdp_swap_ipv4_short0(xdp, pkt);
+}
+
+static __always_inline __u64 xdp_swap_ipv4(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short20 *short20 = pkt->data + 42;
+	struct hdr_short16 *short16 = pkt->data + 42;
+
+	if ((void *)(ipv4 + 1) > pkt->data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
+	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
+	    be16(&ipv4->total_length) < 20)
+		return FR_XDP_LEFT;
+	pkt->ip_end = 14ULL + be16(&ipv4->total_length);
+	if (pkt->ip_end > pkt->came ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+
+	/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"short?(n)"}], by: "lookup"}] */
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
+	if (why)
+		return why;
+
+	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
+	if (63ULL <= pkt->came) { /* short20 */
+		if ((void *)(short20 + 1) > pkt->data_end)
+			return FR_XDP_LEFT;
+		if (63ULL <= pkt->udp_end) { /* short20 */
+			if ((be8(&short20->long_flags) >> 7) == 0) { /* short20 */
+				/* lookup: r: by_id: [ */
+				{
+					struct key_by_id key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							   be16(&udp->src_port));
+					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
+							   be16(&udp->dst_port));
+					key.length = 20;
+					key.a = be64(&short20->a);
+					key.b = be64(&short20->b);
+					key.c = be32(&short20->c);
+					enum fr_found found = find_by_id(&key, pkt->lease, 440,
+						&pkt->r, pkt->now);
+					if (unlikely(found == FR_CHANGING))
+						return FR_XDP_LEFT;
+					if (found == FR_MISSING)
+						pkt->r = NULL;
+				}
+				if (fr_has(pkt->r))
+					return xdp_swap_ipv4_short20(xdp, pkt);
+			}
+		}
+	}
+	if (59ULL <= pkt->came) { /* short16 */
+		if ((void *)(short16 + 1) > pkt->data_end)
+			return FR_XDP_LEFT;
+		if (59ULL <= pkt->udp_end) { /* short16 */
+			if ((be8(&short16->long_flags) >> 7) == 0) { /* short16 */
+				{
+					struct key_by_id key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							   be16(&udp->src_port));
+					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
+							   be16(&udp->dst_port));
+					key.length = 16;
+					key.a = be64(&short16->a);
+					key.b = be64(&short16->b);
+					key.c = 0;
+					enum fr_found found = find_by_id(&key, pkt->lease, 528,
+						&pkt->r, pkt->now);
+					if (unlikely(found == FR_CHANGING))
+						return FR_XDP_LEFT;
+					if (found == FR_MISSING)
+						pkt->r = NULL;
+				}
+				if (fr_has(pkt->r))
+					return xdp_swap_ipv4_short16(xdp, pkt);
+			}
+		}
+	}
+
+	return xdp_swap_ipv4_short8(xdp, pkt);
+}
+
+static __always_inline __u64 xdp_swap_short20_rule_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short20 *short20 = pkt->data + 62;
+	__u32 len = pkt->came;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+
+	/* udp.checksum */
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
+				  ((__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short20->a)) +
+				   fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8) +
+				   fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst))) +
+				  bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+				  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8) +
+				  fr_add128(ld128(pkt->r->from.addr)) +
+				  fr_add128(ld128(pkt->r->to.addr)));
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
+			return FR_XDP_LEFT;
+
+		pkt->data = (void *)(long)xdp->data;
+		if (unlikely(pkt->data + 83 > (void *)(long)xdp->data_end))
+			return fr_xdp_drop(len, pkt->prog + reason_fault);
+	}
+
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short20 *new_short20 = pkt->data + 62;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
+	st16(&new_udp->checksum, udp_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_send_ipv4(struct xdp_md *xdp, struct packet *pkt,
+						const __u32 headers_len, const int how,
+						__u64 udp_sum, __u64 ipv4_sum,
+						__be16 ipv4_version_to_ecn, __u8 short20_long_flags)
+{
+	__u32 len = pkt->came;
+	const __u32 new_headers_len = 63;
+
+	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
+		return FR_XDP_LEFT;
+
+	/* udp.checksum */
+	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
+						bpf_htons(pkt->r->to.port) +
+						bpf_htons(pkt->payload_len + 29) +
+						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+						((__u64)bpf_htonl(pkt->r->m_new_c) << 8) +
+						fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+						bpf_htons(pkt->payload_len + 29));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum = fr_checksum(ipv4_sum + bpf_htons(pkt->payload_len + 49) +
+					   fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+					   0x1180);
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short20 *new_short20 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 49));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
+	st8(&new_short20->long_flags, short20_long_flags);
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_short20_rule(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short20 *short20 = pkt->data + 62;
+
+	/* {send: {from: "r.from", to: "r.to"}}, */
+	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+		return XDP_PASS;
+	if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_swap_short20_rule_send(xdp, pkt);
+	}
+	pkt->payload_len = pkt->udp_end - 83;
+	if (be16(&udp->checksum) == 0)
+		return FR_XDP_LEFT;
+	if (!(be16(&udp->checksum) != 0 &&
+	      be16(&udp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+		return FR_XDP_LEFT;
+	const __u32 headers_len = 83;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u8 short20_long_flags = ld8(&short20->long_flags);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+		((__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short20->a)) +
+		 fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8) +
+		 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) + old_udp_length);
+	__u64 ipv4_sum = FR_ZERO + ipv4_version_to_ecn;
+	return xdp_swap_send_ipv4(xdp, pkt, headers_len, 0, udp_sum, ipv4_sum, ipv4_version_to_ecn,
+				  short20_long_flags);
+}
+
+static __always_inline __u64 xdp_swap_short20(struct xdp_md *xdp, struct packet *pkt)
+{
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 20)
+		return xdp_swap_short20_rule(xdp, pkt);
+
+	/* programs: swap: { */
+	return XDP_PASS;
+}
+
+static __always_inline __u64 xdp_swap_short16_rule_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short16 *short16 = pkt->data + 62;
+	__u32 len = pkt->came;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+
+	/* udp.checksum */
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
+				  ((__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short16->a)) +
+				   fr_odd64(ld64(&short16->b)) + fr_add128(ld128(ipv6->src)) +
+				   fr_add128(ld128(ipv6->dst))) + bpf_htons(pkt->r->from.port) +
+				  bpf_htons(pkt->r->to.port) +
+				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+				  fr_add128(ld128(pkt->r->from.addr)) +
+				  fr_add128(ld128(pkt->r->to.addr)));
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
+			return FR_XDP_LEFT;
+
+		pkt->data = (void *)(long)xdp->data;
+		if (unlikely(pkt->data + 79 > (void *)(long)xdp->data_end))
+			return fr_xdp_drop(len, pkt->prog + reason_fault);
+	}
+
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short16 *new_short16 = pkt->data + 62;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st16(&new_udp->checksum, udp_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64
+xdp_swap_send_ipv4_2(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
+		     __u64 udp_sum, __u64 ipv4_sum, __be16 ipv4_version_to_ecn,
+		     __u8 short16_long_flags)
+{
+	__u32 len = pkt->came;
+	const __u32 new_headers_len = 59;
+
+	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 45ULL + pkt->payload_len)))
+		return FR_XDP_LEFT;
+
+	/* udp.checksum */
+	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
+						bpf_htons(pkt->r->to.port) +
+						bpf_htons(pkt->payload_len + 25) +
+						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+						fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+						bpf_htons(pkt->payload_len + 25));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum = fr_checksum(ipv4_sum + bpf_htons(pkt->payload_len + 45) +
+					   fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+					   0x1180);
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short16 *new_short16 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 45));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
+	st8(&new_short16->long_flags, short16_long_flags);
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_short16_rule(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short16 *short16 = pkt->data + 62;
+
+	/* {send: {from: "r.from", to: "r.to"}}, */
+	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+		return XDP_PASS;
+	if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_swap_short16_rule_send(xdp, pkt);
+	}
+	pkt->payload_len = pkt->udp_end - 79;
+	if (be16(&udp->checksum) == 0)
+		return FR_XDP_LEFT;
+	if (!(be16(&udp->checksum) != 0 &&
+	      be16(&udp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+		return FR_XDP_LEFT;
+	const __u32 headers_len = 79;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u8 short16_long_flags = ld8(&short16->long_flags);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+		((__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short16->a)) +
+		 fr_odd64(ld64(&short16->b)) + fr_add128(ld128(ipv6->src)) +
+		 fr_add128(ld128(ipv6->dst)) + old_udp_length);
+	__u64 ipv4_sum = FR_ZERO + ipv4_version_to_ecn;
+	return xdp_swap_send_ipv4_2(xdp, pkt, headers_len, 0, udp_sum, ipv4_sum,
+				    ipv4_version_to_ecn, short16_long_flags);
+}
+
+static __always_inline __u64 xdp_swap_short16_2(struct xdp_md *xdp, struct packet *pkt)
+{
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 16)
+		return xdp_swap_short16_rule(xdp, pkt);
+
+	/* programs: swap: { */
+	return XDP_PASS;
+}
+
+static __always_inline __u64 xdp_swap_short8_rule_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
+	__u32 len = pkt->came;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+
+	/* udp.checksum */
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
+				  ((__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short8->a)) +
+				   fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst))) +
+				  bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+				  fr_add128(ld128(pkt->r->from.addr)) +
+				  fr_add128(ld128(pkt->r->to.addr)));
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
+			return FR_XDP_LEFT;
+
+		pkt->data = (void *)(long)xdp->data;
+		if (unlikely(pkt->data + 71 > (void *)(long)xdp->data_end))
+			return fr_xdp_drop(len, pkt->prog + reason_fault);
+	}
+
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short8 *new_short8 = pkt->data + 62;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st16(&new_udp->checksum, udp_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64
+xdp_swap_send_ipv4_3(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
+		     __u64 udp_sum, __u64 ipv4_sum, __be16 ipv4_version_to_ecn,
+		     __u8 short8_long_flags)
+{
+	__u32 len = pkt->came;
+	const __u32 new_headers_len = 51;
+
+	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
+		return FR_XDP_LEFT;
+
+	/* udp.checksum */
+	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
+						bpf_htons(pkt->r->to.port) +
+						bpf_htons(pkt->payload_len + 17) +
+						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+						fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+						bpf_htons(pkt->payload_len + 17));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum = fr_checksum(ipv4_sum + bpf_htons(pkt->payload_len + 37) +
+					   fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+					   0x1180);
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short8 *new_short8 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_short8->long_flags, short8_long_flags);
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_short8_rule(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
+
+	/* {send: {from: "r.from", to: "r.to"}}, */
+	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+		return XDP_PASS;
+	if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_swap_short8_rule_send(xdp, pkt);
+	}
+	pkt->payload_len = pkt->udp_end - 71;
+	if (be16(&udp->checksum) == 0)
+		return FR_XDP_LEFT;
+	if (!(be16(&udp->checksum) != 0 &&
+	      be16(&udp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+		return FR_XDP_LEFT;
+	const __u32 headers_len = 71;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u8 short8_long_flags = ld8(&short8->long_flags);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+		((__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short8->a)) +
+		 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) + old_udp_length);
+	__u64 ipv4_sum = FR_ZERO + ipv4_version_to_ecn;
+	return xdp_swap_send_ipv4_3(xdp, pkt, headers_len, 0, udp_sum, ipv4_sum,
+				    ipv4_version_to_ecn, short8_long_flags);
+}
+
+static __always_inline __u64 xdp_swap_short8_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
+	__u32 len = pkt->came;
+	const __u32 headers_len = 71, new_headers_len = 47;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
+	__be32 short4_a = bpf_htonl((__u64)pkt->r->m_new_a & 0xffffffffULL);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
+				  ((__u64)ld32(&udp->src_port) + old_udp_length +
+				   fr_add64(ld64(&short8->long_flags)) +
+				   ld8((void *)&short8->a + 7) + fr_add128(ld128(ipv6->src)) +
+				   fr_add128(ld128(ipv6->dst)) + old_udp_length) +
+				  bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+				  bpf_htons(pkt->payload_len + 13) + short4_long_flags +
+				  ((__u64)short4_a << 8) + fr_v4(pkt->r->from.addr) +
+				  fr_v4(pkt->r->to.addr) + bpf_htons(pkt->payload_len + 13));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 33) +
+			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short4 *new_short4 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 33));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 13));
+	st8(&new_short4->long_flags, short4_long_flags);
+	st32(&new_short4->a, short4_a);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_short8_send_2(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
+	__u32 len = pkt->came;
+	const __u32 headers_len = 71, new_headers_len = 43;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u8 short0_long_flags = be8(&short8->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
+				  ((__u64)ld32(&udp->src_port) + old_udp_length +
+				   fr_add64(ld64(&short8->long_flags)) +
+				   ld8((void *)&short8->a + 7) + fr_add128(ld128(ipv6->src)) +
+				   fr_add128(ld128(ipv6->dst)) + old_udp_length) +
+				  bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+				  bpf_htons(pkt->payload_len + 9) + short0_long_flags +
+				  fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+				  bpf_htons(pkt->payload_len + 9));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 29) +
+			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short0 *new_short0 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 29));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 9));
+	st8(&new_short0->long_flags, short0_long_flags);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_short8_rules(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
+
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 8)
+		return xdp_swap_short8_rule(xdp, pkt);
+	if (pkt->r->m_new_length == 4) {
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return XDP_PASS;
+		pkt->payload_len = pkt->udp_end - 71;
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			const __u32 headers_len = 71;
+			__be16 eth_type = ld16(&eth->type);
+			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+			__be16 ipv6_next_header_hop_limit =
+				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+			__u8 short4_long_flags = be8(&short8->long_flags) & 127;
+			__be16 old_udp_length = ld16(&udp->length);
+			__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+				((__u64)ld32(&udp->src_port) + old_udp_length +
+				 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
+				 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+				 old_udp_length) + short4_long_flags;
+			return xdp_swap_send_ipv6_4(xdp, pkt, headers_len, 0, udp_sum, eth_type,
+						    ipv6_version_to_flow_label,
+						    ipv6_next_header_hop_limit, short4_long_flags);
+		}
+		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 33ULL + pkt->payload_len)))
+			return FR_XDP_LEFT;
+		return xdp_swap_short8_send(xdp, pkt);
+	}
+	if (pkt->r->m_new_length == 0) {
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return XDP_PASS;
+		pkt->payload_len = pkt->udp_end - 71;
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			const __u32 headers_len = 71;
+			__be16 eth_type = ld16(&eth->type);
+			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+			__be16 ipv6_next_header_hop_limit =
+				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+			__u8 short0_long_flags = be8(&short8->long_flags) & 127;
+			__be16 old_udp_length = ld16(&udp->length);
+			__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+				((__u64)ld32(&udp->src_port) + old_udp_length +
+				 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
+				 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+				 old_udp_length) + short0_long_flags;
+			return xdp_swap_send_ipv6_5(xdp, pkt, headers_len, 0, udp_sum, eth_type,
+						    ipv6_version_to_flow_label,
+						    ipv6_next_header_hop_limit, short0_long_flags);
+		}
+		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 29ULL + pkt->payload_len)))
+			return FR_XDP_LEFT;
+		return xdp_swap_short8_send_2(xdp, pkt);
+	}
+
+	/* programs: swap: { */
+	return XDP_PASS;
+}
+
+static __always_inline __u64 xdp_swap_short8(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
+
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 20) {
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return XDP_PASS;
+		pkt->payload_len = pkt->udp_end - 71;
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			const __u32 headers_len = 71;
+			__be16 eth_type = ld16(&eth->type);
+			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+			__be16 ipv6_next_header_hop_limit =
+				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+			__u8 short20_long_flags = be8(&short8->long_flags) & 127;
+			__be16 old_udp_length = ld16(&udp->length);
+			__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+				((__u64)ld32(&udp->src_port) + old_udp_length +
+				 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
+				 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+				 old_udp_length) + short20_long_flags;
+			return xdp_swap_send_ipv6(xdp, pkt, headers_len, 0, udp_sum, eth_type,
+						  ipv6_version_to_flow_label,
+						  ipv6_next_header_hop_limit, short20_long_flags);
+		}
+		const __u32 headers_len = 71;
+		__be16 ipv4_version_to_ecn =
+			bpf_htons(0x4500ULL |
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+		__u8 short20_long_flags = be8(&short8->long_flags) & 127;
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+			((__u64)ld32(&udp->src_port) + old_udp_length +
+			 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
+			 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			 old_udp_length) + short20_long_flags;
+		__u64 ipv4_sum = FR_ZERO + ipv4_version_to_ecn;
+		return xdp_swap_send_ipv4(xdp, pkt, headers_len, 0, udp_sum, ipv4_sum,
+					  ipv4_version_to_ecn, short20_long_flags);
+	}
+	if (pkt->r->m_new_length == 16) {
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return XDP_PASS;
+		pkt->payload_len = pkt->udp_end - 71;
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			const __u32 headers_len = 71;
+			__be16 eth_type = ld16(&eth->type);
+			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+			__be16 ipv6_next_header_hop_limit =
+				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+			__u8 short16_long_flags = be8(&short8->long_flags) & 127;
+			__be16 old_udp_length = ld16(&udp->length);
+			__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+				((__u64)ld32(&udp->src_port) + old_udp_length +
+				 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
+				 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+				 old_udp_length) + short16_long_flags;
+			return xdp_swap_send_ipv6_2(xdp, pkt, headers_len, 0, udp_sum, eth_type,
+						    ipv6_version_to_flow_label,
+						    ipv6_next_header_hop_limit, short16_long_flags);
+		}
+		const __u32 headers_len = 71;
+		__be16 ipv4_version_to_ecn =
+			bpf_htons(0x4500ULL |
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+		__u8 short16_long_flags = be8(&short8->long_flags) & 127;
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+			((__u64)ld32(&udp->src_port) + old_udp_length +
+			 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
+			 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			 old_udp_length) + short16_long_flags;
+		__u64 ipv4_sum = FR_ZERO + ipv4_version_to_ecn;
+		return xdp_swap_send_ipv4_2(xdp, pkt, headers_len, 0, udp_sum, ipv4_sum,
+					    ipv4_version_to_ecn, short16_long_flags);
+	}
+
+	return xdp_swap_short8_rules(xdp, pkt);
+}
+
+static __always_inline __u64 xdp_swap_short4_2(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -5113,7 +5733,7 @@ static __always_inline __u64 xdp_swap_short4(struct xdp_md *xdp, struct packet *
 			return XDP_PASS;
 		pkt->payload_len = pkt->udp_end - 67;
 		if (be16(&udp->checksum) == 0)
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (!(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -5161,135 +5781,48 @@ static __always_inline __u64 xdp_swap_short4(struct xdp_md *xdp, struct packet *
 	return XDP_PASS;
 }
 
-static __always_inline __u64 xdp_swap_ipv4_short4_send(struct xdp_md *xdp, struct packet *pkt)
-{
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short4 *short4 = pkt->data + 42;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
-	const __u32 headers_len = 47, new_headers_len = 51;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 short8_long_flags = be8(&short4->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
-	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 udp_checksum =
-		fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-				  ((__u64)ld32(&udp->src_port) + old_udp_length +
-				   ld32(&short4->long_flags) + ld8((void *)&short4->a + 3) +
-				   old_ipv4_src + old_ipv4_dst + old_udp_length) +
-				  bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-				  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
-				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
-				  fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-				  bpf_htons(pkt->payload_len + 17));
-	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
-					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
-					 fr_v4(pkt->r->to.addr) + 64);
-
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
-	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short8 *new_short8 = pkt->data + 42;
-	fr_link(pkt->data, &pkt->r->hop_to);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
-}
-
-static __always_inline __u64 xdp_swap_ipv4_short4(struct xdp_md *xdp, struct packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short4 *short4 = pkt->data + 42;
-
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (pkt->r->m_new_length == 8) {
-		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return XDP_PASS;
-		pkt->payload_len = pkt->udp_end - 47;
-		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-			if (!(be16(&udp->checksum) != 0 &&
-			      be16(&udp->checksum) !=
-			      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
-						bpf_htons(IPPROTO_UDP) +
-						bpf_htons(be16(&udp->length))))))
-				return FR_XDP_LEFT;
-			if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
-				return FR_XDP_LEFT;
-			return xdp_swap_ipv4_short4_send(xdp, pkt);
-		}
-		if (be16(&udp->checksum) == 0)
-			return XDP_PASS;
-		if (!(be16(&udp->checksum) != 0 &&
-		      be16(&udp->checksum) !=
-		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
-					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return FR_XDP_LEFT;
-		const __u32 headers_len = 47;
-		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
-		__u8 short8_long_flags = be8(&short4->long_flags) & 127;
-		__be16 old_udp_length = ld16(&udp->length);
-		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
-			((__u64)ld32(&udp->src_port) + old_udp_length + ld32(&short4->long_flags) +
-			 ld8((void *)&short4->a + 3) + ld32(ipv4->src) + ld32(ipv4->dst) +
-			 old_udp_length) + short8_long_flags;
-		return xdp_swap_send_ipv6_3(xdp, pkt, headers_len, 0, udp_sum, bpf_htons(0x86dd),
-					    ipv6_version_to_flow_label, bpf_htons(0x1140),
-					    short8_long_flags);
-	}
-
-	/* programs: swap: { */
-	return XDP_PASS;
-}
-
-static __always_inline __u64 xdp_swap_short0(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_short4(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short4 *short4 = pkt->data + 62;
 	struct hdr_short0 *short0 = pkt->data + 62;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	if ((void *)(short0 + 1) > pkt->data_end)
-		return FR_XDP_LEFT;
-	if (63ULL > pkt->udp_end || (be8(&short0->long_flags) >> 7) != 0)
-		return XDP_PASS;
+	if (67ULL <= pkt->came) { /* short4 */
+		if ((void *)(short4 + 1) > pkt->data_end)
+			return FR_XDP_LEFT;
+		if (67ULL <= pkt->udp_end) { /* short4 */
+			if ((be8(&short4->long_flags) >> 7) == 0) { /* short4 */
+				/* lookup: r: by_id: [ */
+				{
+					struct key_by_id key __attribute__((aligned(8))) = {};
 
-	/* lookup: r: by_id: [ */
+					fr_put_endpoint_v6(&key.src, ipv6->src,
+							   be16(&udp->src_port), 0);
+					fr_put_endpoint_v6(&key.dst, ipv6->dst,
+							   be16(&udp->dst_port), 2);
+					key.length = 4;
+					key.a = be32(&short4->a);
+					key.b = 0;
+					key.c = 0;
+					enum fr_found found = find_by_id(&key, pkt->lease, 704,
+						&pkt->r, pkt->now);
+					if (unlikely(found == FR_CHANGING))
+						return FR_XDP_LEFT;
+					if (found == FR_MISSING)
+						pkt->r = NULL;
+				}
+				if (fr_has(pkt->r))
+					return xdp_swap_short4_2(xdp, pkt);
+			}
+		}
+	}
+	if ((void *)(short0 + 1) > pkt->data_end || 63ULL > pkt->udp_end)
+		return FR_XDP_LEFT;
+	if ((be8(&short0->long_flags) >> 7) != 0)
+		return XDP_PASS;
 	{
 		struct key_by_id key __attribute__((aligned(8))) = {};
 
@@ -5311,7 +5844,7 @@ static __always_inline __u64 xdp_swap_short0(struct xdp_md *xdp, struct packet *
 			return XDP_PASS;
 		pkt->payload_len = pkt->udp_end - 63;
 		if (be16(&udp->checksum) == 0)
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 		if (!(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -5358,285 +5891,27 @@ static __always_inline __u64 xdp_swap_short0(struct xdp_md *xdp, struct packet *
 	return XDP_PASS;
 }
 
-static __always_inline __u64 xdp_swap_ipv4_short0_send(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_swap_short16(struct xdp_md *xdp, struct packet *pkt)
 {
-	struct hdr_eth *eth = pkt->data;
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short0 *short0 = pkt->data + 42;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
-	const __u32 headers_len = 43, new_headers_len = 51;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__u8 short8_long_flags = be8(&short0->long_flags) & 127;
-
-	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
-	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 udp_checksum =
-		fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-				  ((__u64)ld32(&udp->src_port) + old_udp_length +
-				   ld8(&short0->long_flags) + old_ipv4_src + old_ipv4_dst +
-				   old_udp_length) + bpf_htons(pkt->r->from.port) +
-				  bpf_htons(pkt->r->to.port) + bpf_htons(pkt->payload_len + 17) +
-				  short8_long_flags + fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
-				  fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
-				  bpf_htons(pkt->payload_len + 17));
-	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
-					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
-					 fr_v4(pkt->r->to.addr) + 64);
-
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
-	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_short8 *new_short8 = pkt->data + 42;
-	fr_link(pkt->data, &pkt->r->hop_to);
-
-	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
-	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
-}
-
-static __always_inline __u64 xdp_swap_ipv4_short0(struct xdp_md *xdp, struct packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short0 *short0 = pkt->data + 42;
-
-	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	if ((void *)(short0 + 1) > pkt->data_end)
-		return FR_XDP_LEFT;
-	if (43ULL > pkt->udp_end || (be8(&short0->long_flags) >> 7) != 0)
-		return XDP_PASS;
-
-	/* lookup: r: by_id: [ */
-	{
-		struct key_by_id key __attribute__((aligned(8))) = {};
-
-		fr_put_endpoint_v4(&key.src, ld32(ipv4->src), be16(&udp->src_port));
-		fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst), be16(&udp->dst_port));
-		key.length = 0;
-		key.a = 0;
-		key.b = 0;
-		key.c = 0;
-		enum fr_found found = find_by_id(&key, pkt->lease, 792, &pkt->r, pkt->now);
-		if (found != FR_FOUND)
-			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
-	}
-
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (pkt->r->m_new_length == 8) {
-		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return XDP_PASS;
-		pkt->payload_len = pkt->udp_end - 43;
-		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-			if (!(be16(&udp->checksum) != 0 &&
-			      be16(&udp->checksum) !=
-			      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
-						bpf_htons(IPPROTO_UDP) +
-						bpf_htons(be16(&udp->length))))))
-				return FR_XDP_LEFT;
-			if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
-				return FR_XDP_LEFT;
-			return xdp_swap_ipv4_short0_send(xdp, pkt);
-		}
-		if (be16(&udp->checksum) == 0)
-			return XDP_PASS;
-		if (!(be16(&udp->checksum) != 0 &&
-		      be16(&udp->checksum) !=
-		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
-					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return FR_XDP_LEFT;
-		const __u32 headers_len = 43;
-		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
-		__u8 short8_long_flags = be8(&short0->long_flags) & 127;
-		__be16 old_udp_length = ld16(&udp->length);
-		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
-			((__u64)ld32(&udp->src_port) + old_udp_length + ld8(&short0->long_flags) +
-			 ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length) + short8_long_flags;
-		return xdp_swap_send_ipv6_3(xdp, pkt, headers_len, 0, udp_sum, bpf_htons(0x86dd),
-					    ipv6_version_to_flow_label, bpf_htons(0x1140),
-					    short8_long_flags);
-	}
-
-	/* programs: swap: { */
-	return XDP_PASS;
-}
-
-static __always_inline __u64 xdp_swap_ipv4_short8(struct xdp_md *xdp, struct packet *pkt,
-						  const int v6)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
-	struct hdr_short8 *short8 = pkt->data + (v6 ? 62 : 42);
-	struct hdr_short4 *short4 = pkt->data + (v6 ? 62 : 42);
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short16 *short16 = pkt->data + 62;
+	struct hdr_short8 *short8 = pkt->data + 62;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	if ((v6 ? 71ULL : 51ULL) <= bpf_xdp_get_buff_len(xdp)) { /* short8 */
-		if ((void *)(short8 + 1) > pkt->data_end)
-			return FR_XDP_LEFT;
-		if ((v6 ? 71ULL : 51ULL) <= pkt->udp_end) { /* short8 */
-			if ((be8(&short8->long_flags) >> 7) == 0) { /* short8 */
-				/* lookup: r: by_id: [ */
-				{
-					struct key_by_id key __attribute__((aligned(8))) = {};
-					if (v6) {
-						fr_put_endpoint_v6(&key.src, ipv6->src,
-							be16(&udp->src_port), 0);
-						fr_put_endpoint_v6(&key.dst, ipv6->dst,
-							be16(&udp->dst_port), 2);
-					} else {
-						fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
-							be16(&udp->src_port));
-						fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
-							be16(&udp->dst_port));
-					}
-					key.length = 8;
-					key.a = be64(&short8->a);
-					key.b = 0;
-					key.c = 0;
-					enum fr_found found = find_by_id(&key, pkt->lease, 616,
-						&pkt->r, pkt->now);
-					if (unlikely(found == FR_CHANGING))
-						return FR_XDP_LEFT;
-					if (found == FR_MISSING)
-						pkt->r = NULL;
-				}
-				if (fr_has(pkt->r)) {
-					if (v6)
-						return xdp_swap_short8_2(xdp, pkt);
-					return xdp_swap_ipv4_short8_2(xdp, pkt);
-				}
-			}
-		}
-	}
-	if ((v6 ? 67ULL : 47ULL) <= bpf_xdp_get_buff_len(xdp)) { /* short4 */
-		if ((void *)(short4 + 1) > pkt->data_end)
-			return FR_XDP_LEFT;
-		if ((v6 ? 67ULL : 47ULL) <= pkt->udp_end) { /* short4 */
-			if ((be8(&short4->long_flags) >> 7) == 0) { /* short4 */
-				{
-					struct key_by_id key __attribute__((aligned(8))) = {};
-					if (v6) {
-						fr_put_endpoint_v6(&key.src, ipv6->src,
-							be16(&udp->src_port), 0);
-						fr_put_endpoint_v6(&key.dst, ipv6->dst,
-							be16(&udp->dst_port), 2);
-					} else {
-						fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
-							be16(&udp->src_port));
-						fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
-							be16(&udp->dst_port));
-					}
-					key.length = 4;
-					key.a = be32(&short4->a);
-					key.b = 0;
-					key.c = 0;
-					enum fr_found found = find_by_id(&key, pkt->lease, 704,
-						&pkt->r, pkt->now);
-					if (unlikely(found == FR_CHANGING))
-						return FR_XDP_LEFT;
-					if (found == FR_MISSING)
-						pkt->r = NULL;
-				}
-				if (fr_has(pkt->r)) {
-					if (v6)
-						return xdp_swap_short4(xdp, pkt);
-					return xdp_swap_ipv4_short4(xdp, pkt);
-				}
-			}
-		}
-	}
-	if (v6)
-		return xdp_swap_short0(xdp, pkt);
-
-	return xdp_swap_ipv4_short0(xdp, pkt);
-}
-
-static __always_inline __u64 xdp_swap_ipv4(struct xdp_md *xdp, struct packet *pkt)
-{
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_short20 *short20 = pkt->data + 42;
-	struct hdr_short16 *short16 = pkt->data + 42;
-	__u64 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp_2(xdp, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
-
-	if (why)
-		return why;
-
-	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	if (63ULL <= bpf_xdp_get_buff_len(xdp)) { /* short20 */
-		if ((void *)(short20 + 1) > pkt->data_end)
-			return FR_XDP_LEFT;
-		if (63ULL <= pkt->udp_end) { /* short20 */
-			if ((be8(&short20->long_flags) >> 7) == 0) { /* short20 */
-				/* lookup: r: by_id: [ */
-				{
-					struct key_by_id key __attribute__((aligned(8))) = {};
-
-					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
-							   be16(&udp->src_port));
-					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
-							   be16(&udp->dst_port));
-					key.length = 20;
-					key.a = be64(&short20->a);
-					key.b = be64(&short20->b);
-					key.c = be32(&short20->c);
-					enum fr_found found = find_by_id(&key, pkt->lease, 440,
-						&pkt->r, pkt->now);
-					if (unlikely(found == FR_CHANGING))
-						return FR_XDP_LEFT;
-					if (found == FR_MISSING)
-						pkt->r = NULL;
-				}
-				if (fr_has(pkt->r))
-					return xdp_swap_ipv4_short20(xdp, pkt);
-			}
-		}
-	}
-	if (59ULL <= bpf_xdp_get_buff_len(xdp)) { /* short16 */
+	if (79ULL <= pkt->came) { /* short16 */
 		if ((void *)(short16 + 1) > pkt->data_end)
 			return FR_XDP_LEFT;
-		if (59ULL <= pkt->udp_end) { /* short16 */
+		if (79ULL <= pkt->udp_end) { /* short16 */
 			if ((be8(&short16->long_flags) >> 7) == 0) { /* short16 */
+				/* lookup: r: by_id: [ */
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
 
-					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
-							   be16(&udp->src_port));
-					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
-							   be16(&udp->dst_port));
+					fr_put_endpoint_v6(&key.src, ipv6->src,
+							   be16(&udp->src_port), 0);
+					fr_put_endpoint_v6(&key.dst, ipv6->dst,
+							   be16(&udp->dst_port), 2);
 					key.length = 16;
 					key.a = be64(&short16->a);
 					key.b = be64(&short16->b);
@@ -5649,258 +5924,40 @@ static __always_inline __u64 xdp_swap_ipv4(struct xdp_md *xdp, struct packet *pk
 						pkt->r = NULL;
 				}
 				if (fr_has(pkt->r))
-					return xdp_swap_ipv4_short16(xdp, pkt);
+					return xdp_swap_short16_2(xdp, pkt);
+			}
+		}
+	}
+	if (71ULL <= pkt->came) { /* short8 */
+		if ((void *)(short8 + 1) > pkt->data_end)
+			return FR_XDP_LEFT;
+		if (71ULL <= pkt->udp_end) { /* short8 */
+			if ((be8(&short8->long_flags) >> 7) == 0) { /* short8 */
+				{
+					struct key_by_id key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v6(&key.src, ipv6->src,
+							   be16(&udp->src_port), 0);
+					fr_put_endpoint_v6(&key.dst, ipv6->dst,
+							   be16(&udp->dst_port), 2);
+					key.length = 8;
+					key.a = be64(&short8->a);
+					key.b = 0;
+					key.c = 0;
+					enum fr_found found = find_by_id(&key, pkt->lease, 616,
+						&pkt->r, pkt->now);
+					if (unlikely(found == FR_CHANGING))
+						return FR_XDP_LEFT;
+					if (found == FR_MISSING)
+						pkt->r = NULL;
+				}
+				if (fr_has(pkt->r))
+					return xdp_swap_short8(xdp, pkt);
 			}
 		}
 	}
 
-	return xdp_swap_ipv4_short8(xdp, pkt, 0);
-}
-
-static __always_inline __u64 check_ipv6_2(struct xdp_md *xdp, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return FR_XDP_LEFT;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
-	    fr_is_v4(ipv6->dst))
-		return XDP_PASS;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > bpf_xdp_get_buff_len(xdp) || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
-		return XDP_PASS;
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return XDP_PASS;
-
-	*end = ip_end;
-	return 0;
-}
-
-static __always_inline __u64 xdp_swap_short20_rule_send(struct xdp_md *xdp, struct packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short20 *short20 = pkt->data + 62;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 udp_checksum =
-		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
-				  ((__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short20->a)) +
-				   fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8) +
-				   fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst))) +
-				  bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
-				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
-				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
-				  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8) +
-				  fr_add128(ld128(pkt->r->from.addr)) +
-				  fr_add128(ld128(pkt->r->to.addr)));
-
-	if (unlikely(len > pkt->ip_end_2)) { /* bytes after the IP datagram */
-		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end_2 - len))
-			return FR_XDP_LEFT;
-
-		pkt->data = (void *)(long)xdp->data;
-		if (unlikely(pkt->data + 83 > (void *)(long)xdp->data_end))
-			return fr_xdp_drop(len, pkt->prog + reason_fault);
-	}
-
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short20 *new_short20 = pkt->data + 62;
-	fr_link(pkt->data, &pkt->r->hop_to);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->r->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
-	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
-	st16(&new_udp->checksum, udp_checksum);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
-}
-
-static __always_inline __u64 xdp_swap_short20_rule(struct xdp_md *xdp, struct packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short20 *short20 = pkt->data + 62;
-
-	/* {send: {from: "r.from", to: "r.to"}}, */
-	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-		return XDP_PASS;
-	if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-		if (be16(&udp->checksum) == 0)
-			return XDP_PASS;
-		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end_2 || 0ULL < pkt->ip_end_2 - 1) ||
-		    !(be16(&udp->checksum) != 0 &&
-		      be16(&udp->checksum) !=
-		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
-					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
-					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
-					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return FR_XDP_LEFT;
-		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, pkt->ip_end_2 - 14)))
-			return FR_XDP_LEFT;
-		return xdp_swap_short20_rule_send(xdp, pkt);
-	}
-	pkt->payload_len = pkt->udp_end - 83;
-	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
-	if (!(be16(&udp->checksum) != 0 &&
-	      be16(&udp->checksum) !=
-	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
-				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-		return FR_XDP_LEFT;
-	const __u32 headers_len = 83;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 short20_long_flags = ld8(&short20->long_flags);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
-		((__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short20->a)) +
-		 fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8) +
-		 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) + old_udp_length);
-	__u64 ipv4_sum = FR_ZERO + ipv4_version_to_ecn;
-	return xdp_swap_send_ipv4(xdp, pkt, headers_len, 0, udp_sum, ipv4_sum, ipv4_version_to_ecn,
-				  short20_long_flags);
-}
-
-static __always_inline __u64 xdp_swap_short20(struct xdp_md *xdp, struct packet *pkt)
-{
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (pkt->r->m_new_length == 20)
-		return xdp_swap_short20_rule(xdp, pkt);
-
-	/* programs: swap: { */
-	return XDP_PASS;
-}
-
-static __always_inline __u64 xdp_swap_short16_rule_send(struct xdp_md *xdp, struct packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short16 *short16 = pkt->data + 62;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 udp_checksum =
-		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
-				  ((__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short16->a)) +
-				   fr_odd64(ld64(&short16->b)) + fr_add128(ld128(ipv6->src)) +
-				   fr_add128(ld128(ipv6->dst))) + bpf_htons(pkt->r->from.port) +
-				  bpf_htons(pkt->r->to.port) +
-				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
-				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
-				  fr_add128(ld128(pkt->r->from.addr)) +
-				  fr_add128(ld128(pkt->r->to.addr)));
-
-	if (unlikely(len > pkt->ip_end_2)) { /* bytes after the IP datagram */
-		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end_2 - len))
-			return FR_XDP_LEFT;
-
-		pkt->data = (void *)(long)xdp->data;
-		if (unlikely(pkt->data + 79 > (void *)(long)xdp->data_end))
-			return fr_xdp_drop(len, pkt->prog + reason_fault);
-	}
-
-	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 54;
-	struct hdr_short16 *new_short16 = pkt->data + 62;
-	fr_link(pkt->data, &pkt->r->hop_to);
-
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(pkt->r->from.addr));
-	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
-	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
-	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
-	st16(&new_udp->checksum, udp_checksum);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->r->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->r->hop_to);
-}
-
-static __always_inline __u64 xdp_swap_short16_rule(struct xdp_md *xdp, struct packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_short16 *short16 = pkt->data + 62;
-
-	/* {send: {from: "r.from", to: "r.to"}}, */
-	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-		return XDP_PASS;
-	if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
-		if (be16(&udp->checksum) == 0)
-			return XDP_PASS;
-		if (!(bpf_xdp_get_buff_len(xdp) <= pkt->ip_end_2 || 0ULL < pkt->ip_end_2 - 1) ||
-		    !(be16(&udp->checksum) != 0 &&
-		      be16(&udp->checksum) !=
-		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
-					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
-					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
-					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return FR_XDP_LEFT;
-		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, pkt->ip_end_2 - 14)))
-			return FR_XDP_LEFT;
-		return xdp_swap_short16_rule_send(xdp, pkt);
-	}
-	pkt->payload_len = pkt->udp_end - 79;
-	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
-	if (!(be16(&udp->checksum) != 0 &&
-	      be16(&udp->checksum) !=
-	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
-				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-		return FR_XDP_LEFT;
-	const __u32 headers_len = 79;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__u8 short16_long_flags = ld8(&short16->long_flags);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
-		((__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short16->a)) +
-		 fr_odd64(ld64(&short16->b)) + fr_add128(ld128(ipv6->src)) +
-		 fr_add128(ld128(ipv6->dst)) + old_udp_length);
-	__u64 ipv4_sum = FR_ZERO + ipv4_version_to_ecn;
-	return xdp_swap_send_ipv4_2(xdp, pkt, headers_len, 0, udp_sum, ipv4_sum,
-				    ipv4_version_to_ecn, short16_long_flags);
-}
-
-static __always_inline __u64 xdp_swap_short16(struct xdp_md *xdp, struct packet *pkt)
-{
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (pkt->r->m_new_length == 16)
-		return xdp_swap_short16_rule(xdp, pkt);
-
-	/* programs: swap: { */
-	return XDP_PASS;
+	return xdp_swap_short4(xdp, pkt);
 }
 
 SEC("xdp.frags") __u64 xdp_swap(struct xdp_md *xdp)
@@ -5910,18 +5967,16 @@ SEC("xdp.frags") __u64 xdp_swap(struct xdp_md *xdp)
 	pkt.prog = XDP_SWAP;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
+	pkt.came = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
 	struct hdr_ipv6 *ipv6 = pkt.data + 14;
 	struct hdr_udp *udp = pkt.data + 54;
 	struct hdr_short20 *short20 = pkt.data + 62;
-	struct hdr_short16 *short16 = pkt.data + 62;
 
 	/* programs: swap: { */
-	if (fr_xdp_tagged(xdp))
-		return FR_XDP_LEFT;
-	if (!fr_lease_valid(pkt.lease, pkt.now))
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, pkt.now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
@@ -5935,13 +5990,20 @@ SEC("xdp.frags") __u64 xdp_swap(struct xdp_md *xdp)
 		return xdp_swap_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u64 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &pkt.ip_end_2) ?:
-		check_udp_2(xdp, pkt.data, pkt.data_end, pkt.ip_end_2, 54, &pkt.udp_end);
+	if ((void *)(ipv6 + 1) > pkt.data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	pkt.ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (pkt.ip_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return FR_XDP_LEFT;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt.data, pkt.data_end, pkt.ip_end, 54, &pkt.udp_end);
 	if (why)
 		return why;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	if (83ULL <= bpf_xdp_get_buff_len(xdp)) { /* short20 */
+	if (83ULL <= pkt.came) { /* short20 */
 		if ((void *)(short20 + 1) > pkt.data_end)
 			return FR_XDP_LEFT;
 		if (83ULL <= pkt.udp_end) { /* short20 */
@@ -5970,34 +6032,6 @@ SEC("xdp.frags") __u64 xdp_swap(struct xdp_md *xdp)
 			}
 		}
 	}
-	if (79ULL <= bpf_xdp_get_buff_len(xdp)) { /* short16 */
-		if ((void *)(short16 + 1) > pkt.data_end)
-			return FR_XDP_LEFT;
-		if (79ULL <= pkt.udp_end) { /* short16 */
-			if ((be8(&short16->long_flags) >> 7) == 0) { /* short16 */
-				{
-					struct key_by_id key __attribute__((aligned(8))) = {};
 
-					fr_put_endpoint_v6(&key.src, ipv6->src,
-							   be16(&udp->src_port), 0);
-					fr_put_endpoint_v6(&key.dst, ipv6->dst,
-							   be16(&udp->dst_port), 2);
-					key.length = 16;
-					key.a = be64(&short16->a);
-					key.b = be64(&short16->b);
-					key.c = 0;
-					enum fr_found found = find_by_id(&key, pkt.lease, 528,
-						&pkt.r, pkt.now);
-					if (unlikely(found == FR_CHANGING))
-						return FR_XDP_LEFT;
-					if (found == FR_MISSING)
-						pkt.r = NULL;
-				}
-				if (fr_has(pkt.r))
-					return xdp_swap_short16(xdp, &pkt);
-			}
-		}
-	}
-
-	return xdp_swap_ipv4_short8(xdp, &pkt, 1);
+	return xdp_swap_short16(xdp, &pkt);
 }

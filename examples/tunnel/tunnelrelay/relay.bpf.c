@@ -257,6 +257,7 @@ struct packet {
 	struct val_own *own;
 	__u64 geneve_options_end;
 	void *at_geneve_options_end;
+	__u32 came;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -1790,7 +1791,7 @@ static __always_inline int shared_ip_ipv4_any_rules(struct __sk_buff *skb, struc
 	fib->family = AF_INET;
 	fib->src[0] = ld32(ipv4_any->src);
 	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib,
+	if (fr_route(skb, skb->ifindex, fib,
 		     pkt->inner_options_end +
 		     (pkt->payload_len_2 - (v6 ? (is_vxlan_in ? 84 : 62) : is_vxlan_in ? 64 : 42)),
 		     hop))
@@ -2213,7 +2214,7 @@ static __always_inline int shared_in_ip_ipv6_gso_packet(struct __sk_buff *skb, s
 	fib->dst[1] = ld32(ipv6_2->dst + 4);
 	fib->dst[2] = ld32(ipv6_2->dst + 8);
 	fib->dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+	if (fr_route(skb, skb->ifindex, fib, 40ULL + pkt->payload_len, hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,
@@ -2433,47 +2434,17 @@ static __always_inline int shared_in_ipv4_ipv6(struct __sk_buff *skb, struct pac
 	return shared_in_ip_ipv6_gso_packet(skb, pkt, 0);
 }
 
-static __always_inline __u64 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
-					  const __u32 at, __u64 *end, const int second)
-{
-	struct hdr_ipv4 *ipv4 = data + at;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return FR_XDP_LEFT;
-	if ((be8(&ipv4->version_ihl) >> 4) != 4 || (be8(&ipv4->version_ihl) & 15) != 5 ||
-	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
-	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
-	    be16(&ipv4->total_length) < 20)
-		return XDP_PASS;
-	__u64 outer_end = at + be16(&ipv4->total_length);
-	if (outer_end > bpf_xdp_get_buff_len(xdp))
-		return XDP_PASS;
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return FR_XDP_LEFT;
-	if (!fr_unicast_v4(ld32(ipv4->src)) || !fr_unicast_v4(ld32(ipv4->dst)))
-		return XDP_PASS;
-	if (!second && be8(&ipv4->protocol) != IPPROTO_UDP)
-		return XDP_PASS;
-
-	*end = outer_end;
-	return 0;
-}
-
 static __always_inline __u64 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
 					 __u64 outer_end, const __u32 at, __u64 *end,
 					 const int second)
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end || be16(&udp->length) < 8)
 		return FR_XDP_LEFT;
-	if (at + sizeof(*udp) > outer_end || be16(&udp->length) < 8)
-		return XDP_PASS;
 	__u64 udp_end = at + be16(&udp->length);
 	if (udp_end != outer_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!second && be16(&udp->dst_port) != 0x12b5)
 		return XDP_PASS;
 
@@ -2486,34 +2457,31 @@ static __always_inline __u64 check_ipv4_any_3(struct xdp_md *xdp, void *data, vo
 {
 	struct hdr_ipv4_any *ipv4_any = data + at;
 
-	if ((void *)(ipv4_any + 1) > data_end)
+	if ((void *)(ipv4_any + 1) > data_end || at + sizeof(*ipv4_any) > udp_end ||
+	    (be8(&ipv4_any->version_ihl) >> 4) != 4 || (be8(&ipv4_any->version_ihl) & 15) < 5)
 		return FR_XDP_LEFT;
-	if (at + sizeof(*ipv4_any) > udp_end || (be8(&ipv4_any->version_ihl) >> 4) != 4 ||
-	    (be8(&ipv4_any->version_ihl) & 15) < 5)
-		return XDP_PASS;
 	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	__u64 inner_options_end = fr_xdp_forget(xdp, at + sizeof(*ipv4_any) + inner_options_size);
 
 	*end = inner_options_end;
 	return 0;
 }
 
-static __always_inline __u64 xdp_in_ipv4_ipv4_any(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_in_ipv4_ipv4_any(struct xdp_md *xdp, struct packet *pkt,
+						  const int is_fou)
 {
 	const int is_xdp_ipip_in = pkt->prog == XDP_IPIP_IN;
-	const int is_xdp_fou_in = pkt->prog == XDP_FOU_IN;
 	void *at_inner_options_end;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_vxlan *vxlan = pkt->data + 42;
 	struct hdr_eth *eth = pkt->data + 50;
-	struct hdr_ipv4_any *ipv4_any = pkt->data + (is_xdp_ipip_in ? 34 : is_xdp_fou_in ? 42 : 64);
+	struct hdr_ipv4_any *ipv4_any = pkt->data + (is_xdp_ipip_in ? 34 : is_fou ? 42 : 64);
 	__u64 inner_options_end;
 	__u64 why = check_ipv4_any_3(xdp, pkt->data, pkt->data_end, pkt->udp_end,
-				     is_xdp_ipip_in ? 34 : is_xdp_fou_in ? 42 :
-				     64, &inner_options_end);
+				     is_xdp_ipip_in ? 34 : is_fou ? 42 : 64, &inner_options_end);
 
 	if (why)
 		return why;
@@ -2524,25 +2492,31 @@ static __always_inline __u64 xdp_in_ipv4_ipv4_any(struct xdp_md *xdp, struct pac
 		if (inner_options_end > pkt->udp_end ||
 		    (be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 34 ||
 		    be16(&ipv4_any->total_length) < inner_options_end - 34)
-			return XDP_PASS;
-	} else if (is_xdp_fou_in) {
+			return FR_XDP_LEFT;
+	} else if (is_fou) {
 		if (inner_options_end > pkt->udp_end ||
 		    (be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 42 ||
 		    be16(&ipv4_any->total_length) < inner_options_end - 42)
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 	} else if (inner_options_end > pkt->udp_end ||
 		   (be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 64 ||
 		   be16(&ipv4_any->total_length) < inner_options_end - 64) {
-		return XDP_PASS;
-	}
-	__u64 inner_end = (is_xdp_ipip_in ? 34ULL : is_xdp_fou_in ? 42ULL : 64ULL) +
-		be16(&ipv4_any->total_length);
-	if (inner_end > pkt->udp_end)
-		return XDP_PASS;
-	if (!fr_sum_ok(fr_xdp_sum64(xdp, is_xdp_ipip_in ? 34 : is_xdp_fou_in ? 42 :
-				    64, inner_options_end -
-				    (is_xdp_ipip_in ? 34 : is_xdp_fou_in ? 42 : 64))))
 		return FR_XDP_LEFT;
+	}
+	__u64 inner_end = (is_xdp_ipip_in ? 34ULL : is_fou ? 42ULL : 64ULL) +
+		be16(&ipv4_any->total_length);
+	if (is_xdp_ipip_in) {
+		if (inner_end > pkt->udp_end ||
+		    !fr_sum_ok(fr_xdp_sum64(xdp, 34, inner_options_end - 34)))
+			return FR_XDP_LEFT;
+	} else if (is_fou) {
+		if (inner_end > pkt->udp_end ||
+		    !fr_sum_ok(fr_xdp_sum64(xdp, 42, inner_options_end - 42)))
+			return FR_XDP_LEFT;
+	} else if (inner_end > pkt->udp_end ||
+		   !fr_sum_ok(fr_xdp_sum64(xdp, 64, inner_options_end - 64))) {
+		return FR_XDP_LEFT;
+	}
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
@@ -2553,8 +2527,8 @@ static __always_inline __u64 xdp_in_ipv4_ipv4_any(struct xdp_md *xdp, struct pac
 
 		fr_put_v4(key.remote, ld32(ipv4->src));
 		fr_put_v4(key.local, ld32(ipv4->dst));
-		key.kind = is_xdp_ipip_in ? 3 : is_xdp_fou_in ? 4 : 1;
-		key.vni = is_xdp_ipip_in ? 0 : is_xdp_fou_in ? 0 :
+		key.kind = is_xdp_ipip_in ? 3 : is_fou ? 4 : 1;
+		key.vni = is_xdp_ipip_in ? 0 : is_fou ? 0 :
 			(be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 		enum fr_found found = find_peers(&key, pkt->lease, 24, &p);
 		if (found != FR_FOUND)
@@ -2572,7 +2546,7 @@ static __always_inline __u64 xdp_in_ipv4_ipv4_any(struct xdp_md *xdp, struct pac
 			own = NULL;
 	}
 	if (!is_xdp_ipip_in) {
-		if (is_xdp_fou_in) {
+		if (is_fou) {
 			/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) &... */
 			if (!(be16(&udp->dst_port) == ((be8(&ipv4_any->version_ihl) >> 4) == 4 ?
 						       0x15b3ULL : 0x15b4ULL) &&
@@ -2591,7 +2565,7 @@ static __always_inline __u64 xdp_in_ipv4_ipv4_any(struct xdp_md *xdp, struct pac
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_ecn);
+		return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
 
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 	/* "?(FOU)": ["udp", "outer"] */
@@ -2604,10 +2578,8 @@ static __always_inline __u64 check_vxlan_2(struct xdp_md *xdp, void *data, void 
 {
 	struct hdr_vxlan *vxlan = data + at;
 
-	if ((void *)(vxlan + 1) > data_end)
+	if ((void *)(vxlan + 1) > data_end || at + sizeof(*vxlan) > udp_end)
 		return FR_XDP_LEFT;
-	if (at + sizeof(*vxlan) > udp_end)
-		return XDP_PASS;
 	if (be8(&vxlan->flags) != 8)
 		return XDP_PASS;
 	if (((be16(vxlan->reserved) << 8) | be8(vxlan->reserved + 2)) != 0)
@@ -2622,51 +2594,55 @@ static __always_inline __u64 check_ipv6_4(struct xdp_md *xdp, void *data, void *
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end)
+	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end ||
+	    (be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
+	    fr_is_v4(ipv6->dst))
 		return FR_XDP_LEFT;
-	if (at + sizeof(*ipv6) > udp_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
-	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return XDP_PASS;
 	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
 	if (inner_end > udp_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	return 0;
 }
 
 static __always_inline __u64 xdp_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
 {
-	const int is_xdp_ipip_in = pkt->prog == XDP_IPIP_IN;
 	const int is_xdp_fou_in = pkt->prog == XDP_FOU_IN;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_vxlan *vxlan = pkt->data + 42;
 	struct hdr_eth *eth = pkt->data + 50;
-	struct hdr_ipv6 *ipv6 = pkt->data + (is_xdp_ipip_in ? 34 : is_xdp_fou_in ? 42 : 64);
-	__u64 outer_end = 0;
-	__u64 why;
+	struct hdr_ipv6 *ipv6 = pkt->data + (is_xdp_fou_in ? 42 : 64);
 
-	if (is_xdp_ipip_in)
-		why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &pkt->udp_end, 1);
-	else if (is_xdp_fou_in)
-		why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &outer_end, 0) ?:
-			check_udp_2(xdp, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end, 1);
+	if ((void *)(ipv4 + 1) > pkt->data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
+	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
+	    be16(&ipv4->total_length) < 20)
+		return FR_XDP_LEFT;
+	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
+	if (outer_end > pkt->came ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+
+	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
+	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why;
+	if (is_xdp_fou_in)
+		why = check_udp_2(xdp, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end, 1);
 	else
-		why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &outer_end, 0) ?:
-			check_udp_2(xdp, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end, 0);
+		why = check_udp_2(xdp, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end, 0);
 	if (why)
 		return why;
-	if (is_xdp_ipip_in) {
-		/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
-		if (be8(&ipv4->protocol) == IPPROTO_IPIP)
-			return xdp_in_ipv4_ipv4_any(xdp, pkt);
-		if (be8(&ipv4->protocol) != IPPROTO_IPV6)
-			return XDP_PASS;
-	} else if (is_xdp_fou_in) {
-		/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
+	if (is_xdp_fou_in) {
 		if (pkt->data + 43 > pkt->data_end)
 			return FR_XDP_LEFT;
 		if ((be8(pkt->data + 42) >> 4) == 4 && (be8(pkt->data + 42) & 15) >= 5)
-			return xdp_in_ipv4_ipv4_any(xdp, pkt);
+			return xdp_in_ipv4_ipv4_any(xdp, pkt, 1);
 		if ((be8(pkt->data + 42) >> 4) != 6)
 			return XDP_PASS;
 	} else {
@@ -2674,34 +2650,27 @@ static __always_inline __u64 xdp_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
 		why = check_vxlan_2(xdp, pkt->data, pkt->data_end, pkt->udp_end, 42);
 		if (why)
 			return why;
-		if ((void *)(eth + 1) > pkt->data_end)
+		if ((void *)(eth + 1) > pkt->data_end || 64ULL > pkt->udp_end)
 			return FR_XDP_LEFT;
-		if (64ULL > pkt->udp_end)
-			return XDP_PASS;
-
-		/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_... */
 		if (be16(&eth->type) == ETH_P_IP)
-			return xdp_in_ipv4_ipv4_any(xdp, pkt);
+			return xdp_in_ipv4_ipv4_any(xdp, pkt, 0);
 		if (be16(&eth->type) != ETH_P_IPV6)
 			return XDP_PASS;
 	}
-	why = check_ipv6_4(xdp, pkt->data, pkt->data_end, pkt->udp_end, is_xdp_ipip_in ? 34 :
-			   is_xdp_fou_in ? 42 : 64);
+	why = check_ipv6_4(xdp, pkt->data, pkt->data_end, pkt->udp_end, is_xdp_fou_in ? 42 : 64);
 	if (why)
 		return why;
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
-	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
 	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
 		fr_put_v4(key.remote, ld32(ipv4->src));
 		fr_put_v4(key.local, ld32(ipv4->dst));
-		key.kind = is_xdp_ipip_in ? 3 : is_xdp_fou_in ? 4 : 1;
-		key.vni = is_xdp_ipip_in ? 0 : is_xdp_fou_in ? 0 :
-			(be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
+		key.kind = is_xdp_fou_in ? 4 : 1;
+		key.vni = is_xdp_fou_in ? 0 : (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
 		enum fr_found found = find_peers(&key, pkt->lease, 24, &p);
 		if (found != FR_FOUND)
 			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
@@ -2717,55 +2686,29 @@ static __always_inline __u64 xdp_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
 		if (found == FR_MISSING)
 			own = NULL;
 	}
-	if (!is_xdp_ipip_in) {
-		if (is_xdp_fou_in) {
-			/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) &... */
-			if (!(be16(&udp->dst_port) ==
-			      ((be8(ipv6->version_to_flow_label) >> 4) == 4 ? 0x15b3ULL :
-			       0x15b4ULL) &&
-			      (p->zero || !(be16(&udp->checksum) == 0) ||
-			       (be8(&ipv4->version_ihl) >> 4) == 4)))
-				return XDP_PASS;
-		} else {
-			/* when:  "inner_eth.dst == p.own && ?(checked)" */
-			if (!(ld32(eth->dst) == ld32(p->own) &&
-			      ld16(eth->dst + 4) == ld16(p->own + 4) &&
-			      (p->zero || !(be16(&udp->checksum) == 0) ||
-			       (be8(&ipv4->version_ihl) >> 4) == 4)))
-				return XDP_PASS;
-		}
+	if (is_xdp_fou_in) {
+		/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(chec... */
+		if (!(be16(&udp->dst_port) == ((be8(ipv6->version_to_flow_label) >> 4) == 4 ?
+					       0x15b3ULL : 0x15b4ULL) &&
+		      (p->zero || !(be16(&udp->checksum) == 0) ||
+		       (be8(&ipv4->version_ihl) >> 4) == 4)))
+			return XDP_PASS;
+	} else {
+		/* when:  "inner_eth.dst == p.own && ?(checked)" */
+		if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
+		      (p->zero || !(be16(&udp->checksum) == 0) ||
+		       (be8(&ipv4->version_ihl) >> 4) == 4)))
+			return XDP_PASS;
 	}
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_ecn);
+		return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
 
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 	/* "?(FOU)": ["udp", "outer"] */
-	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	return FR_XDP_LEFT;
-}
-
-static __always_inline __u64 check_ipv6_5(struct xdp_md *xdp, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv6 *ipv6 = data + at;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return FR_XDP_LEFT;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
-	    fr_is_v4(ipv6->dst))
-		return XDP_PASS;
-	__u64 outer_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (outer_end > bpf_xdp_get_buff_len(xdp) || !fr_unicast(ipv6->src) ||
-	    !fr_unicast(ipv6->dst))
-		return XDP_PASS;
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return XDP_PASS;
-
-	*end = outer_end;
-	return 0;
 }
 
 static __always_inline __u64 xdp_in_ipv4_any(struct xdp_md *xdp, struct packet *pkt)
@@ -2794,25 +2737,31 @@ static __always_inline __u64 xdp_in_ipv4_any(struct xdp_md *xdp, struct packet *
 		if (inner_options_end > pkt->udp_end ||
 		    (be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 54 ||
 		    be16(&ipv4_any->total_length) < inner_options_end - 54)
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 	} else if (is_xdp_fou_in) {
 		if (inner_options_end > pkt->udp_end ||
 		    (be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 62 ||
 		    be16(&ipv4_any->total_length) < inner_options_end - 62)
-			return XDP_PASS;
+			return FR_XDP_LEFT;
 	} else if (inner_options_end > pkt->udp_end ||
 		   (be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 84 ||
 		   be16(&ipv4_any->total_length) < inner_options_end - 84) {
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	}
 	__u64 inner_end = (is_xdp_ipip_in ? 54ULL : is_xdp_fou_in ? 62ULL : 84ULL) +
 		be16(&ipv4_any->total_length);
-	if (inner_end > pkt->udp_end)
-		return XDP_PASS;
-	if (!fr_sum_ok(fr_xdp_sum64(xdp, is_xdp_ipip_in ? 54 : is_xdp_fou_in ? 62 :
-				    84, inner_options_end -
-				    (is_xdp_ipip_in ? 54 : is_xdp_fou_in ? 62 : 84))))
+	if (is_xdp_ipip_in) {
+		if (inner_end > pkt->udp_end ||
+		    !fr_sum_ok(fr_xdp_sum64(xdp, 54, inner_options_end - 54)))
+			return FR_XDP_LEFT;
+	} else if (is_xdp_fou_in) {
+		if (inner_end > pkt->udp_end ||
+		    !fr_sum_ok(fr_xdp_sum64(xdp, 62, inner_options_end - 62)))
+			return FR_XDP_LEFT;
+	} else if (inner_end > pkt->udp_end ||
+		   !fr_sum_ok(fr_xdp_sum64(xdp, 84, inner_options_end - 84))) {
 		return FR_XDP_LEFT;
+	}
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
@@ -2862,7 +2811,7 @@ static __always_inline __u64 xdp_in_ipv4_any(struct xdp_md *xdp, struct packet *
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_ecn);
+		return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
 
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 	/* "?(FOU)": ["udp", "outer"] */
@@ -2948,7 +2897,8 @@ static __always_inline int ipip_in_ip_ipv4_any_gso_packet(struct __sk_buff *skb,
 	fib->family = AF_INET;
 	fib->src[0] = ld32(ipv4_any->src);
 	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib, pkt->inner_options_end + (pkt->payload_len_2 - (v6 ? 54 : 34)), hop))
+	if (fr_route(skb, skb->ifindex, fib,
+		     pkt->inner_options_end + (pkt->payload_len_2 - (v6 ? 54 : 34)), hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,
@@ -3657,6 +3607,7 @@ SEC("xdp.frags") __u64 xdp_vxlan_in(struct xdp_md *xdp)
 	pkt.prog = XDP_VXLAN_IN;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
+	pkt.came = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
@@ -3665,12 +3616,9 @@ SEC("xdp.frags") __u64 xdp_vxlan_in(struct xdp_md *xdp)
 	struct hdr_vxlan *vxlan = pkt.data + 62;
 	struct hdr_eth *eth_2 = pkt.data + 70;
 	struct hdr_ipv6 *ipv6_2 = pkt.data + 84;
-	__u64 outer_end;
 
 	/* "?(name)_in": { */
-	if (fr_xdp_tagged(xdp))
-		return FR_XDP_LEFT;
-	if (!fr_lease_valid(pkt.lease, now))
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
@@ -3684,8 +3632,15 @@ SEC("xdp.frags") __u64 xdp_vxlan_in(struct xdp_md *xdp)
 		return xdp_in_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u64 why = check_ipv6_5(xdp, pkt.data, pkt.data_end, 14, &outer_end) ?:
-		check_udp_2(xdp, pkt.data, pkt.data_end, outer_end, 54, &pkt.udp_end, 0);
+	if ((void *)(ipv6 + 1) > pkt.data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	__u64 outer_end = 54ULL + be16(&ipv6->payload_length);
+	if (outer_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return FR_XDP_LEFT;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt.data, pkt.data_end, outer_end, 54, &pkt.udp_end, 0);
 	if (why)
 		return why;
 
@@ -3693,10 +3648,8 @@ SEC("xdp.frags") __u64 xdp_vxlan_in(struct xdp_md *xdp)
 	why = check_vxlan_2(xdp, pkt.data, pkt.data_end, pkt.udp_end, 62);
 	if (why)
 		return why;
-	if ((void *)(eth_2 + 1) > pkt.data_end)
+	if ((void *)(eth_2 + 1) > pkt.data_end || 84ULL > pkt.udp_end)
 		return FR_XDP_LEFT;
-	if (84ULL > pkt.udp_end)
-		return XDP_PASS;
 	if (be16(&eth_2->type) == ETH_P_IP)
 		return xdp_in_ipv4_any(xdp, &pkt);
 	if (be16(&eth_2->type) != ETH_P_IPV6)
@@ -3739,7 +3692,7 @@ SEC("xdp.frags") __u64 xdp_vxlan_in(struct xdp_md *xdp)
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), XDP_VXLAN_IN + reason_ecn);
+		return fr_xdp_drop(pkt.came, XDP_VXLAN_IN + reason_ecn);
 
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 	return FR_XDP_LEFT;
@@ -4107,7 +4060,7 @@ static __always_inline int geneve_in_ip_ipv4_any_no_match(struct __sk_buff *skb,
 	fib->family = AF_INET;
 	fib->src[0] = ld32(ipv4_any->src);
 	fib->dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, fib, inner_new_end + (pkt->payload_len - 14), hop))
+	if (fr_route(skb, skb->ifindex, fib, inner_new_end + (pkt->payload_len - 14), hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,
@@ -4301,7 +4254,7 @@ static __always_inline int geneve_in_ip_ipv6_udp_checksum(struct __sk_buff *skb,
 	fib->dst[1] = ld32(ipv6_2->dst + 4);
 	fib->dst[2] = ld32(ipv6_2->dst + 8);
 	fib->dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+	if (fr_route(skb, skb->ifindex, fib, 40ULL + pkt->payload_len, hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,
@@ -4630,13 +4583,11 @@ static __always_inline __u64 check_udp_4(struct xdp_md *xdp, void *data, void *d
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end || be16(&udp->length) < 8)
 		return FR_XDP_LEFT;
-	if (at + sizeof(*udp) > outer_end || be16(&udp->length) < 8)
-		return XDP_PASS;
 	__u64 udp_end = at + be16(&udp->length);
 	if (udp_end != outer_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (be16(&udp->dst_port) != 0x17c1)
 		return XDP_PASS;
 
@@ -4649,10 +4600,8 @@ static __always_inline __u64 check_geneve_2(struct xdp_md *xdp, void *data, void
 {
 	struct hdr_geneve *geneve = data + at;
 
-	if ((void *)(geneve + 1) > data_end)
+	if ((void *)(geneve + 1) > data_end || at + sizeof(*geneve) > udp_end)
 		return FR_XDP_LEFT;
-	if (at + sizeof(*geneve) > udp_end)
-		return XDP_PASS;
 	if ((be8(&geneve->version_words) >> 6) != 0)
 		return XDP_PASS;
 	if ((be8(&geneve->control_to_reserved) >> 7) != 0)
@@ -4690,10 +4639,10 @@ static __always_inline __u64 xdp_geneve_in_ipv4_ipv4_any(struct xdp_md *xdp, str
 		return FR_XDP_LEFT;
 	if (pkt->geneve_options_end + 34 > pkt->udp_end ||
 	    (be8(&ipv4_any->version_ihl) >> 4) != 4 || (be8(&ipv4_any->version_ihl) & 15) < 5)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
 	if (inner_options_size > 40)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	__u64 inner_options_end = fr_xdp_forget(xdp,
 						pkt->geneve_options_end + 34 + inner_options_size);
 	at_inner_options_end = fr_pin(pkt->data + fr_bound(inner_options_end, 0x1ff));
@@ -4703,11 +4652,10 @@ static __always_inline __u64 xdp_geneve_in_ipv4_ipv4_any(struct xdp_md *xdp, str
 	    (be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end -
 	    (pkt->geneve_options_end + 14) ||
 	    be16(&ipv4_any->total_length) < inner_options_end - (pkt->geneve_options_end + 14))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	__u64 inner_end = pkt->geneve_options_end + 14 + be16(&ipv4_any->total_length);
-	if (inner_end > pkt->udp_end)
-		return XDP_PASS;
-	if (!fr_sum_ok(fr_xdp_sum64(xdp, pkt->geneve_options_end + 14,
+	if (inner_end > pkt->udp_end ||
+	    !fr_sum_ok(fr_xdp_sum64(xdp, pkt->geneve_options_end + 14,
 				    inner_options_end - (pkt->geneve_options_end + 14))))
 		return FR_XDP_LEFT;
 
@@ -4749,7 +4697,7 @@ static __always_inline __u64 xdp_geneve_in_ipv4_ipv4_any(struct xdp_md *xdp, str
 		/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 		if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 		    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-			return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_ecn);
+			return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
 	} else {
 		/* when:  "inner_eth.dst == p.own && ?(checked)" */
 		if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
@@ -4759,7 +4707,7 @@ static __always_inline __u64 xdp_geneve_in_ipv4_ipv4_any(struct xdp_md *xdp, str
 
 		/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 		if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-			return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_ecn);
+			return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
 	}
 
 	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
@@ -4773,10 +4721,25 @@ static __always_inline __u64 xdp_geneve_in_ipv4(struct xdp_md *xdp, struct packe
 	struct hdr_geneve *geneve = pkt->data + 42;
 	struct hdr_eth *eth;
 	struct hdr_ipv6 *ipv6;
-	__u64 outer_end;
-	__u64 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &outer_end, 0) ?:
-		check_udp_4(xdp, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 
+	if ((void *)(ipv4 + 1) > pkt->data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
+	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
+	    be16(&ipv4->total_length) < 20)
+		return FR_XDP_LEFT;
+	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
+	if (outer_end > pkt->came ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+
+	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_4(xdp, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 	if (why)
 		return why;
 
@@ -4789,14 +4752,12 @@ static __always_inline __u64 xdp_geneve_in_ipv4(struct xdp_md *xdp, struct packe
 	if (pkt->at_geneve_options_end > pkt->data_end)
 		return FR_XDP_LEFT;
 	if (pkt->geneve_options_end > pkt->udp_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	eth = pkt->at_geneve_options_end;
 	if ((void *)(eth + 1) > pkt->data_end)
 		return FR_XDP_LEFT;
 	if (pkt->geneve_options_end + 14 > pkt->udp_end)
-		return XDP_PASS;
-
-	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
+		return FR_XDP_LEFT;
 	if (be16(&eth->type) == ETH_P_IP)
 		return xdp_geneve_in_ipv4_ipv4_any(xdp, pkt, 0);
 	if (be16(&eth->type) != ETH_P_IPV6)
@@ -4807,10 +4768,10 @@ static __always_inline __u64 xdp_geneve_in_ipv4(struct xdp_md *xdp, struct packe
 	if (pkt->geneve_options_end + 54 > pkt->udp_end ||
 	    (be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
 	    fr_is_v4(ipv6->dst))
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	__u64 inner_end = pkt->geneve_options_end + 54 + be16(&ipv6->payload_length);
 	if (inner_end > pkt->udp_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	struct val_peers *p;
@@ -4845,7 +4806,66 @@ static __always_inline __u64 xdp_geneve_in_ipv4(struct xdp_md *xdp, struct packe
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), pkt->prog + reason_ecn);
+		return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
+
+	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
+	return FR_XDP_LEFT;
+}
+
+static __always_inline __u64 xdp_geneve_in_ipv6(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_geneve *geneve = pkt->data + 62;
+	struct hdr_ipv6 *ipv6_2 = pkt->at_geneve_options_end + 14;
+	struct hdr_eth *eth = pkt->at_geneve_options_end;
+
+	ipv6_2 = pkt->at_geneve_options_end + 14;
+	if ((void *)(ipv6_2 + 1) > pkt->data_end)
+		return FR_XDP_LEFT;
+	if (pkt->geneve_options_end + 54 > pkt->udp_end ||
+	    (be8(ipv6_2->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6_2->src) ||
+	    fr_is_v4(ipv6_2->dst))
+		return FR_XDP_LEFT;
+	__u64 inner_end = pkt->geneve_options_end + 54 + be16(&ipv6_2->payload_length);
+	if (inner_end > pkt->udp_end)
+		return FR_XDP_LEFT;
+
+	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.remote, ipv6->src, 0);
+		fr_put_v6(key.local, ipv6->dst, 0);
+		key.kind = 2;
+		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
+		enum fr_found found = find_peers(&key, pkt->lease, 24, &p);
+		if (found != FR_FOUND)
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
+	}
+	struct val_own *own;
+	{
+		struct key_own key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.addr, ipv6_2->dst, 0);
+		enum fr_found found = find_own(&key, pkt->lease, 40, &own);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			own = NULL;
+	}
+
+	/* when:  "inner_eth.dst == p.own && ?(checked)" */
+	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
+	      (p->zero || !(be16(&udp->checksum) == 0) ||
+	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
+		return XDP_PASS;
+
+	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
+		return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
 
 	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 	return FR_XDP_LEFT;
@@ -4858,20 +4878,15 @@ SEC("xdp.frags") __u64 xdp_geneve_in(struct xdp_md *xdp)
 	pkt.prog = XDP_GENEVE_IN;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
+	pkt.came = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
 	struct hdr_ipv6 *ipv6 = pkt.data + 14;
-	struct hdr_udp *udp = pkt.data + 54;
-	struct hdr_geneve *geneve = pkt.data + 62;
 	struct hdr_eth *eth_2;
-	struct hdr_ipv6 *ipv6_2;
-	__u64 outer_end;
 
 	/* "?(name)_in": { */
-	if (fr_xdp_tagged(xdp))
-		return FR_XDP_LEFT;
-	if (!fr_lease_valid(pkt.lease, now))
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
@@ -4885,8 +4900,15 @@ SEC("xdp.frags") __u64 xdp_geneve_in(struct xdp_md *xdp)
 		return xdp_geneve_in_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u64 why = check_ipv6_5(xdp, pkt.data, pkt.data_end, 14, &outer_end) ?:
-		check_udp_4(xdp, pkt.data, pkt.data_end, outer_end, 54, &pkt.udp_end);
+	if ((void *)(ipv6 + 1) > pkt.data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	__u64 outer_end = 54ULL + be16(&ipv6->payload_length);
+	if (outer_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return FR_XDP_LEFT;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_4(xdp, pkt.data, pkt.data_end, outer_end, 54, &pkt.udp_end);
 	if (why)
 		return why;
 
@@ -4898,65 +4920,18 @@ SEC("xdp.frags") __u64 xdp_geneve_in(struct xdp_md *xdp)
 	if (pkt.at_geneve_options_end > pkt.data_end)
 		return FR_XDP_LEFT;
 	if (pkt.geneve_options_end > pkt.udp_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	eth_2 = pkt.at_geneve_options_end;
 	if ((void *)(eth_2 + 1) > pkt.data_end)
 		return FR_XDP_LEFT;
 	if (pkt.geneve_options_end + 14 > pkt.udp_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (be16(&eth_2->type) == ETH_P_IP)
 		return xdp_geneve_in_ipv4_ipv4_any(xdp, &pkt, 1);
 	if (be16(&eth_2->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	ipv6_2 = pkt.at_geneve_options_end + 14;
-	if ((void *)(ipv6_2 + 1) > pkt.data_end)
-		return FR_XDP_LEFT;
-	if (pkt.geneve_options_end + 54 > pkt.udp_end ||
-	    (be8(ipv6_2->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6_2->src) ||
-	    fr_is_v4(ipv6_2->dst))
-		return XDP_PASS;
-	__u64 inner_end = pkt.geneve_options_end + 54 + be16(&ipv6_2->payload_length);
-	if (inner_end > pkt.udp_end)
-		return XDP_PASS;
 
-	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
-	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.remote, ipv6->src, 0);
-		fr_put_v6(key.local, ipv6->dst, 0);
-		key.kind = 2;
-		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
-		enum fr_found found = find_peers(&key, pkt.lease, 24, &p);
-		if (found != FR_FOUND)
-			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
-	}
-	struct val_own *own;
-	{
-		struct key_own key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.addr, ipv6_2->dst, 0);
-		enum fr_found found = find_own(&key, pkt.lease, 40, &own);
-		if (unlikely(found == FR_CHANGING))
-			return FR_XDP_LEFT;
-		if (found == FR_MISSING)
-			own = NULL;
-	}
-
-	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!(ld32(eth_2->dst) == ld32(p->own) && ld16(eth_2->dst + 4) == ld16(p->own + 4) &&
-	      (p->zero || !(be16(&udp->checksum) == 0) ||
-	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
-		return XDP_PASS;
-
-	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), XDP_GENEVE_IN + reason_ecn);
-
-	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-	return FR_XDP_LEFT;
+	return xdp_geneve_in_ipv6(xdp, &pkt);
 }
 
 /*
@@ -4967,7 +4942,7 @@ SEC("xdp.frags") __u64 xdp_geneve_in(struct xdp_md *xdp)
  *	eth ipv6 ipv6
  */
 
-static __always_inline __u32 check_ipv4_3(struct __sk_buff *skb, void *data, void *data_end,
+static __always_inline __u32 check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
 {
 	struct hdr_ipv4 *ipv4 = data + at;
@@ -5085,7 +5060,7 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, struct packe
 	fib->dst[1] = ld32(ipv6->dst + 4);
 	fib->dst[2] = ld32(ipv6->dst + 8);
 	fib->dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+	if (fr_route(skb, skb->ifindex, fib, 40ULL + pkt->payload_len, hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,
@@ -5098,7 +5073,7 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, struct packe
 static __always_inline int ipip_in_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 why = check_ipv4_3(skb, pkt->data, pkt->data_end, 14, &pkt->udp_end);
+	__u32 why = check_ipv4_2(skb, pkt->data, pkt->data_end, 14, &pkt->udp_end);
 
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
@@ -5195,7 +5170,7 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, struct packe
 	fib->dst[1] = ld32(ipv6_2->dst + 4);
 	fib->dst[2] = ld32(ipv6_2->dst + 8);
 	fib->dst[3] = ld32(ipv6_2->dst + 12);
-	if (fr_route(skb, fib, 40ULL + pkt->payload_len, hop))
+	if (fr_route(skb, skb->ifindex, fib, 40ULL + pkt->payload_len, hop))
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (unlikely(!fr_usable(hop)))
 		return fr_punt(skb,
@@ -5259,23 +5234,66 @@ SEC("tc") int prog_ipip_in(struct __sk_buff *skb)
  *	eth ipv6 ipv6
  */
 
-static __always_inline __u64 check_ipv6_7(struct xdp_md *xdp, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
+static __always_inline __u64 xdp_ipip_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + at;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 34;
 
-	if ((void *)(ipv6 + 1) > data_end)
+	if ((void *)(ipv4 + 1) > pkt->data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
+	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
+	    be16(&ipv4->total_length) < 20)
 		return FR_XDP_LEFT;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
-	    fr_is_v4(ipv6->dst))
-		return XDP_PASS;
-	__u64 outer_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (outer_end > bpf_xdp_get_buff_len(xdp) || !fr_unicast(ipv6->src) ||
-	    !fr_unicast(ipv6->dst))
-		return XDP_PASS;
+	pkt->udp_end = 14ULL + be16(&ipv4->total_length);
+	if (pkt->udp_end > pkt->came ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
 
-	*end = outer_end;
-	return 0;
+	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
+	if (be8(&ipv4->protocol) == IPPROTO_IPIP)
+		return xdp_in_ipv4_ipv4_any(xdp, pkt, 0);
+	if (be8(&ipv4->protocol) != IPPROTO_IPV6)
+		return XDP_PASS;
+	__u64 why = check_ipv6_4(xdp, pkt->data, pkt->data_end, pkt->udp_end, 34);
+	if (why)
+		return why;
+
+	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.remote, ld32(ipv4->src));
+		fr_put_v4(key.local, ld32(ipv4->dst));
+		key.kind = 3;
+		key.vni = 0;
+		enum fr_found found = find_peers(&key, pkt->lease, 24, &p);
+		if (found != FR_FOUND)
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
+	}
+	struct val_own *own;
+	{
+		struct key_own key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.addr, ipv6->dst, 0);
+		enum fr_found found = find_own(&key, pkt->lease, 40, &own);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			own = NULL;
+	}
+
+	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
+	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
+		return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
+
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	return FR_XDP_LEFT;
 }
 
 SEC("xdp.frags") __u64 xdp_ipip_in(struct xdp_md *xdp)
@@ -5285,6 +5303,7 @@ SEC("xdp.frags") __u64 xdp_ipip_in(struct xdp_md *xdp)
 	pkt.prog = XDP_IPIP_IN;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
+	pkt.came = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
@@ -5292,9 +5311,7 @@ SEC("xdp.frags") __u64 xdp_ipip_in(struct xdp_md *xdp)
 	struct hdr_ipv6 *ipv6_2 = pkt.data + 54;
 
 	/* ipip_in: { */
-	if (fr_xdp_tagged(xdp))
-		return FR_XDP_LEFT;
-	if (!fr_lease_valid(pkt.lease, now))
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
@@ -5305,17 +5322,20 @@ SEC("xdp.frags") __u64 xdp_ipip_in(struct xdp_md *xdp)
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == ETH_P_IP)
-		return xdp_in_ipv4(xdp, &pkt);
+		return xdp_ipip_in_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u64 why = check_ipv6_7(xdp, pkt.data, pkt.data_end, 14, &pkt.udp_end);
-	if (why)
-		return why;
+	if ((void *)(ipv6 + 1) > pkt.data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	pkt.udp_end = 54ULL + be16(&ipv6->payload_length);
+	if (pkt.udp_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return FR_XDP_LEFT;
 	if (be8(&ipv6->next_header) == IPPROTO_IPIP)
 		return xdp_in_ipv4_any(xdp, &pkt);
 	if (be8(&ipv6->next_header) != IPPROTO_IPV6)
 		return XDP_PASS;
-	why = check_ipv6_4(xdp, pkt.data, pkt.data_end, pkt.udp_end, 54);
+	__u64 why = check_ipv6_4(xdp, pkt.data, pkt.data_end, pkt.udp_end, 54);
 	if (why)
 		return why;
 
@@ -5347,7 +5367,7 @@ SEC("xdp.frags") __u64 xdp_ipip_in(struct xdp_md *xdp)
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), XDP_IPIP_IN + reason_ecn);
+		return fr_xdp_drop(pkt.came, XDP_IPIP_IN + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	return FR_XDP_LEFT;
@@ -5463,18 +5483,16 @@ SEC("xdp.frags") __u64 xdp_fou_in(struct xdp_md *xdp)
 	pkt.prog = XDP_FOU_IN;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
+	pkt.came = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
 	struct hdr_ipv6 *ipv6 = pkt.data + 14;
 	struct hdr_udp *udp = pkt.data + 54;
 	struct hdr_ipv6 *ipv6_2 = pkt.data + 62;
-	__u64 outer_end;
 
 	/* fou_in: { */
-	if (fr_xdp_tagged(xdp))
-		return FR_XDP_LEFT;
-	if (!fr_lease_valid(pkt.lease, now))
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
@@ -5488,8 +5506,15 @@ SEC("xdp.frags") __u64 xdp_fou_in(struct xdp_md *xdp)
 		return xdp_in_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u64 why = check_ipv6_5(xdp, pkt.data, pkt.data_end, 14, &outer_end) ?:
-		check_udp_2(xdp, pkt.data, pkt.data_end, outer_end, 54, &pkt.udp_end, 1);
+	if ((void *)(ipv6 + 1) > pkt.data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	__u64 outer_end = 54ULL + be16(&ipv6->payload_length);
+	if (outer_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return FR_XDP_LEFT;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt.data, pkt.data_end, outer_end, 54, &pkt.udp_end, 1);
 	if (why)
 		return why;
 	if (pkt.data + 63 > pkt.data_end)
@@ -5537,7 +5562,7 @@ SEC("xdp.frags") __u64 xdp_fou_in(struct xdp_md *xdp)
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_xdp_drop(bpf_xdp_get_buff_len(xdp), XDP_FOU_IN + reason_ecn);
+		return fr_xdp_drop(pkt.came, XDP_FOU_IN + reason_ecn);
 
 	/* "?(FOU)": ["udp", "outer"] */
 	return FR_XDP_LEFT;

@@ -280,6 +280,16 @@ func (p *Path) Measure(direction string, size int, busy *measure.Busy) (r measur
 	return r, unsteady
 }
 
+// Cost is the part of Measure that says what a packet costs measure.RelayCPU, in ns, if the kernel forwards.
+func (p *Path) Cost(direction string, size int, busy *measure.Busy) (float64, error) {
+	to, sender, done, err := p.ends(direction, size)
+	if err != nil {
+		return 0, err
+	}
+	defer done()
+	return measure.Cost(to, sender, busy)
+}
+
 // Delays measures one-way delays of so many packets at a low rate, through ordinary sockets on both ends.
 func (p *Path) Delays(
 	direction string, size, count int, rate float64,

@@ -189,6 +189,7 @@ struct packet {
 	__u64 udp_end;
 	__u64 channel_data_end;
 	struct val_by_peer *ch_2;
+	__u32 came;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -292,46 +293,16 @@ static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void 
 	return 0;
 }
 
-static __always_inline __u64 check_ipv4_2(struct xdp_md *xdp, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
-{
-	struct hdr_ipv4 *ipv4 = data + at;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return FR_XDP_LEFT;
-	if ((be8(&ipv4->version_ihl) >> 4) != 4 || (be8(&ipv4->version_ihl) & 15) != 5 ||
-	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
-	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
-	    be16(&ipv4->total_length) < 20)
-		return XDP_PASS;
-	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > bpf_xdp_get_buff_len(xdp))
-		return XDP_PASS;
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return FR_XDP_LEFT;
-	if (!fr_unicast_v4(ld32(ipv4->src)) || !fr_unicast_v4(ld32(ipv4->dst)))
-		return XDP_PASS;
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return XDP_PASS;
-
-	*end = ip_end;
-	return 0;
-}
-
 static __always_inline __u64 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
 					 __u64 ip_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
 		return FR_XDP_LEFT;
-	if (at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
-		return XDP_PASS;
 	__u64 udp_end = at + be16(&udp->length);
 	if (udp_end != ip_end)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 
 	*end = udp_end;
 	return 0;
@@ -344,7 +315,7 @@ static __always_inline __u64 xdp_to_ipv4_send(struct xdp_md *xdp, struct packet 
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_channel_data *channel_data = pkt->data + 42;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	const __u32 headers_len = is_xdp_to_client ? 42 :
 		46, new_headers_len = is_xdp_to_client ? 46 : 42;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -404,9 +375,10 @@ static __always_inline __u64 xdp_to_ipv4_send(struct xdp_md *xdp, struct packet 
 					  fr_v4(pkt->ch->peer.addr) + 64);
 	}
 
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
 	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
@@ -441,12 +413,11 @@ static __always_inline __u64 xdp_to_ipv4_send(struct xdp_md *xdp, struct packet 
 	st16(&new_ipv4->checksum, ip_checksum);
 
 	fr_count(pkt->prog + reason_sent, len);
-	if (is_xdp_to_client) {
+	if (is_xdp_to_client)
 		fr_use(pkt->ch_2->slot, 1, len, pkt->now);
-		return fr_xdp_send(&pkt->ch_2->hop_client);
-	}
-	fr_use(pkt->ch->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->ch->hop_peer);
+	else
+		fr_use(pkt->ch->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
 }
 
 static __always_inline __u64 xdp_to_send_ipv6(struct xdp_md *xdp, struct packet *pkt,
@@ -455,7 +426,7 @@ static __always_inline __u64 xdp_to_send_ipv6(struct xdp_md *xdp, struct packet 
 					      __be16 ipv6_next_header_hop_limit, __u64 udp_sum_2)
 {
 	const int is_xdp_to_client = pkt->prog == XDP_TO_CLIENT;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
+	__u32 len = pkt->came;
 	const __u32 new_headers_len = is_xdp_to_client ? 66 : 62;
 	__be16 udp_checksum;
 
@@ -483,9 +454,10 @@ static __always_inline __u64 xdp_to_send_ipv6(struct xdp_md *xdp, struct packet 
 						 bpf_htons(pkt->payload_len + 8));
 	}
 
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
 	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
@@ -516,32 +488,117 @@ static __always_inline __u64 xdp_to_send_ipv6(struct xdp_md *xdp, struct packet 
 	st16(&new_udp->checksum, udp_checksum);
 
 	fr_count(pkt->prog + reason_sent, len);
-	if (is_xdp_to_client) {
+	if (is_xdp_to_client)
 		fr_use(pkt->ch_2->slot, 1, len, pkt->now);
-		return fr_xdp_send(&pkt->ch_2->hop_client);
-	}
-	fr_use(pkt->ch->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->ch->hop_peer);
+	else
+		fr_use(pkt->ch->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
 }
 
-static __always_inline __u64 check_ipv6_2(struct xdp_md *xdp, void *data, void *data_end,
-					  const __u32 at, __u64 *end)
+static __always_inline __u64 xdp_to_send(struct xdp_md *xdp, struct packet *pkt)
 {
-	struct hdr_ipv6 *ipv6 = data + at;
+	const int is_xdp_to_client = pkt->prog == XDP_TO_CLIENT;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_channel_data *channel_data = pkt->data + 62;
+	__u32 len = pkt->came;
+	const __u32 headers_len = is_xdp_to_client ? 62 :
+		66, new_headers_len = is_xdp_to_client ? 46 : 42;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u64 udp_cut_off = 0;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return FR_XDP_LEFT;
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
-	    fr_is_v4(ipv6->dst))
-		return XDP_PASS;
-	__u64 ip_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
-	if (ip_end > bpf_xdp_get_buff_len(xdp) || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
-		return XDP_PASS;
-	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return XDP_PASS;
+	if (!is_xdp_to_client) {
+		/* udp.checksum */
+		udp_cut_off = fr_xdp_sum_cut64(xdp, headers_len + pkt->payload_len, pkt->udp_end,
+					       ((pkt->channel_data_end - 54) & 1) != 0);
+	}
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__be16 udp_checksum;
+	__be16 ipv4_checksum;
+	if (is_xdp_to_client) {
+		udp_checksum = fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
+						 ((__u64)ld32(&udp->src_port) + old_udp_length +
+						  fr_add128(ld128(ipv6->src)) +
+						  fr_add128(ld128(ipv6->dst)) + old_udp_length) +
+						 bpf_htons(pkt->ch_2->server.port) +
+						 bpf_htons(pkt->ch_2->client.port) +
+						 bpf_htons(pkt->payload_len + 12) +
+						 bpf_htons(pkt->ch_2->number) +
+						 bpf_htons(pkt->payload_len) +
+						 fr_v4(pkt->ch_2->server.addr) +
+						 fr_v4(pkt->ch_2->client.addr) +
+						 bpf_htons(pkt->payload_len + 12));
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 32) +
+					    fr_v4(pkt->ch_2->server.addr) +
+					    fr_v4(pkt->ch_2->client.addr) + 0x1180);
+	} else {
+		udp_checksum = fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
+						 ((__u64)ld32(&udp->src_port) + old_udp_length +
+						  ld32(&channel_data->number) +
+						  fr_add128(ld128(ipv6->src)) +
+						  fr_add128(ld128(ipv6->dst)) + old_udp_length +
+						  udp_cut_off) + bpf_htons(pkt->ch->relayed.port) +
+						 bpf_htons(pkt->ch->peer.port) +
+						 bpf_htons(pkt->payload_len + 8) +
+						 fr_v4(pkt->ch->relayed.addr) +
+						 fr_v4(pkt->ch->peer.addr) +
+						 bpf_htons(pkt->payload_len + 8));
+		/* ipv4.checksum */
+		ipv4_checksum = fr_checksum(FR_ZERO + ipv4_version_to_ecn +
+					    bpf_htons(pkt->payload_len + 28) +
+					    fr_v4(pkt->ch->relayed.addr) +
+					    fr_v4(pkt->ch->peer.addr) + 0x1180);
+	}
 
-	*end = ip_end;
-	return 0;
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_channel_data *new_channel_data = pkt->data + 42;
+	if (is_xdp_to_client)
+		fr_link(pkt->data, &pkt->ch_2->hop_client);
+	else
+		fr_link(pkt->data, &pkt->ch->hop_peer);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + (is_xdp_to_client ? 32 : 28)));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	if (is_xdp_to_client) {
+		st32(new_ipv4->src, fr_v4(pkt->ch_2->server.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->ch_2->client.addr));
+	} else {
+		st32(new_ipv4->src, fr_v4(pkt->ch->relayed.addr));
+		st32(new_ipv4->dst, fr_v4(pkt->ch->peer.addr));
+	}
+	st16(&new_udp->src_port, is_xdp_to_client ? bpf_htons(pkt->ch_2->server.port) :
+	     bpf_htons(pkt->ch->relayed.port));
+	st16(&new_udp->dst_port, is_xdp_to_client ? bpf_htons(pkt->ch_2->client.port) :
+	     bpf_htons(pkt->ch->peer.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + (is_xdp_to_client ? 12 : 8)));
+	if (is_xdp_to_client) {
+		st16(&new_channel_data->number, bpf_htons(pkt->ch_2->number));
+		st16(&new_channel_data->length, bpf_htons(pkt->payload_len));
+	}
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	if (is_xdp_to_client)
+		fr_use(pkt->ch_2->slot, 1, len, pkt->now);
+	else
+		fr_use(pkt->ch->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
 }
 
 /*
@@ -821,10 +878,8 @@ static __always_inline __u64 check_channel_data_2(struct xdp_md *xdp, void *data
 {
 	struct hdr_channel_data *channel_data = data + at;
 
-	if ((void *)(channel_data + 1) > data_end)
+	if ((void *)(channel_data + 1) > data_end || at + sizeof(*channel_data) > udp_end)
 		return FR_XDP_LEFT;
-	if (at + sizeof(*channel_data) > udp_end)
-		return XDP_PASS;
 	if (!(be16(&channel_data->number) >= 0x4000 && be16(&channel_data->number) <= 0x7fff))
 		return XDP_PASS;
 	__u64 channel_data_end = at + sizeof(*channel_data) + be16(&channel_data->length);
@@ -840,10 +895,25 @@ static __always_inline __u64 xdp_to_peer_ipv4(struct xdp_md *xdp, struct packet 
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_channel_data *channel_data = pkt->data + 42;
-	__u64 ip_end;
-	__u64 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp_2(xdp, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 
+	if ((void *)(ipv4 + 1) > pkt->data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
+	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
+	    be16(&ipv4->total_length) < 20)
+		return FR_XDP_LEFT;
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > pkt->came ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+
+	/* stack: ["eth", "ip", "udp", "channel_data"] */
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 	if (why)
 		return why;
 
@@ -878,7 +948,7 @@ static __always_inline __u64 xdp_to_peer_ipv4(struct xdp_md *xdp, struct packet 
 		return xdp_to_ipv4_send(xdp, pkt);
 	}
 	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
@@ -898,62 +968,6 @@ static __always_inline __u64 xdp_to_peer_ipv4(struct xdp_md *xdp, struct packet 
 				ipv6_version_to_flow_label, bpf_htons(0x1140), 0);
 }
 
-static __always_inline __u64 xdp_to_peer_send(struct xdp_md *xdp, struct packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	struct hdr_channel_data *channel_data = pkt->data + 62;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
-	const __u32 headers_len = 66, new_headers_len = 42;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-
-	/* udp.checksum */
-	__u64 udp_cut_off = fr_xdp_sum_cut64(xdp, headers_len + pkt->payload_len, pkt->udp_end,
-					     ((pkt->channel_data_end - 54) & 1) != 0);
-	__be16 old_udp_length = ld16(&udp->length);
-	__be16 udp_checksum =
-		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
-				  ((__u64)ld32(&udp->src_port) + old_udp_length +
-				   ld32(&channel_data->number) + fr_add128(ld128(ipv6->src)) +
-				   fr_add128(ld128(ipv6->dst)) + old_udp_length + udp_cut_off) +
-				  bpf_htons(pkt->ch->relayed.port) + bpf_htons(pkt->ch->peer.port) +
-				  bpf_htons(pkt->payload_len + 8) + fr_v4(pkt->ch->relayed.addr) +
-				  fr_v4(pkt->ch->peer.addr) + bpf_htons(pkt->payload_len + 8));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 28) +
-			    fr_v4(pkt->ch->relayed.addr) + fr_v4(pkt->ch->peer.addr) + 0x1180);
-
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
-	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	fr_link(pkt->data, &pkt->ch->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 28));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->ch->relayed.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->ch->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->ch->relayed.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->ch->peer.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 8));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->ch->slot, 0, len, pkt->now);
-	return fr_xdp_send(&pkt->ch->hop_peer);
-}
-
 SEC("xdp.frags") __u64 xdp_to_peer(struct xdp_md *xdp)
 {
 	struct packet pkt;
@@ -961,18 +975,16 @@ SEC("xdp.frags") __u64 xdp_to_peer(struct xdp_md *xdp)
 	pkt.prog = XDP_TO_PEER;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
+	pkt.came = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
 	struct hdr_ipv6 *ipv6 = pkt.data + 14;
 	struct hdr_udp *udp = pkt.data + 54;
 	struct hdr_channel_data *channel_data = pkt.data + 62;
-	__u64 ip_end;
 
 	/* to_peer: { */
-	if (fr_xdp_tagged(xdp))
-		return FR_XDP_LEFT;
-	if (!fr_lease_valid(pkt.lease, pkt.now))
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, pkt.now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
@@ -986,8 +998,15 @@ SEC("xdp.frags") __u64 xdp_to_peer(struct xdp_md *xdp)
 		return xdp_to_peer_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u64 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
-		check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &pkt.udp_end);
+	if ((void *)(ipv6 + 1) > pkt.data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return FR_XDP_LEFT;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &pkt.udp_end);
 	if (why)
 		return why;
 
@@ -1013,7 +1032,7 @@ SEC("xdp.frags") __u64 xdp_to_peer(struct xdp_md *xdp)
 		return XDP_PASS;
 	pkt.payload_len = pkt.channel_data_end - 66;
 	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
@@ -1041,7 +1060,7 @@ SEC("xdp.frags") __u64 xdp_to_peer(struct xdp_md *xdp)
 	}
 	if (unlikely(!fr_xdp_fits(&pkt.ch->hop_peer, 28ULL + pkt.payload_len)))
 		return FR_XDP_LEFT;
-	return xdp_to_peer_send(xdp, &pkt);
+	return xdp_to_send(xdp, &pkt);
 }
 
 /*
@@ -1296,10 +1315,26 @@ static __always_inline __u64 xdp_to_client_ipv4(struct xdp_md *xdp, struct packe
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
-	__u64 ip_end, udp_end;
-	__u64 why = check_ipv4_2(xdp, pkt->data, pkt->data_end, 14, &ip_end) ?:
-		check_udp_2(xdp, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
+	__u64 udp_end;
 
+	if ((void *)(ipv4 + 1) > pkt->data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
+	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
+	    be16(&ipv4->total_length) < 20)
+		return FR_XDP_LEFT;
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > pkt->came ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
 	if (why)
 		return why;
 
@@ -1328,7 +1363,7 @@ static __always_inline __u64 xdp_to_client_ipv4(struct xdp_md *xdp, struct packe
 		return xdp_to_ipv4_send(xdp, pkt);
 	}
 	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
@@ -1346,63 +1381,6 @@ static __always_inline __u64 xdp_to_client_ipv4(struct xdp_md *xdp, struct packe
 				ipv6_version_to_flow_label, bpf_htons(0x1140), udp_sum);
 }
 
-static __always_inline __u64 xdp_to_client_send(struct xdp_md *xdp, struct packet *pkt)
-{
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	struct hdr_udp *udp = pkt->data + 54;
-	__u32 len = bpf_xdp_get_buff_len(xdp);
-	const __u32 headers_len = 62, new_headers_len = 46;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__be16 udp_checksum =
-		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
-				  ((__u64)ld32(&udp->src_port) + old_udp_length +
-				   fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-				   old_udp_length) + bpf_htons(pkt->ch_2->server.port) +
-				  bpf_htons(pkt->ch_2->client.port) +
-				  bpf_htons(pkt->payload_len + 12) + bpf_htons(pkt->ch_2->number) +
-				  bpf_htons(pkt->payload_len) + fr_v4(pkt->ch_2->server.addr) +
-				  fr_v4(pkt->ch_2->client.addr) + bpf_htons(pkt->payload_len + 12));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 32) +
-			    fr_v4(pkt->ch_2->server.addr) + fr_v4(pkt->ch_2->client.addr) + 0x1180);
-
-	int err = fr_xdp_resize(xdp, headers_len, new_headers_len, pkt->payload_len, &pkt->data);
-	if (unlikely(err))
-		return fr_xdp_failed(len, err, pkt->prog + reason_fault);
-
-	struct hdr_eth *new_eth = pkt->data;
-	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
-	struct hdr_udp *new_udp = pkt->data + 34;
-	struct hdr_channel_data *new_channel_data = pkt->data + 42;
-	fr_link(pkt->data, &pkt->ch_2->hop_client);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 32));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, fr_v4(pkt->ch_2->server.addr));
-	st32(new_ipv4->dst, fr_v4(pkt->ch_2->client.addr));
-	st16(&new_udp->src_port, bpf_htons(pkt->ch_2->server.port));
-	st16(&new_udp->dst_port, bpf_htons(pkt->ch_2->client.port));
-	st16(&new_udp->length, bpf_htons(pkt->payload_len + 12));
-	st16(&new_channel_data->number, bpf_htons(pkt->ch_2->number));
-	st16(&new_channel_data->length, bpf_htons(pkt->payload_len));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ipv4_checksum);
-
-	fr_count(pkt->prog + reason_sent, len);
-	fr_use(pkt->ch_2->slot, 1, len, pkt->now);
-	return fr_xdp_send(&pkt->ch_2->hop_client);
-}
-
 SEC("xdp.frags") __u64 xdp_to_client(struct xdp_md *xdp)
 {
 	struct packet pkt;
@@ -1410,17 +1388,16 @@ SEC("xdp.frags") __u64 xdp_to_client(struct xdp_md *xdp)
 	pkt.prog = XDP_TO_CLIENT;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
+	pkt.came = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
 	struct hdr_ipv6 *ipv6 = pkt.data + 14;
 	struct hdr_udp *udp = pkt.data + 54;
-	__u64 ip_end, udp_end;
+	__u64 udp_end;
 
 	/* to_client: { */
-	if (fr_xdp_tagged(xdp))
-		return FR_XDP_LEFT;
-	if (!fr_lease_valid(pkt.lease, pkt.now))
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, pkt.now))
 		return XDP_PASS;
 
 	/* hook: ["xdp", "tc/ingress"] */
@@ -1434,8 +1411,15 @@ SEC("xdp.frags") __u64 xdp_to_client(struct xdp_md *xdp)
 		return xdp_to_client_ipv4(xdp, &pkt);
 	if (be16(&eth->type) != ETH_P_IPV6)
 		return XDP_PASS;
-	__u64 why = check_ipv6_2(xdp, pkt.data, pkt.data_end, 14, &ip_end) ?:
-		check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &udp_end);
+	if ((void *)(ipv6 + 1) > pkt.data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return FR_XDP_LEFT;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &udp_end);
 	if (why)
 		return why;
 
@@ -1454,7 +1438,7 @@ SEC("xdp.frags") __u64 xdp_to_client(struct xdp_md *xdp)
 		return XDP_PASS;
 	pkt.payload_len = udp_end - 62;
 	if (be16(&udp->checksum) == 0)
-		return XDP_PASS;
+		return FR_XDP_LEFT;
 	if (!(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
@@ -1480,5 +1464,5 @@ SEC("xdp.frags") __u64 xdp_to_client(struct xdp_md *xdp)
 	}
 	if (unlikely(!fr_xdp_fits(&pkt.ch_2->hop_client, 32ULL + pkt.payload_len)))
 		return FR_XDP_LEFT;
-	return xdp_to_client_send(xdp, &pkt);
+	return xdp_to_send(xdp, &pkt);
 }

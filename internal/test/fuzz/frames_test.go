@@ -75,7 +75,7 @@ var frameFaults = []fault{
 	{where: "helper", spec: "turn", frame: true, what: "a frame leaves that is too big",
 		old: `FR_HOP_DIRECT && len <= hop->mtu`, new: `FR_HOP_DIRECT`},
 	{where: "helper", spec: "turn", frame: true, what: "a frame leaves by a device that takes none",
-		old: ` &&\s+bpf_map_lookup_elem\(&fr_devmap, &index\)`, new: ``},
+		old: `(bpf_redirect_map\(&fr_devmap, hop->ifindex, XDP_ABORTED\)) == XDP_REDIRECT`, new: `(${1} || 1)`},
 	{where: "code", spec: "turn", frame: true, what: "a frame that isn't taken is lost",
 		old: `return XDP_PASS;`, new: `return XDP_DROP;`},
 	{where: "code", spec: "turn", frame: true, what: "a frame that may be a program's own goes to the next one",

@@ -258,7 +258,7 @@ func (f *fuzzer) round(ctx context.Context) error {
 			}
 		}
 		p := g.Packet(frame)
-		p.Frame = p.VLAN == nil && p.GSO == 0 && (f.Object == nil || skbfacts.Frames()) && f.rng.One(2)
+		p.Frame = p.Frame || p.VLAN == nil && p.GSO == 0 && (f.Object == nil || skbfacts.Frames()) && f.rng.One(2)
 		res, err := f.try(g.Program.Name.Value, p)
 		if err != nil || f.report.Difference != nil {
 			return err

@@ -74,7 +74,7 @@ func (f *fuzzer) garble(program *spec.Program, data []byte, out *Garbled) error 
 	out.Datagrams++
 	old := f.rows(b.model)
 	for _, form := range forms(data) {
-		if program.Hook != "tc/ingress" {
+		if !program.Receives() {
 			f.host(name, form)
 		}
 		p := sim.Packet{Data: form}

@@ -40,7 +40,7 @@ func TestLiveAgrees(t *testing.T) {
 	files, seed := liveCorpus(), needs.Seed(t)
 	for i, file := range files {
 		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {
-			if plan := planOf(t, file); testrun.UsesCopies(plan) || onSockets(plan) {
+			if plan := planOf(t, file); testrun.UsesCopies(plan) || elsewhere(plan) {
 				return
 			}
 			c := compile(t, file)
@@ -154,7 +154,10 @@ func runLive(t *testing.T, c compiled, d device, config fuzz.Config) *fuzz.Repor
 	return r
 }
 
-// onSockets reports whether a program runs for sockets, where there are no packets.
-func onSockets(plan *ir.Plan) bool {
-	return slices.ContainsFunc(plan.Programs, func(p *ir.Program) bool { return p.Hook == ir.Congestion })
+// elsewhere reports whether a program runs for sockets, where there are no packets, or at XDP alone, behind which the
+// next program isn't the one at tc/ingress.
+func elsewhere(plan *ir.Plan) bool {
+	return slices.ContainsFunc(plan.Programs, func(p *ir.Program) bool {
+		return p.Hook == ir.Congestion || p.Hook == ir.XDP
+	})
 }

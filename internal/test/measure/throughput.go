@@ -32,7 +32,6 @@ const (
 	steadyRate   = 50_000 // packets a second, below what user space loses packets at
 	stepTime     = 100 * time.Millisecond
 	stepTries    = 4
-	lossFree     = 0.995
 	drainTime    = 20 * time.Millisecond // for packets in flight, at most
 	intervals    = 12
 	intervalTime = 80 * time.Millisecond
@@ -40,6 +39,9 @@ const (
 	rateStep     = 1.3
 	lastRate     = 4_000_000
 )
+
+// LossFree is the share of packets that has to arrive at a rate that counts as one without loss.
+const LossFree = 0.995
 
 // Throughput finds the rates that a path takes, and what a packet costs the relay's processor, without delays. used is
 // the CPU time of a server in user space so far; nil if the kernel forwards.
@@ -72,7 +74,7 @@ func Throughput(to *testnet.Dev, sender *Sender, busy *Busy, used func() (time.D
 			}
 			best = max(best, float64(delivered)/stepTime.Seconds())
 			offered = max(offered, float64(sent)/stepTime.Seconds())
-			if best >= lossFree*rate {
+			if best >= LossFree*rate {
 				r.LossFree = best
 				break
 			}
@@ -109,7 +111,7 @@ var ErrUnsteady = fmt.Errorf(
 
 // senderIsLimit reports whether a sender could not offer a rate, while all that it did offer was delivered.
 func senderIsLimit(rate, offered, delivered float64) bool {
-	return offered < lossFree*rate && delivered >= lossFree*offered
+	return offered < LossFree*rate && delivered >= LossFree*offered
 }
 
 // arrived returns how many packets a device has received since its counter was before: as soon as all that were sent

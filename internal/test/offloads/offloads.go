@@ -38,6 +38,15 @@ func MergeUDP(d *testnet.Dev, one, list bool) error {
 	return errors.Join(setFeature(d, "rx-gro-list", list), setFeature(d, "rx-udp-gro-forwarding", one))
 }
 
+// Driver names the device's driver.
+func Driver(d *testnet.Dev) (name string, err error) {
+	err = d.Host.Do(func() (err error) {
+		name, err = ethtool.DriverName(d.Name)
+		return err
+	})
+	return name, err
+}
+
 // setFeature switches one feature. It is no error if the kernel leaves it as it is because other features require that.
 func setFeature(d *testnet.Dev, name string, on bool) error {
 	return d.Host.Do(func() error {

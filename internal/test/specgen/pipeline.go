@@ -1,6 +1,7 @@
 package specgen
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -126,7 +127,8 @@ func (p *Pipeline) Run(ctx context.Context, src []byte, seed uint64) (res Result
 	return p.compare(ctx, s, plan, object, seed, c.C)
 }
 
-// Plan loads and compiles a spec. If the plan is nil, the result says why.
+// Plan loads and compiles a spec. If the plan is nil, the result says why. A program at XDP alone that does more than a
+// driver can, or for which the spec demands too old a kernel, runs at both hooks.
 func Plan(src []byte) (*spec.Spec, *ir.Plan, Result) {
 	s, diags := spec.Load("spec.cue", src)
 	if diags.Len() > 0 {
@@ -136,6 +138,12 @@ func Plan(src []byte) (*spec.Spec, *ir.Plan, Result) {
 	plan, diags := gen.Compile(s)
 	if diags.Len() == 0 {
 		return s, plan, Result{}
+	}
+	alone := []byte(`hook: "xdp"`)
+	if bytes.Contains(src, alone) && slices.ContainsFunc(diags.All(), func(d *diag.Diagnostic) bool {
+		return d.Code == "FR0246" || d.Code == "FR0215"
+	}) {
+		return Plan(bytes.ReplaceAll(src, alone, []byte("hook: "+bothHooks)))
 	}
 	wrong := slices.DeleteFunc(diags.All(), func(d *diag.Diagnostic) bool { return d.Warning })
 	res := Result{Stage: Refused, Code: wrong[0].Code, Text: wrong[0].Message, Log: diags.Err().Error()}

@@ -38,13 +38,19 @@ func (g *generator) program(name string) string {
 	return s.program(name)
 }
 
+const bothHooks = `["xdp", "tc/ingress"]`
+
 // program makes the program of a scope, which has its hook and its stack.
 func (s *scope) program(name string) string {
 	g := s.generator
 	var w strings.Builder
 	hook := strconv.Quote(s.hook)
-	if s.hook == "tc/ingress" && g.one(2) {
-		hook = `["xdp", "tc/ingress"]`
+	switch {
+	case s.hook != "tc/ingress":
+	case g.one(2):
+		hook = bothHooks
+	case g.one(2): // if a driver can do it: see Plan
+		hook = `"xdp"`
 	}
 	fmt.Fprintf(&w, "%s: {\n\thook: %s\n\tstack: [", label(name), hook)
 	for i, e := range s.stack {

@@ -34,6 +34,7 @@ func TestWords(t *testing.T) {
 	missing["part of an endpoint for a level"] = regexp.MustCompile(`\]\.(addr|port)\b`)
 	missing["headers among which rows choose"] = regexp.MustCompile(`\], by: "lookup"\}`)
 	missing["program that runs at XDP, too"] = regexp.MustCompile(`hook: \["xdp", "tc/ingress"\]`)
+	missing["program that runs at XDP alone"] = regexp.MustCompile(`hook: "xdp"`)
 	missing["hook without a packet"] = regexp.MustCompile(`hook: "tcp/congestion"`)
 	missing["index of a level"] = regexp.MustCompile(`\[\(.*\) % \d\]`)
 	missing["session with two rows in one table"] =

@@ -14,11 +14,15 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/namespace"
 )
 
-// WireMACs are the link-layer addresses of the two virtio-net devices of a machine, which are the ends of one cable.
-var WireMACs = [2]string{"52:54:00:fa:57:00", "52:54:00:fa:57:01"}
+// WireMACs are the link-layer addresses of the virtio-net devices of a machine. The first two are the ends of a cable,
+// and so on.
+var WireMACs = [6]string{
+	"52:54:00:fa:57:00", "52:54:00:fa:57:01", "52:54:00:fa:57:02", "52:54:00:fa:57:03", "52:54:00:fa:57:04",
+	"52:54:00:fa:57:05",
+}
 
-// wire is the cable between a machine's virtio-net devices, outside of it: two taps in a network namespace of their
-// own, and a program at each that hands its frames to the other one. What the kernel knows of a frame goes along:
+// wire is the cables between a machine's virtio-net devices, outside of it: taps in a network namespace of their own,
+// and a program at each that hands its frames to the cable's other one. What the kernel knows of a frame goes along:
 // checksums that are left to a device, and segments. The namespace ends with the taps' files.
 type wire struct {
 	taps  []*os.File
@@ -26,7 +30,7 @@ type wire struct {
 	prog  []*ebpf.Program
 }
 
-// newWire lays a cable. It needs root.
+// newWire lays the cables. It needs root.
 func newWire() (w *wire, err error) {
 	w = &wire{}
 	ns, err := namespace.New(w.lay)
@@ -34,7 +38,7 @@ func newWire() (w *wire, err error) {
 		err = ns.Close()
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("a cable for virtio-net devices: %w", err), w.close())
+		return nil, errors.Join(fmt.Errorf("cables for virtio-net devices: %w", err), w.close())
 	}
 	return w, nil
 }
@@ -60,7 +64,7 @@ func (w *wire) lay() error {
 	for i, tap := range taps {
 		prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "wire", Type: ebpf.SchedCLS, License: "GPL",
 			Instructions: asm.Instructions{
-				asm.Mov.Imm(asm.R1, int32(taps[1-i].Attrs().Index)),
+				asm.Mov.Imm(asm.R1, int32(taps[i^1].Attrs().Index)),
 				asm.Mov.Imm(asm.R2, 0),
 				asm.FnRedirect.Call(),
 				asm.Return(),

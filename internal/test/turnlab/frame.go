@@ -1,6 +1,7 @@
 package turnlab
 
 import (
+	"encoding/binary"
 	"net"
 	"net/netip"
 
@@ -33,4 +34,14 @@ func UDPFrame(srcMAC, dstMAC net.HardwareAddr, src, dst netip.AddrPort, payload 
 	options := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
 	err := gopacket.SerializeLayers(buf, options, eth, ip, udp, gopacket.Payload(payload))
 	return buf.Bytes(), err
+}
+
+// Unpadded is a frame without the bytes that follow its IP packet.
+func Unpadded(frame []byte) []byte {
+	const link, v6 = 14, 40
+	ip := frame[link:]
+	if ip[0]>>4 == 6 {
+		return frame[:link+v6+int(binary.BigEndian.Uint16(ip[4:]))]
+	}
+	return frame[:link+int(binary.BigEndian.Uint16(ip[2:]))]
 }

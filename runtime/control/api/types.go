@@ -93,6 +93,16 @@ type Relay struct {
 	Events   []LostKind `json:"events"`
 	Ring     *Ring      `json:"ring,omitempty"` // of events
 	Levels   int        `json:"levels"`         // of priority; 0: none
+	// frames that devices have dropped after programs had sent them from XDP
+	XDPDrops   []XDPDrop `json:"xdp_drops,omitempty"`
+	NoXDPDrops string    `json:"no_xdp_drops,omitempty"` // why they can't be counted
+}
+
+// XDPDrop is how many frames a device has dropped after XDP, and why.
+type XDPDrop struct {
+	Interface string `json:"interface"` // that they were to leave by
+	Reason    string `json:"reason"`
+	Packets   uint64 `json:"packets"`
 }
 
 // Lease says for how long the kernel goes on forwarding when the process has died.
@@ -165,7 +175,7 @@ type Attachment struct {
 
 // At is how the program is attached: "tcx", or "xdp, tcx".
 func (a *Attachment) At() string {
-	if a.XDP {
+	if a.XDP && a.How != "xdp" {
 		return "xdp, " + a.How
 	}
 	return a.How

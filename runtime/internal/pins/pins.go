@@ -27,6 +27,7 @@ import (
 //	PATH/live/layout                what is in them: an array whose only value is the layout, in JSON
 //	PATH/live/link_PROGRAM_IFINDEX  TCX links
 //	PATH/live/link_@HOOK_IFINDEX    links at XDP
+//	PATH/live/drops                 a folder of package xdpdrops: what counts frames that are dropped after XDP
 //	PATH/live/registered            the link by which a congestion control is registered
 //	PATH/new                        what is being made; whoever finds it removes it
 //
@@ -351,6 +352,9 @@ func (p *Pins) Links() iter.Seq2[*Link, error] {
 		}
 	}
 }
+
+// Drops is the folder of what counts frames that are dropped after XDP.
+func (p *Pins) Drops() string { return p.live("drops") }
 
 func (p *Pins) registeredPath() string { return p.live("registered") }
 

@@ -1636,13 +1636,13 @@ static __always_inline void fr_flow(struct bpf_fib_lookup *fib, __u8 protocol, _
 
 /*
  * Ask the kernel's routing for the next hop of a packet of len bytes (network header included; of a
- * GSO packet, those of a segment), and fill in a hop. Returns 1 where the packet is too big for
- * the route. Kernels before 5.12 compare the device's MTU with the packet that came. The lookup
- * sees no xfrm policies, and can't follow rules that ask for what the caller doesn't know: where
- * there are some, as the policy of the lease says, the packet is the stack's.
+ * GSO packet, those of a segment) that came in by a device, and fill in a hop. Returns 1 where the
+ * packet is too big for the route. Kernels before 5.12 compare the device's MTU with the packet
+ * that came. The lookup sees no xfrm policies, and can't follow rules that ask for what the caller
+ * doesn't know: where there are some, as the policy of the lease says, the packet is the stack's.
  */
-static __always_inline int fr_route(struct __sk_buff *skb, struct bpf_fib_lookup *fib, __u32 len,
-				    struct fr_hop *hop)
+static __always_inline int fr_route(void *ctx, __u32 ifindex, struct bpf_fib_lookup *fib,
+				    __u32 len, struct fr_hop *hop)
 {
 	__u32 v6 = fib->family == AF_INET6;
 	struct fr_lease *l = fr_the_lease();
@@ -1657,9 +1657,9 @@ static __always_inline int fr_route(struct __sk_buff *skb, struct bpf_fib_lookup
 		hop->state = FR_HOP_RULE;
 		return 0;
 	}
-	fib->ifindex = skb->ifindex;
+	fib->ifindex = ifindex;
 	fib->tot_len = len < 0xFFFF ? len : 0xFFFF;
-	ret = bpf_fib_lookup(skb, fib, sizeof(*fib), 0);
+	ret = bpf_fib_lookup(ctx, fib, sizeof(*fib), 0);
 	hop->ifindex = fib->ifindex;
 	hop->mtu = 0xFFFF; /* the lookup has compared it */
 	__builtin_memcpy(hop->dst, fib->dmac, 6);
