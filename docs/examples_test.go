@@ -151,6 +151,7 @@ var frames = map[diag.Code]string{
 	"FR0244": program("headers: tag: fields: [{name: \"id\", bits: 32}]\n"+
 		"tables: seen: {kind: \"lru\", key: id: \"u32\", value: at: \"endpoint\"}\n", udp+`, "tag"`, ""),
 	"FR0245": "name: \"example\"\nprograms: p: {\n\tEXAMPLE\n}\n",
+	"FR0246": "name: \"example\"\nprograms: p: {\n\tEXAMPLE\n}\n",
 
 	"FR0301": strings.Replace(tested(""), "tests: \"example\": {\n\tprogram: \"to_peer\"\n\t\n\tEXAMPLE\n}\n",
 		"EXAMPLE\n", 1),

@@ -30,7 +30,7 @@ import (
 // Hook says at which hooks a program is attached that runs at XDP, too.
 type Hook uint8
 
-// Hooks. Others than HookTC mean nothing to a program that doesn't run at XDP.
+// Hooks. For a program that doesn't run at XDP, HookAuto is HookTC.
 const (
 	HookTC   Hook = iota // at tc/ingress alone
 	HookAuto             // at XDP, too, where that is right for the device; on a card only if that is asked for

@@ -190,12 +190,16 @@ func (r *run) admit(s *ir.Admit) (credit *Credit, amount uint64, admitted bool) 
 	}
 	if index != 0 && which < uint64(len(r.relay.Credits)) {
 		credit = &r.relay.Credits[which]
+		was := credit.Spent
 		if t.Kind == ir.Bucket {
 			admitted, amount = credit.refill(cost, floor, r.relay.World.Clock)
 		} else {
 			admitted, amount = credit.spend(cost, floor)
 		}
 		switch {
+		case admitted && s.Asked:
+			credit.Spent, amount = was, 0
+			return credit, amount, true
 		case admitted:
 			return credit, amount, true
 		case s.Again:

@@ -133,6 +133,9 @@ func (b *builder) node(s ir.Stmt) *node {
 		for _, what := range []string{"known", "new", b.stop(s.Unfinished), b.stop(s.Full)} {
 			n.outcomes = append(n.outcomes, b.outcome(s.Pos, "translate "+s.Var.Name+": "+what))
 		}
+	case *ir.Ask:
+		n.ran = b.point(s.Pos, "ask")
+		n.effects = b.effects(&s.Effects)
 	case *ir.Copy:
 		if !b.each {
 			b.fail("a copy outside of a fan-out")

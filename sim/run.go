@@ -284,6 +284,9 @@ func (r *run) stmt(n *node) bool {
 		}
 	case *ir.Translate:
 		return r.translate(n, s)
+	case *ir.Ask:
+		_, ok := r.before(n.effects)
+		return !ok
 	case *ir.Punt:
 		r.punt(s.Reason)
 		return true

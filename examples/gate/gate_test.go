@@ -15,6 +15,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/gate/gaterelay"
 	"github.com/fastrelay/fastrelay-gen/examples/gate/lab"
 	"github.com/fastrelay/fastrelay-gen/internal/test/caddy"
+	"github.com/fastrelay/fastrelay-gen/internal/test/hooks"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
@@ -42,14 +43,15 @@ func TestMain(m *testing.M) {
 }
 
 // start makes a lab with a server behind a gate.
-func start(t *testing.T, v lab.Variant, change func(*gate.Config)) (*lab.Lab, *lab.Server) {
+func start(t *testing.T, hook runtime.Hook, v lab.Variant, change func(*gate.Config)) (*lab.Lab, *lab.Server) {
 	t.Helper()
-	needs.Root(t)
 	l, err := lab.New(testnet.Start(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := gate.Config{Interfaces: []string{"eth0", "eth1"}, Quotas: few, Logger: slog.New(slog.DiscardHandler)}
+	c := gate.Config{
+		Interfaces: []string{"eth0", "eth1"}, Hook: hook, Quotas: few, Logger: slog.New(slog.DiscardHandler),
+	}
 	if change != nil {
 		change(&c)
 	}
@@ -92,8 +94,10 @@ func clients(t *testing.T, l lab.Load, d time.Duration) {
 
 // Each attack's packets are dropped under its reason, and all requests succeed, of connections that move to another
 // port and of new ones.
-func TestAttacks(t *testing.T) {
-	l, s := start(t, lab.Kernel, nil)
+func TestAttacks(t *testing.T) { hooks.Each(t, true, testAttacks) }
+
+func testAttacks(t *testing.T, hook runtime.Hook) {
+	l, s := start(t, hook, lab.Kernel, nil)
 	all := load(l)
 	all.Move = true
 	clients(t, all, time.Second)
@@ -113,7 +117,14 @@ func TestAttacks(t *testing.T) {
 		lab.Flood: {"too_short", "stray", "over_network", "over_newcomers"},
 	} {
 		t.Run(string(attack), func(t *testing.T) {
+			if hook != runtime.HookTC && attack != lab.Flood { // which has packets of all kinds
+				needs.All(t)
+			}
 			before, err := s.Gate.Count()
+			if err != nil {
+				t.Fatal(err)
+			}
+			beforeAtXDP, err := s.Gate.CountAtXDP()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -138,13 +149,27 @@ func TestAttacks(t *testing.T) {
 			if dropped > sent || dropped+400 < sent {
 				t.Errorf("%d packets were sent, and %d were dropped as %v: %v", sent, dropped, reasons, after)
 			}
+			atXDP, err := s.Gate.CountAtXDP()
+			if err != nil {
+				t.Fatal(err)
+			}
+			early := uint64(0)
+			for _, reason := range reasons {
+				early += atXDP[reason] - beforeAtXDP[reason]
+			}
+			// What a bucket had left for a packet at XDP, another one has spent if several come to tc/ingress together.
+			if hook == runtime.HookXDP && 2*early < dropped || hook == runtime.HookTC && early > 0 {
+				t.Errorf("%d packets were dropped, %d of them at XDP: %v", dropped, early, atXDP)
+			}
 		})
 	}
 }
 
 // Connection IDs are announced before they are used, and removed when their connections end.
-func TestIDs(t *testing.T) {
-	l, s := start(t, lab.Kernel, nil)
+func TestIDs(t *testing.T) { hooks.Each(t, true, testIDs) }
+
+func testIDs(t *testing.T, hook runtime.Hook) {
+	l, s := start(t, hook, lab.Kernel, nil)
 	c, err := lab.Dial(l.Clients, lab.ClientAddr(0), at)
 	if err != nil {
 		t.Fatal(err)
@@ -203,9 +228,11 @@ func TestNetworks(t *testing.T) {
 }
 
 // Quotas change and the gate is replaced while clients run, and no request fails.
-func TestReplace(t *testing.T) {
+func TestReplace(t *testing.T) { hooks.Each(t, false, testReplace) }
+
+func testReplace(t *testing.T, hook runtime.Hook) {
 	config := gate.Config{}
-	l, s := start(t, lab.Kernel, func(c *gate.Config) {
+	l, s := start(t, hook, lab.Kernel, func(c *gate.Config) {
 		c.PinPath = pin(t)
 		config = *c
 	})
@@ -237,9 +264,11 @@ func TestReplace(t *testing.T) {
 
 // A replacement that fails ends nothing: the kernel goes on, and another one takes over. One that comes after the end
 // of the gate is refused, since nothing would close it.
-func TestReplaceFails(t *testing.T) {
+func TestReplaceFails(t *testing.T) { hooks.Each(t, true, testReplaceFails) }
+
+func testReplaceFails(t *testing.T, hook runtime.Hook) {
 	config := gate.Config{}
-	l, s := start(t, lab.Kernel, func(c *gate.Config) {
+	l, s := start(t, hook, lab.Kernel, func(c *gate.Config) {
 		c.PinPath = pin(t)
 		config = *c
 	})
@@ -289,14 +318,20 @@ func TestPort(t *testing.T) {
 
 // A gate in a process of its own, which then dies: new connections are refused, or pass, as its setting says. Those
 // that exist go on.
-func TestDeath(t *testing.T) {
+func TestDeath(t *testing.T) { hooks.Each(t, true, testDeath) }
+
+func testDeath(t *testing.T, hook runtime.Hook) {
 	for _, closed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("closed %v", closed), func(t *testing.T) {
-			l, _ := start(t, lab.NoGate, nil)
-			p, err := l.Start(lab.Watcher, gate.Config{
-				Interfaces: []string{"eth0", "eth1"}, Watch: true, IDLength: 4, Closed: closed, PinPath: pin(t),
-				Quotas: gate.Quotas{Newcomers: runtime.Rate{PerSecond: 1, Burst: 1}},
-			})
+			l, _ := start(t, hook, lab.NoGate, nil)
+			c := gate.Config{
+				Interfaces: []string{"eth0", "eth1"}, Hook: hook, Watch: true, IDLength: 4, Closed: closed,
+				PinPath: pin(t),
+			}
+			if !closed { // what the process would refuse
+				c.Quotas.Newcomers = runtime.Rate{PerSecond: 1, Burst: 1}
+			}
+			p, err := l.Start(lab.Watcher, c)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -341,6 +376,20 @@ func TestDeath(t *testing.T) {
 			if err := old.Get(t.Context(), 100); err != nil {
 				t.Errorf("a connection from before: %v", err)
 			}
+			err = l.Server.Do(func() error {
+				successor, err := gate.Start(c)
+				if err != nil {
+					return err
+				}
+				atXDP, err := successor.CountAtXDP()
+				if (atXDP["closed"] > 0) != (closed && hook == runtime.HookXDP) {
+					t.Errorf("at XDP: %v", atXDP)
+				}
+				return errors.Join(err, successor.Close())
+			})
+			if err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }
@@ -349,7 +398,10 @@ func TestDeath(t *testing.T) {
 // connections that have ended are forgotten.
 func TestCaddy(t *testing.T) {
 	needs.All(t)
-	needs.Root(t)
+	hooks.Each(t, true, testCaddy)
+}
+
+func testCaddy(t *testing.T, hook runtime.Hook) {
 	l, err := lab.New(testnet.Start(t))
 	if err != nil {
 		t.Fatal(err)
@@ -366,7 +418,8 @@ func TestCaddy(t *testing.T) {
 	var g *gate.Gate
 	err = l.Server.Do(func() error {
 		g, err = gate.Start(gate.Config{
-			Interfaces: []string{"eth0", "eth1"}, Watch: true, IDLength: 4, Idle: 2 * time.Second, Quotas: few,
+			Interfaces: []string{"eth0", "eth1"}, Hook: hook, Watch: true, IDLength: 4, Idle: 2 * time.Second,
+			Quotas: few,
 		})
 		return err
 	})

@@ -22,6 +22,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/gate/gate"
 	"github.com/fastrelay/fastrelay-gen/examples/gate/quicgo"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
 func main() {
@@ -38,6 +39,8 @@ func main() {
 	flag.BoolVar(&c.Closed, "closed", false, "refuse new connections while this process is dead; needs -pin")
 	flag.StringVar(&c.PinPath, "pin", "", "`folder` in a BPF file system where a successor finds the gate")
 	flag.BoolVar(&c.First, "first", false, "attach before the programs that interfaces have, such as Cilium's")
+	flag.TextVar(&c.Hook, "hook", runtime.HookTC,
+		"`hook` that packets come to: tc, auto (XDP first, if that is right for the device) or xdp")
 	c.Control.Define(flag.CommandLine)
 	root := flag.String("root", ".", "`folder` to serve, without -watch")
 	certificate := flag.String("certificate", "certificate.pem", "the server's certificate, without -watch")

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/paths/router"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
 func main() {
@@ -36,6 +37,9 @@ func main() {
 	flag.DurationVar(&c.Hello, "hello", 50*time.Millisecond, "between two hellos to next hops; 0: none")
 	flag.DurationVar(&c.Dead, "dead", 250*time.Millisecond, "after which a next hop that doesn't answer isn't used")
 	pause := flag.Duration("pause", 200*time.Millisecond, "of a flow before it moves; longer than a queue drains")
+	flag.TextVar(&c.Hook, "hook", runtime.HookTC,
+		"`hook` that packets come to: tc, auto (XDP first, if that is right for the device) or xdp; no queue of a "+
+			"device has what leaves from XDP")
 	c.Control.Define(flag.CommandLine)
 	flag.Parse()
 	c.Interfaces = strings.Split(*interfaces, ",")

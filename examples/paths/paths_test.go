@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -15,16 +16,16 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/paths/lab"
 	"github.com/fastrelay/fastrelay-gen/examples/paths/router"
 	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/hooks"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
-	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // start builds the network and starts both routers.
-func start(t *testing.T, c router.Config) (*lab.Lab, [2]*router.Router) {
+func start(t *testing.T, hook runtime.Hook, c router.Config) (*lab.Lab, [2]*router.Router) {
 	t.Helper()
-	needs.Root(t)
-	l, err := lab.New(testnet.Start(t))
+	l, err := lab.New(testnet.Start(t), hook)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,15 +185,16 @@ func received(t *testing.T, l *lab.Lab) (fast, slow uint64) {
 }
 
 // Ports choose the path, in both families; all neighbours are resolved on the way, also once they are forgotten.
-func TestPorts(t *testing.T) {
-	l, routers := start(t, router.Config{})
+func TestPorts(t *testing.T) { hooks.Each(t, true, testPorts) }
+
+func testPorts(t *testing.T, hook runtime.Hook) {
+	l, routers := start(t, hook, router.Config{})
 	for _, family := range []int{4, 6} {
 		for i, port := range []uint16{443, 5201} {
 			f := newFlow(t, l, family, port)
 			for again := range 2 {
-				links := [2]*testnet.Dev{l.Routers[1].Fast, l.Routers[1].Slow}
 				var captures [2]*testnet.Capture
-				for k, d := range links {
+				for k, d := range l.Ends {
 					var err error
 					if captures[k], err = d.Capture(); err != nil {
 						t.Fatal(err)
@@ -228,17 +230,42 @@ func TestPorts(t *testing.T) {
 		}
 	}
 	for i, r := range routers {
-		if n, err := r.Forwarded(); err != nil || n < 300 {
+		if n, _, err := r.Forwarded(); err != nil || n < 300 {
 			t.Errorf("router %d has forwarded %d packets, error %v", i, n, err)
 		}
+	}
+	atXDP := func() [2]uint64 {
+		_, a, err := routers[0].Forwarded()
+		_, b, failed := routers[1].Forwarded()
+		if err := errors.Join(err, failed); err != nil {
+			t.Fatal(err)
+		}
+		return [2]uint64{a, b}
+	}
+	if hook == runtime.HookTC {
+		if n := atXDP(); n != [2]uint64{} {
+			t.Errorf("%d packets were forwarded at XDP", n)
+		}
+		return
+	}
+	before, f := atXDP(), newFlow(t, l, 4, 8443)
+	err := testnet.Until(5*time.Second, "neighbours are known, and XDP takes packets", func() bool {
+		f.send(t, 100, time.Millisecond)
+		now := atXDP()
+		return now[0] > before[0]+20 && now[1] > before[1]+20
+	})
+	if err != nil {
+		t.Errorf("%v: %v were forwarded there before, %v now", err, before, atXDP())
 	}
 }
 
 // A flow moves from a slow path, whose queue is full, to the fast one while it runs. Since it moves in a pause, it
 // overtakes no packet but one that was on its way for longer than that.
-func TestFlowMoves(t *testing.T) {
+func TestFlowMoves(t *testing.T) { hooks.Each(t, true, testFlowMoves) }
+
+func testFlowMoves(t *testing.T, hook runtime.Hook) {
 	const pause = 200 * time.Millisecond
-	l, routers := start(t, router.Config{})
+	l, routers := start(t, hook, router.Config{})
 	f, load := newFlow(t, l, 4, 5201), newFlow(t, l, 4, 5202)
 	ctx, stop := context.WithCancel(t.Context())
 	var loading sync.WaitGroup
@@ -287,12 +314,14 @@ func TestFlowMoves(t *testing.T) {
 }
 
 // A flow that moves without a pause overtakes all its packets that wait in a queue.
-func TestFlowMovesAtOnce(t *testing.T) {
-	l, routers := start(t, router.Config{})
+func TestFlowMovesAtOnce(t *testing.T) { hooks.Each(t, true, testFlowMovesAtOnce) }
+
+func testFlowMovesAtOnce(t *testing.T, hook runtime.Hook) {
+	l, routers := start(t, hook, router.Config{})
 	f, load := newFlow(t, l, 4, 5201), newFlow(t, l, 4, 5202)
 	f.send(t, 100, 0) // all know their neighbours
 	f.await(t, 1)
-	if err := l.Routers[0].Slow.SetRate(3000, lab.Queue); err != nil { // 4 s a large packet
+	if err := l.Routers[0].SlowQueue.SetRate(3000, lab.Queue); err != nil { // 4 s a large packet
 		t.Fatal(err)
 	}
 	const queue, held = 40, 5
@@ -303,7 +332,7 @@ func TestFlowMovesAtOnce(t *testing.T) {
 		f.send(t, 100, 0)
 	}
 	if err := testnet.Until(2*time.Second, "the router has all packets", func() bool {
-		n, err := routers[0].Forwarded()
+		n, _, err := routers[0].Forwarded()
 		return err != nil || n >= 1+queue+held
 	}); err != nil {
 		t.Fatal(err)
@@ -324,8 +353,10 @@ func TestFlowMovesAtOnce(t *testing.T) {
 }
 
 // A flow that doesn't pause doesn't move, and the error says so.
-func TestNoPause(t *testing.T) {
-	l, routers := start(t, router.Config{})
+func TestNoPause(t *testing.T) { hooks.Each(t, false, testNoPause) }
+
+func testNoPause(t *testing.T, hook runtime.Hook) {
+	l, routers := start(t, hook, router.Config{})
 	f := newFlow(t, l, 4, 5201)
 	ctx, stop := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer stop()
@@ -344,8 +375,10 @@ func TestNoPause(t *testing.T) {
 
 // The fast link begins to lose all packets in one direction, with its carrier on. Within a second packets take the slow
 // one; when the link works again, they take it again.
-func TestLinkFails(t *testing.T) {
-	l, _ := start(t, router.Config{Hello: 50 * time.Millisecond, Dead: 250 * time.Millisecond})
+func TestLinkFails(t *testing.T) { hooks.Each(t, false, testLinkFails) }
+
+func testLinkFails(t *testing.T, hook runtime.Hook) {
+	l, _ := start(t, hook, router.Config{Hello: 50 * time.Millisecond, Dead: 250 * time.Millisecond})
 	f := newFlow(t, l, 4, 443)
 	until := func(what string, holds func() bool) {
 		t.Helper()
@@ -358,7 +391,7 @@ func TestLinkFails(t *testing.T) {
 		before := len(f.arrived())
 		until("packets arrive", func() bool { return len(f.arrived()) > before+100 })
 		// A queue without room for a packet: what is sent into the link is lost.
-		if err := l.Routers[i].Fast.SetRate(lab.FastRate, 1); err != nil {
+		if err := l.Routers[i].FastQueue.SetRate(lab.FastRate, 1); err != nil {
 			t.Fatal(err)
 		}
 		_, slow := received(t, l)

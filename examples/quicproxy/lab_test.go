@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -27,6 +28,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/quicproxy/server"
 	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
@@ -125,16 +127,20 @@ func (p *process) line() string {
 // bed is a client's host with the agent, the proxy's, and the target's.
 type bed struct {
 	*testing.T
+	hook         runtime.Hook
 	line         *testnet.Line
 	proxy, agent *process
 	family       int
 	folder       string // certificates
 }
 
-const targetPort = 4433
+const (
+	targetPort = 4433
+	movedTo    = "192.0.2.3" // another address of the client
+)
 
 // newBed makes the hosts for endpoints, and starts the proxy and the agent.
-func newBed(t *testing.T, e endpoints, family int, flags ...string) *bed {
+func newBed(t *testing.T, hook runtime.Hook, e endpoints, family int, flags ...string) *bed {
 	t.Helper()
 	if e.built {
 		needs.All(t)
@@ -145,14 +151,17 @@ func newBed(t *testing.T, e endpoints, family int, flags ...string) *bed {
 	// Their own hosts' segments: a network between them has cut GSO packets long before.
 	check(t, offloads.Segmentation(l.PeerDev, false))
 	check(t, offloads.Segmentation(l.ClientDev, false))
-	b := &bed{T: t, line: l, family: family, folder: certificates(t)}
+	b := &bed{T: t, hook: hook, line: l, family: family, folder: certificates(t)}
+	if hook == runtime.HookXDP {
+		b.frames()
+	}
 	self, err := os.Executable()
 	check(t, err)
 	at := netip.AddrPortFrom(l.RelayInAddr.Of(family), 443).String()
 	b.proxy = start(t, l.Relay, self, append([]string{
 		"proxy", "--listen", at, "--target", l.PeerAddr.V4.String() + "/32",
 		"--target", l.PeerAddr.V6.String() + "/128",
-		"--interfaces", "eth0,eth1",
+		"--interfaces", "eth0,eth1", "--hook", hook.String(),
 	}, flags...)...)
 	b.proxy.line()
 	check(t, l.Client.Run("ip", "link", "set", "lo", "up"))
@@ -160,6 +169,20 @@ func newBed(t *testing.T, e endpoints, family int, flags ...string) *bed {
 		netip.AddrPortFrom(b.target(), targetPort).String())
 	b.agent.line()
 	return b
+}
+
+// frames has all that comes to the relay's devices be what XDP takes: checksums are complete, the far ends take frames
+// from there, and their neighbours are known.
+func (b *bed) frames() {
+	b.Helper()
+	l := b.line
+	for _, d := range []*testnet.Dev{l.ClientDev, l.PeerDev} {
+		check(b.T, errors.Join(offloads.TxChecksum(d, false), offloads.GRO(d, true)))
+	}
+	check(b.T, errors.Join(
+		l.RelayIn.AddNeighbour(l.ClientAddr.Of(b.family), l.ClientDev.MAC),
+		l.RelayIn.AddNeighbour(netip.MustParseAddr(movedTo), l.ClientDev.MAC),
+		l.RelayOut.AddNeighbour(b.target(), l.PeerDev.MAC)))
 }
 
 // target is the target's address, of the other family than the client's.
@@ -286,9 +309,15 @@ func (b *bed) round(c *process, paths uint64) {
 	before := b.stats()
 	portion(large)
 	after := b.stats()
+	sent, atXDP := after.Kernel()-before.Kernel(), after.SentAtXDP-before.SentAtXDP
 	if after.ToTarget != before.ToTarget || after.ToClient != before.ToClient || after.Tunnelled != before.Tunnelled ||
-		after.Kernel() < before.Kernel()+2*large/1500 {
+		sent < 2*large/1500 {
 		b.Errorf("path %d: counters before: %+v\nafter: %+v", paths, before, after)
+	}
+	// XDP leaves a packet whose checksum happens to be that of its pseudo-header, as one that a device is to complete:
+	// one of 65,536.
+	if b.hook == runtime.HookTC && atXDP > 0 || b.hook == runtime.HookXDP && atXDP+5 < sent {
+		b.Errorf("path %d: %d packets were sent at XDP of %d", paths, atXDP, sent)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/hooks"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
@@ -14,15 +16,19 @@ import (
 
 // Each library, with connection IDs of several lengths: what comes back is what was sent, and once the connection IDs
 // are registered, every packet takes the kernel's path in both directions.
-func TestTransfer(t *testing.T) {
-	needs.Root(t)
-	for _, e := range []endpoints{
+func TestTransfer(t *testing.T) { hooks.Each(t, true, testTransfer) }
+
+func testTransfer(t *testing.T, hook runtime.Hook) {
+	for i, e := range []endpoints{
 		quicgo(4, 8), quicgo(20, 16), aioquic(8, 8, 0), aioquic(4, 20, 0), aioquic(16, 4, 0), quinn(8, 8, 0),
 		quinn(0, 20, 0), quinn(20, 16, 0),
 	} {
 		for _, family := range []int{4, 6} {
 			t.Run(e.name+" IPv"+strconv.Itoa(family), func(t *testing.T) {
-				b := newBed(t, e, family)
+				if hook != runtime.HookTC && i > 0 {
+					needs.All(t)
+				}
+				b := newBed(t, hook, e, family)
 				e.server(b).line()
 				c := e.client(b, rounds(1)...)
 				b.round(c, 1)
@@ -34,14 +40,15 @@ func TestTransfer(t *testing.T) {
 
 // Without the kernel the proxy does the same in user space; and so it does with connection IDs of a length that no
 // program is for.
-func TestUserSpace(t *testing.T) {
-	needs.Root(t)
+func TestUserSpace(t *testing.T) { hooks.Each(t, false, testUserSpace) }
+
+func testUserSpace(t *testing.T, hook runtime.Hook) {
 	for _, c := range []struct {
 		endpoints
 		flags []string
 	}{{quicgo(8, 8), []string{"--no-offload"}}, {quicgo(5, 18), nil}, {quinn(5, 18, 0), nil}} {
 		t.Run(c.name, func(t *testing.T) {
-			b := newBed(t, c.endpoints, 4, c.flags...)
+			b := newBed(t, hook, c.endpoints, 4, c.flags...)
 			c.server(b).line()
 			c.client(b, 1<<20).right()
 			if s := b.stats(); s.Kernel() > 0 || s.ToTarget+s.ToClient < 10*s.Tunnelled {
@@ -54,16 +61,17 @@ func TestUserSpace(t *testing.T) {
 // Both sides change connection IDs again and again: the new ones are registered, and go on in the kernel. How many
 // packets come before their connection ID is registered depends on the machine; but user space handles none that comes
 // after one with the same connection ID that the kernel has sent.
-func TestChanges(t *testing.T) {
-	needs.Root(t)
+func TestChanges(t *testing.T) { hooks.Each(t, true, testChanges) }
+
+func testChanges(t *testing.T, hook runtime.Hook) {
 	for _, e := range []endpoints{aioquic(8, 20, 100_000), quinn(4, 8, 50*time.Millisecond)} {
 		t.Run(e.name, func(t *testing.T) {
-			b := newBed(t, e, 4)
+			b := newBed(t, hook, e, 4)
 			check(t, b.line.Relay.Sysctl("net/ipv4/ip_default_ttl", strconv.Itoa(userTTL)))
 			check(t, b.line.Relay.Sysctl("net/ipv6/conf/eth1/hop_limit", strconv.Itoa(userTTL)))
-			clients, err := b.line.RelayIn.Capture()
+			clients, err := b.line.ClientDev.Capture()
 			check(t, err)
-			targets, err := b.line.RelayOut.Capture()
+			targets, err := b.line.PeerDev.Capture()
 			check(t, err)
 			e.server(b).line()
 			e.client(b, 8<<20).right()
@@ -96,7 +104,7 @@ const userTTL = 77
 
 // changes counts the connection IDs that the kernel has sent packets of, and the packets that it hasn't sent though
 // they came after one that it had: with the same connection ID, or with any if the sender was told that it is
-// registered.
+// registered. Frames are those of the ends' devices, in on its way out and out on its way in.
 func changes(in, out []testnet.Frame, id int, told bool) (ids, late int) {
 	short := func(f testnet.Frame, outgoing bool) []byte {
 		if _, payload, ok := dissect.UDP(f); ok && f.Outgoing == outgoing && len(payload) > 36 && payload[0]&0x80 == 0 {
@@ -106,13 +114,13 @@ func changes(in, out []testnet.Frame, id int, told bool) (ids, late int) {
 	}
 	kernel := map[string]bool{} // by the end of the packet, which is encrypted, and never the same again
 	for _, f := range out {
-		if p := short(f, true); p != nil && dissect.TTL(f) != userTTL {
+		if p := short(f, false); p != nil && dissect.TTL(f) != userTTL {
 			kernel[string(p[len(p)-16:])] = true
 		}
 	}
 	seen := map[string]bool{}
 	for _, f := range in {
-		p := short(f, false)
+		p := short(f, true)
 		if p == nil {
 			continue
 		}
@@ -129,18 +137,19 @@ func changes(in, out []testnet.Frame, id int, told bool) (ids, late int) {
 
 // The client moves during a transfer: to another port, then to another address. The proxy follows, and the target sees
 // nothing of it.
-func TestMigration(t *testing.T) {
-	needs.Root(t)
+func TestMigration(t *testing.T) { hooks.Each(t, true, testMigration) }
+
+func testMigration(t *testing.T, hook runtime.Hook) {
 	for _, e := range []endpoints{quicgo(8, 8), aioquic(8, 8, 0), quinn(8, 20, 0)} {
 		t.Run(e.name, func(t *testing.T) {
-			b := newBed(t, e, 4)
+			b := newBed(t, hook, e, 4)
 			e.server(b).line()
 			c := e.client(b, rounds(3)...)
 			b.round(c, 1)
 			check(t, b.agent.cmd.Process.Signal(syscall.SIGUSR1))
 			b.round(c, 2)
-			check(t, b.line.ClientDev.AddAddr("192.0.2.3/24"))
-			check(t, b.line.Client.Run("ip", "route", "change", "192.0.2.0/24", "dev", "eth0", "src", "192.0.2.3"))
+			check(t, b.line.ClientDev.AddAddr(movedTo+"/24"))
+			check(t, b.line.Client.Run("ip", "route", "change", "192.0.2.0/24", "dev", "eth0", "src", movedTo))
 			check(t, b.agent.cmd.Process.Signal(syscall.SIGUSR1))
 			b.round(c, 3)
 			c.right()
@@ -149,14 +158,15 @@ func TestMigration(t *testing.T) {
 }
 
 // When a tunnel has ended, the kernel forwards nothing for it.
-func TestClose(t *testing.T) {
-	needs.Root(t)
+func TestClose(t *testing.T) { hooks.Each(t, true, testClose) }
+
+func testClose(t *testing.T, hook runtime.Hook) {
 	e := quicgo(8, 8)
-	b := newBed(t, e, 4)
+	b := newBed(t, hook, e, 4)
 	e.server(b).line()
 	c := e.client(b, append(rounds(1), large, small)...) // the last one is never asked for: the client stays
 	b.round(c, 1)
-	sent, err := b.line.RelayIn.Capture()
+	sent, err := b.line.ClientDev.Capture()
 	check(t, err)
 	c.next()
 	c.reach(c.echoed + large)
@@ -170,7 +180,7 @@ func TestClose(t *testing.T) {
 	again := uint64(0)
 	for _, f := range frames {
 		udp, payload, ok := dissect.UDP(f)
-		if ok && !f.Outgoing && udp.DstPort == 443 && payload[0]&0x80 == 0 && again < 100 {
+		if ok && f.Outgoing && udp.DstPort == 443 && payload[0]&0x80 == 0 && again < 100 {
 			check(t, b.line.ClientDev.Inject(f.Data))
 			again++
 		}

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/gateway"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
 func main() {
@@ -32,6 +33,8 @@ func main() {
 		c.Tunnels = append(c.Tunnels, t)
 		return err
 	})
+	flag.TextVar(&c.Hook, "hook", runtime.HookTC,
+		"`hook` that packets in tunnels come to: tc, auto (XDP first, if that is right for the device) or xdp")
 	c.Control.Define(flag.CommandLine)
 	flag.Parse()
 	c.Outside, c.Inside = strings.Split(*outside, ","), strings.Split(*inside, ",")

@@ -11,7 +11,9 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/lab"
 	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/internal/test/hooks"
 	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
@@ -19,12 +21,14 @@ import (
 // device beside the relay that could take them. Cut by the kernel or not, the device at the other end gets what was
 // sent, and an independent program finds nothing wrong with the segments. What the kernel can't cut, segments that are
 // too large, and what would be larger than a header can say, pass to the stack.
-func TestSuperPackets(t *testing.T) {
+func TestSuperPackets(t *testing.T) { hooks.Each(t, false, testSuperPackets) }
+
+func testSuperPackets(t *testing.T, hook runtime.Hook) {
 	for _, o := range lab.VXLAN() {
 		o.Alone = !o.Sums
 		for _, cut := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v, cut %v", o, cut), func(t *testing.T) {
-				l, g := start(t, o)
+				l, g := start(t, hook, o)
 				err := errors.Join(offloads.Segmentation(l.ClientDev, true), offloads.TxChecksum(l.ClientDev, true),
 					offloads.TxChecksum(l.PeerDev, false), offloads.TxChecksum(l.RelayOut, !cut))
 				if err != nil {
@@ -101,8 +105,10 @@ func TestSuperPackets(t *testing.T) {
 // What GRO merges at the gateway goes into a tunnel in one piece, too, but for lists of packets: these the kernel's own
 // device takes. It merges what is sent by one system call, since the client's kernel cuts that up and hands it on at
 // once; how much of it, the capture says.
-func TestMerged(t *testing.T) {
-	l, g := start(t, lab.VXLAN()[0])
+func TestMerged(t *testing.T) { hooks.Each(t, false, testMerged) }
+
+func testMerged(t *testing.T, hook runtime.Hook) {
+	l, g := start(t, hook, lab.VXLAN()[0])
 	out := g.Out(l.Kind)
 	err := errors.Join(offloads.Segmentation(l.ClientDev, false), offloads.GRO(l.RelayIn, true),
 		offloads.TxChecksum(l.PeerDev, false))

@@ -18,6 +18,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/browser"
 	"github.com/fastrelay/fastrelay-gen/internal/test/caddy"
 	"github.com/fastrelay/fastrelay-gen/internal/test/dissect"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
@@ -57,7 +58,7 @@ func play(ctx context.Context, v variant, dir string, segment time.Duration) (tr
 		return trial.Result{}, err
 	}
 	defer n.Close()
-	l, err := lab.New(n)
+	l, err := lab.New(n, runtime.HookTC)
 	if err != nil {
 		return trial.Result{}, err
 	}
@@ -236,7 +237,7 @@ func fail(l *lab.Lab) (*failure, error) {
 	})
 	f.at = time.Now()
 	for _, r := range l.Routers {
-		err = errors.Join(err, r.Fast.SetRate(lab.FastRate, 1))
+		err = errors.Join(err, r.FastQueue.SetRate(lab.FastRate, 1))
 	}
 	if err != nil {
 		f.stop()

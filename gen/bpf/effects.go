@@ -126,12 +126,15 @@ func (e *effects) admit(i int, s *ir.Admit) {
 	if s.Floor != nil {
 		floor = e.expr(s.Floor)
 	}
-	admitted := name("admitted")
+	admitted, call := name("admitted"), "fr_admit"
+	if s.Asked {
+		e.needs["asked"], call = "yes", "fr_ask"
+	}
 	if s.Member.Type.Kind == ir.Bucket {
-		e.define(s.Pos, "__u64", admitted, c.Do("fr_admit_timed", credit, cost, floor, e.clock()))
+		e.define(s.Pos, "__u64", admitted, c.Do(call+"_timed", credit, cost, floor, e.clock()))
 		spent = c.Binary{Op: "-", X: admitted, Y: c.Ident("FR_ADMITTED")}
 	} else {
-		e.define(s.Pos, "int", admitted, c.Do("fr_admit", credit, cost, floor))
+		e.define(s.Pos, "int", admitted, c.Do(call, credit, cost, floor))
 	}
 	if s.Overdraft {
 		e.overdraw(s, credit, cost, admitted)
@@ -146,6 +149,9 @@ func (e *effects) admit(i int, s *ir.Admit) {
 			e.giveBack(e.undo)
 			e.end(s.Pos, e.punt(s.Refused))
 		})
+		if s.Asked {
+			return
+		}
 		e.stopIf(s.Pos, c.Unlikely(equals(admitted, c.Ident("FR_CONTENDED"))), e.undo, e.punt(s.Contended))
 	}
 	e.undo = append(e.undo, c.Do("fr_refund", credit, spent))

@@ -77,6 +77,9 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 		f.learn(s, nil)
 	case *ir.CheckHop:
 		f.checkHop(s, rest)
+	case *ir.Ask:
+		f.cover(s.Pos, &s.Effects)
+		f.effects(&s.Effects).before()
 	case *ir.Punt:
 		f.quote(s.Pos)
 		f.end(s.Pos, f.punt(s.Reason))

@@ -189,8 +189,8 @@ var (
 	Undriven = diag.Define("FR0246", "XDP can't do this",
 		"A program's hook is \"xdp\", and it does what only the kernel can do, with an skb: a fan-out, a\n"+
 			"translation, skb.*, a header of variable size that is filled, a checksum over a whole datagram.",
-		`hook: "xdp", stack: ["eth", "ip", "udp"], do: [{mark: mark: 7}, {send: via: "r.gateway"}]`,
-		`hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp"], do: [{mark: mark: 7}, {send: via: "r.gateway"}]`)
+		`hook: "xdp", stack: ["eth", "ip", "udp"], do: [{mark: mark: 7}, {send: via: "route"}]`,
+		`hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp"], do: [{mark: mark: 7}, {send: via: "route"}]`)
 	Internal = diag.Define("FR0299", "a fault of the compiler",
 		"The compiler made a plan that contradicts itself. This is never the fault of the spec; please report\n"+
 			"it, with the spec.",

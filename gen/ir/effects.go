@@ -89,10 +89,22 @@ type Admit struct {
 	Count     *Count // what else counts a refused packet; nil: nothing
 	Overdraft bool   `text:"overdraft"` // what would be refused is counted by Count, spent all the same, and goes on
 	Again     bool   `text:"again"`     // at XDP: who is refused is asked again at tc/ingress, and counted there alone
+	Asked     bool   `text:"asked"`     // of an Ask: nothing is spent, and nothing is contended
 	Refused   int    // reason, of kind Dropped too (the packet is dropped then); -1: Overdraft
 	Contended int    // reason, likewise: compare and swap failed AdmitTries times
 	Pos       diag.Pos
 }
+
+// Ask drops a packet that Admits, which Effects has alone, would refuse now. At XDP: what isn't refused is left, and
+// admitted at tc/ingress.
+type Ask struct {
+	Effects
+	Pos diag.Pos
+}
+
+func (s *Ask) at() diag.Pos { return s.Pos }
+
+func (s *Ask) parts(v *visitor) { s.Effects.parts(v) }
 
 // AdmitTries bounds the attempts of a compare and swap.
 const AdmitTries = 16

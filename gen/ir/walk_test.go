@@ -19,7 +19,7 @@ var (
 		&NeedBytes{}, &Let{}, &Guard{}, &If{}, &ReadVarint{}, &ReadUint{},
 		&Lookup{}, &Count{}, &Learn{}, &CheckHop{}, &Punt{},
 		&Drop{}, &Forward{},
-		&Translate{}, &FindElement{}, &FanOut{}, &Copy{}, &Skip{},
+		&Translate{}, &FindElement{}, &FanOut{}, &Copy{}, &Skip{}, &Ask{},
 	}
 	exprTypes = []Expr{
 		&Const{}, &BytesConst{}, &Load{}, &LoadBytes{}, &VarRef{}, &Meta{}, &SettingRef{}, &RowHas{}, &RowMember{},

@@ -298,7 +298,7 @@ func (r *rewriter) forward(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state
 		r.p.Guard(fold.Or(whole, single), r.p.Program.SuperPacket(pos), pos)
 	}
 	r.cutsAt(f.End, pos)
-	if r.p.Program.Driver && (rw != nil || hop != nil) {
+	if r.p.Program.Driver && (hop != nil || rw != nil && r.p.Program.Src.Hook == ir.XDP) {
 		r.p.Finished(r.p.Program.Punted("partial_checksum", "left to a device by its sender", pos), pos)
 	}
 	if rw != nil || f.End != nil || hop != nil && !r.p.Program.Out.L2 {

@@ -1,6 +1,8 @@
 package xdp
 
 import (
+	"slices"
+
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
@@ -53,10 +55,40 @@ func (x *maker) stmt(s ir.Stmt) []ir.Stmt {
 		return x.leave("this", ir.Pos(s))
 	}
 	if x.lacks != "" {
-		return x.leave(x.lacks, ir.Pos(s))
+		left := x.leave(x.lacks, ir.Pos(s))
+		return append(x.ask(s), left...)
 	}
 	return []ir.Stmt{out}
 }
+
+// ask drops what a statement that is left would drop for want of a credit: floods of that are what XDP is for. Credits
+// are spent at tc/ingress.
+func (x *maker) ask(s ir.Stmt) []ir.Stmt {
+	f, ok := s.(*ir.Forward)
+	if !ok || !slices.ContainsFunc(f.Admits, x.drops) || slices.ContainsFunc(f.Admits, counts) ||
+		slices.ContainsFunc(f.Emits, reserves) {
+		return nil
+	}
+	fx := x.effects(&ir.Effects{Admits: f.Admits})
+	if x.lacks != "" {
+		x.lacks = ""
+		return nil
+	}
+	for _, a := range fx.Admits {
+		a.Asked, a.Contended = true, a.Refused
+	}
+	return []ir.Stmt{&ir.Ask{Effects: fx, Pos: f.Pos}}
+}
+
+func (x *maker) drops(a *ir.Admit) bool {
+	return !a.Overdraft && x.from.Reasons[a.Refused].Kind == ir.Dropped
+}
+
+// counts reports whether an admission counts, and refuses nothing.
+func counts(a *ir.Admit) bool { return a.Overdraft }
+
+// reserves reports whether a record that finds no room has the packet go on before credits are asked.
+func reserves(e *ir.Emit) bool { return e.Event.Required }
 
 func (x *maker) guard(s *ir.Guard) []ir.Stmt {
 	cond := x.expr(s.Cond)

@@ -286,7 +286,7 @@ func shorten(blk []ir.Stmt) []ir.Stmt {
 // takesNone reports whether a statement is the end of no packet.
 func takesNone(s ir.Stmt) bool {
 	switch s.(type) {
-	case *ir.Drop, *ir.Forward:
+	case *ir.Ask, *ir.Drop, *ir.Forward:
 		return false
 	}
 	for blk := range ir.Blocks(s) {

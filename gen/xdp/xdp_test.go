@@ -43,7 +43,9 @@ headers: {
 tables: {
 	routes: {kind: "hash", key: addr: "ip", value: {gateway: "next_hop", seen: "counter"}, size: 16}
 	learned: {kind: "hash", key: id: "u24", value: from: "endpoint", size: 16}
+	sources: {key: addr: "ip", value: {new: "bucket", all: "credit", seen: "counter", next: "next_hop"}, size: 16}
 }
+events: {came: fields: n: "u64", must: {fields: n: "u64", required: true}}
 programs: p: {hook: "tc/ingress", ` + program + "}"
 }
 
@@ -162,6 +164,47 @@ func TestNothingTwice(t *testing.T) {
 	}
 	if kinds[ir.Punted] != 2 || kinds[ir.Passed] != 0 || kinds[ir.Sent] != 1 || kinds[ir.Dropped] != 1 {
 		t.Errorf("reasons by kind: %v", fmt.Sprint(kinds))
+	}
+}
+
+// What is dropped for want of a credit at tc/ingress is dropped here, and what isn't has spent nothing: all of a rule's
+// credits are asked, or none.
+func TestAsks(t *testing.T) {
+	const source = `stack: ["eth", "ip", "udp"], lookup: s: sources: ["ip.src"], `
+	for _, c := range []struct {
+		program string
+		asks    int
+	}{
+		{source + `do: [{admit: {credit: "s.new", cost: 1, else: drop: "over"}}, "pass"]`, 1},
+		{source + `do: [{admit: {credit: "s.all", cost: "len(udp.payload)"}},
+			{admit: {credit: "s.new", cost: 1, else: drop: "over"}},
+			{count: "s.seen"}, {emit: came: n: "len(udp.payload)"}, "pass"]`, 2},
+		{source + `do: [{admit: {credit: "s.new", cost: 1, else: drop: "over"}}, {mark: mark: 7},
+			{send: via: "s.next"}]`, 1},
+		{source + `do: [{admit: {credit: "s.new", cost: 1}}, "pass"]`, 0},
+		{source + `do: [{admit: {credit: "s.new", cost: "skb.priority", else: drop: "over"}}, "pass"]`, 0},
+		{source + `do: [{admit: {credit: "s.all", cost: 1, overdraft: true}},
+			{admit: {credit: "s.new", cost: 1, else: drop: "over"}}, "pass"]`, 0},
+		{source + `do: [{admit: {credit: "s.new", cost: 1, else: drop: "over"}}, {emit: must: n: 1}, "pass"]`, 0},
+	} {
+		p, asked := compile(t, c.program).Programs[0].XDP, 0
+		if p == nil {
+			p = &ir.Program{}
+		}
+		for s := range ir.Stmts(p.Body) {
+			switch s := s.(type) {
+			case *ir.Ask:
+				asked = len(s.Admits)
+				if slices.ContainsFunc(s.Admits, func(a *ir.Admit) bool { return !a.Asked }) {
+					t.Errorf("%s\nspends", c.program)
+				}
+			case *ir.Count, *ir.Forward:
+				t.Errorf("%s\nhas %T", c.program, s)
+			}
+		}
+		if asked != c.asks {
+			t.Errorf("%s\nasks %d credits, not %d", c.program, asked, c.asks)
+		}
 	}
 }
 

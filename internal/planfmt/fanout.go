@@ -61,7 +61,10 @@ func (w *writer) effects(p *ir.Program, e *ir.Effects) {
 		}
 		text += tagged(s)
 		if !s.Overdraft {
-			text += fmt.Sprintf(" else %s, contended: %s", stop(p, s.Refused), stop(p, s.Contended))
+			text += " else " + stop(p, s.Refused)
+		}
+		if !s.Overdraft && !s.Asked {
+			text += ", contended: " + stop(p, s.Contended)
 		}
 		if s.Count != nil {
 			text += ", refused: " + count(s.Count)

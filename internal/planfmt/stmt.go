@@ -58,6 +58,9 @@ func (w *writer) stmt(p *ir.Program, s ir.Stmt) {
 		w.findElement(s)
 	case *ir.Translate:
 		w.translate(p, s)
+	case *ir.Ask:
+		w.line(s.Pos, "ask")
+		w.nested(func() { w.effects(p, &s.Effects) })
 	case *ir.Punt:
 		w.line(s.Pos, "%s", toStack(p, s.Reason))
 	case *ir.Drop:

@@ -182,8 +182,8 @@ func index(m *ir.Member, row []byte) int {
 	return int(binary.LittleEndian.Uint32(row[m.Off:]))
 }
 
-// buckets are the credits that rows use as ones that refill by time.
-func buckets(s *sim.Relay) map[int]bool {
+// Buckets are the credits that rows use as ones that refill by time.
+func Buckets(s *sim.Relay) map[int]bool {
 	out := map[int]bool{}
 	find := func(st *ir.Struct, row []byte) {
 		for _, m := range st.Members {

@@ -419,7 +419,7 @@ func (d *differences) entries() {
 			d.add("receiver %d: got %+v, want %+v", i, g, w)
 		}
 	}
-	refill := buckets(d.want)
+	refill := Buckets(d.want)
 	for i := range d.want.Credits {
 		g, w := d.got.Credits[i], d.want.Credits[i]
 		spent := g.Spent == w.Spent || refill[i] && max(g.Spent, w.Spent)-min(g.Spent, w.Spent) < clockApart

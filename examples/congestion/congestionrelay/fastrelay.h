@@ -2166,6 +2166,46 @@ __noinline __u64 fr_admit_timed(__u32 credit, __u64 cost, __u64 floor, __u64 now
 	return FR_CONTENDED;
 }
 
+#ifdef FR_NEEDS_ASKED
+/* What fr_admit would answer now. */
+__noinline int fr_ask(__u32 credit, __u64 cost, __u64 floor)
+{
+	struct fr_credit *c = bpf_map_lookup_elem(&fr_credits, &credit);
+	__u64 limit;
+
+	if (!c || !credit)
+		return FR_REFUSED;
+	limit = *(volatile __u64 *)&c->limit;
+	if (cost > limit || floor > limit - cost)
+		return FR_REFUSED;
+	return *(volatile __u64 *)&c->spent > limit - cost - floor ? FR_REFUSED : FR_ADMITTED;
+}
+
+/* Likewise fr_admit_timed; the time is left out. */
+__noinline __u64 fr_ask_timed(__u32 credit, __u64 cost, __u64 floor, __u64 now)
+{
+	struct fr_credit *c = bpf_map_lookup_elem(&fr_credits, &credit);
+	__u64 rate, burst, room, takes, from = now, spent;
+
+	if (!c || !credit)
+		return FR_REFUSED;
+	rate = *(volatile __u64 *)&c->limit;
+	burst = *(volatile __u64 *)&c->burst;
+	spent = *(volatile __u64 *)&c->spent;
+	if (!rate)
+		return FR_REFUSED;
+	if (burst > 0x1FFFFFFFF)
+		burst = 0x1FFFFFFFF;
+	takes = (cost < 0xFFFFFFFF ? cost : 0xFFFFFFFF) * 1000000000 / rate;
+	room = burst > floor ? (burst - floor) * 1000000000 : 0;
+	if (from < spent)
+		from = spent;
+	if (from + takes < from || !fr_refills(from - now + takes, rate, room))
+		return FR_REFUSED;
+	return FR_ADMITTED;
+}
+#endif
+
 #ifdef FR_NEEDS_OVERDRAFT
 /* Spend cost, whatever is left, and return it for fr_refund: 0 where there is no credit. */
 __noinline __u64 fr_overdraw(__u32 credit, __u64 cost)

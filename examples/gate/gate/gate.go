@@ -21,8 +21,9 @@ import (
 
 // Config says what a gate does.
 type Config struct {
-	Interfaces []string // where packets come in
-	Port       uint16   // of the server; 0: 443
+	Interfaces []string     // where packets come in
+	Hook       runtime.Hook // whether they come to the gate at XDP first
+	Port       uint16       // of the server; 0: 443
 	Quotas     Quotas
 
 	// Watch reads connection IDs from what the server sends, for servers that don't announce them. The server's have
@@ -138,22 +139,24 @@ func (g *Gate) load(c Config) (err error) {
 	if err := g.rows(); err != nil {
 		return err
 	}
-	attach := (*runtime.AnyProgram).Attach
-	if c.First {
-		attach = (*runtime.AnyProgram).AttachFirst
-	}
-	programs := []*runtime.AnyProgram{g.relay.Long.AnyProgram, g.relay.Short.AnyProgram, g.relay.Tiny.AnyProgram}
-	if c.Watch {
-		programs = append(programs, g.relay.Answer.AnyProgram, g.relay.Reply.AnyProgram)
-	}
 	for _, name := range c.Interfaces {
-		for _, p := range programs {
-			if err := attach(p, name); err != nil {
-				return err
-			}
+		if err := g.attach(name); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// attach attaches the programs to an interface. What they let pass ends at the first at XDP; what they have no rule for
+// comes to the next one.
+func (g *Gate) attach(name string) error {
+	o := runtime.AttachOptions{First: g.config.First, Hook: g.config.Hook}
+	err := errors.Join(g.relay.Tiny.AttachAt(name, o), g.relay.Long.AttachAt(name, o), g.relay.Short.AttachAt(name, o))
+	if g.config.Watch {
+		o.Hook = runtime.HookTC // what the server sends
+		err = errors.Join(err, g.relay.Answer.AttachAt(name, o), g.relay.Reply.AttachAt(name, o))
+	}
+	return err
 }
 
 // Replace replaces the relay in the kernel by one with other settings, while connections run. The new one adopts all
@@ -244,12 +247,19 @@ func (g *Gate) sweep(ctx context.Context) {
 }
 
 // Count is what happened to packets, by reason: "over_source", "stray", "pass", …, all programs together.
-func (g *Gate) Count() (map[string]uint64, error) {
+func (g *Gate) Count() (map[string]uint64, error) { return g.count((*runtime.AnyProgram).Counts) }
+
+// CountAtXDP is what of that happened at XDP.
+func (g *Gate) CountAtXDP() (map[string]uint64, error) {
+	return g.count((*runtime.AnyProgram).XDPCounts)
+}
+
+func (g *Gate) count(of func(*runtime.AnyProgram) ([]runtime.Count, error)) (map[string]uint64, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	counts := map[string]uint64{}
 	for _, p := range g.relay.Runtime().Programs() {
-		all, err := p.Counts()
+		all, err := of(p)
 		if err != nil {
 			return nil, err
 		}

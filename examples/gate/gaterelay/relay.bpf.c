@@ -8,10 +8,12 @@
  * Needs Linux 5.12 or newer.
  */
 
-#define FR_REASONS 230
-#define FR_NEEDS_ROWS 184
+#define FR_REASONS 370
+#define FR_NEEDS_ROWS 336
 #define FR_NEEDS_LEARNED 3
 #define FR_NEEDS_SHARED 65537
+#define FR_NEEDS_ASKED
+#define FR_DEVICES 256
 #define FR_NEEDS_CREDITS 32833
 #define FR_NEEDS_RING 1048576
 #define FR_LEVELS 1
@@ -383,13 +385,16 @@ enum {
 	reason_over_moves, reason_full_seen, reason_full_attempts, reason_closed, reason_too_short,
 	reason_over_source, reason_over_network, reason_over_total, reason_over_newcomers,
 	reason_no_totals, reason_no_networks, reason_ipv6_version, reason_mapped_address,
-	reason_ipv6_payload_length, reason_not_ip, reason_short_form, reason_stray, reason_inactive,
-	reason_answer_form, reason_answer_to_length, reason_answer_to, reason_full_peers,
-	reason_no_peers,
+	reason_ipv6_payload_length, reason_not_ip, reason_short_form, reason_stray, reason_no_rule,
+	reason_inactive, reason_answer_form, reason_answer_to_length, reason_answer_to,
+	reason_full_peers, reason_no_peers,
 };
 
 /* Where the counters of a program begin in fr_reasons. */
-enum { PROG_LONG = 0, PROG_SHORT = 46, PROG_TINY = 92, PROG_ANSWER = 138, PROG_REPLY = 184 };
+enum {
+	PROG_LONG = 0, XDP_LONG = 235, PROG_SHORT = 47, XDP_SHORT = 282, PROG_TINY = 94,
+	XDP_TINY = 329, PROG_ANSWER = 141, PROG_REPLY = 188,
+};
 
 /* What is known of a packet. */
 struct packet {
@@ -406,9 +411,11 @@ struct packet {
 	struct val_networks *net;
 	struct val_sources *src_2;
 	struct val_networks *net_2;
+	__u64 udp_end_2;
 	void *at_answer_to_end;
 	struct val_known *conn;
 	struct val_seen *fresh;
+	__u32 came;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -1334,8 +1341,8 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
 
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp", "long"], when: "udp.dst_po... */
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp", "short"], when: "udp.dst_p... */
 	if (be16(&udp->dst_port) != set_port)
 		return fr_punt(skb, pkt->prog + reason_no_match);
 
@@ -1419,6 +1426,714 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 	return long_ip_rules(skb, pkt, 0);
 }
 
+static __always_inline __u64 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
+					 __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
+		return FR_XDP_LEFT;
+	__u64 udp_end = at + be16(&udp->length);
+	if (udp_end != ip_end)
+		return FR_XDP_LEFT;
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline __u64 xdp_ipv4_rules(struct xdp_md *xdp, struct packet *pkt,
+					    const int second, const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (second ? 54 : 34);
+
+	if (!v6) {
+		/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {wh... */
+		if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
+			return fr_xdp_drop(pkt->came, pkt->prog + reason_closed);
+		if (!fr_lease_valid(pkt->lease, pkt->now))
+			return FR_XDP_LEFT;
+	}
+
+	/* let limits = {total: totals: ["udp.dst_port"]} */
+	struct val_totals *total;
+	{
+		struct key_totals key __attribute__((aligned(8))) = {};
+
+		key.port = be16(&udp->dst_port);
+		enum fr_found found = find_totals(&key, pkt->lease, v6 ? 320 : 264, &total);
+		if (found != FR_FOUND)
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
+	}
+	__u32 credit0;
+	if (v6) {
+		/* let origin = {net: networks: ["ip.src"]} */
+		struct val_networks *net;
+		{
+			struct key_networks key __attribute__((aligned(8))) = {};
+
+			key.prefix.len = 128;
+			if (second)
+				fr_put_v6(key.prefix.addr, ipv6->src, 4);
+			else
+				fr_put_v4(key.prefix.addr, ld32(ipv4->src));
+			net = find_networks(&key);
+		}
+		if (!net)
+			return XDP_PASS;
+		/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_net... */
+		credit0 = fr_credit(net->new, 0);
+	} else {
+		/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop:... */
+		credit0 = fr_credit(total->strays, 0);
+	}
+	__u64 spent0 = 1;
+	__u64 admitted0 = fr_ask_timed(credit0, spent0, 0, bpf_ktime_get_ns());
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, 0);
+		return fr_xdp_drop(pkt->came,
+				   pkt->prog + (v6 ? reason_over_network : reason_stray));
+	}
+	if (v6) {
+		/* let as_newcomer = {admit: {credit: "total.newcomers", cost: 1, else: drop: ... */
+		__u32 credit1 = fr_credit(total->newcomers, 0);
+		__u64 spent1 = 1;
+		__u64 admitted1 = fr_ask_timed(credit1, spent1, 0, bpf_ktime_get_ns());
+		if (admitted1 == FR_REFUSED) {
+			fr_refused(credit1, 0);
+			return fr_xdp_drop(pkt->came, pkt->prog + reason_over_newcomers);
+		}
+	}
+	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
+	return FR_XDP_LEFT;
+}
+
+static __always_inline __u64 xdp_short_ipv4_peers(struct xdp_md *xdp, struct packet *pkt,
+						  const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+
+	/* let sender = {peer: peers: ["udp.src"]} */
+	struct val_peers *peer;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+		if (v6)
+			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+		else
+			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+		enum fr_found found = find_peers(&key, pkt->lease, 216, &peer);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			peer = NULL;
+	}
+	struct val_totals *total;
+	if (fr_has(peer)) {
+		/* let limits = {total: totals: ["udp.dst_port"]} */
+		{
+			struct key_totals key __attribute__((aligned(8))) = {};
+
+			key.port = be16(&udp->dst_port);
+			enum fr_found found = find_totals(&key, pkt->lease, 224, &total);
+			if (unlikely(found == FR_CHANGING))
+				return FR_XDP_LEFT;
+			if (found == FR_MISSING)
+				total = NULL;
+		}
+		if (fr_has(total)) {
+			/* let proven = "setting.watch && peer.short >= 3" */
+			if (set_watch && peer->m_short >= 3) {
+				/* let by_moves = {admit: {credit: "total.moves", cost: 1, els... */
+				__u32 credit0 = fr_credit(total->moves, 0);
+				__u64 spent0 = 1;
+				__u64 admitted0 = fr_ask_timed(credit0, spent0, 0,
+					bpf_ktime_get_ns());
+				if (admitted0 == FR_REFUSED) {
+					fr_refused(credit0, 0);
+					return fr_xdp_drop(pkt->came,
+							   pkt->prog + reason_over_moves);
+				}
+
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
+				return FR_XDP_LEFT;
+			}
+		}
+	}
+
+	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
+	struct val_peers *peer_2;
+	struct val_totals *total_2;
+	if (set_watch) {
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+			if (v6)
+				fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+			else
+				fr_put_endpoint_v4(&key.peer, ld32(ipv4->src),
+						   be16(&udp->src_port));
+			enum fr_found found = find_peers(&key, pkt->lease, 240, &peer_2);
+			if (unlikely(found == FR_CHANGING))
+				return FR_XDP_LEFT;
+			if (found == FR_MISSING)
+				peer_2 = NULL;
+		}
+		if (fr_has(peer_2)) {
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, pkt->lease, 248, &total_2);
+				if (unlikely(found == FR_CHANGING))
+					return FR_XDP_LEFT;
+				if (found == FR_MISSING)
+					total_2 = NULL;
+			}
+			if (fr_has(total_2)) {
+				__u32 credit0 = fr_credit(total_2->moves, 0);
+				__u64 spent0 = 1;
+				__u64 admitted0 = fr_ask_timed(credit0, spent0, 0,
+					bpf_ktime_get_ns());
+				if (admitted0 == FR_REFUSED) {
+					fr_refused(credit0, 0);
+					return fr_xdp_drop(pkt->came,
+							   pkt->prog + reason_over_moves);
+				}
+				return FR_XDP_LEFT;
+			}
+		}
+	}
+	return xdp_ipv4_rules(xdp, pkt, v6, 0);
+}
+
+static __always_inline __u64 xdp_long_ipv4_sources(struct xdp_md *xdp, struct packet *pkt,
+						   const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+
+	/* let known_source = {src: sources: ["ip.src"]} */
+	struct val_sources *src;
+	{
+		struct key_sources key __attribute__((aligned(8))) = {};
+		if (v6)
+			fr_put_v6(key.addr, ipv6->src, 0);
+		else
+			fr_put_v4(key.addr, ld32(ipv4->src));
+		enum fr_found found = find_sources(&key, pkt->lease, 296, &src);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			src = NULL;
+	}
+	struct val_networks *net;
+	struct val_totals *total;
+	if (fr_has(src)) {
+		/* let origin = {net: networks: ["ip.src"]} */
+		{
+			struct key_networks key __attribute__((aligned(8))) = {};
+
+			key.prefix.len = 128;
+			if (v6)
+				fr_put_v6(key.prefix.addr, ipv6->src, 4);
+			else
+				fr_put_v4(key.prefix.addr, ld32(ipv4->src));
+			net = find_networks(&key);
+		}
+		if (fr_has(net)) {
+			/* let limits = {total: totals: ["udp.dst_port"]} */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, pkt->lease, 304, &total);
+				if (unlikely(found == FR_CHANGING))
+					return FR_XDP_LEFT;
+				if (found == FR_MISSING)
+					total = NULL;
+			}
+			if (fr_has(total)) {
+				/* let by_source = {admit: {credit: "src.new", cost: 1, else: ... */
+				__u32 credit0 = fr_credit(src->new, 0);
+				__u64 spent0 = 1;
+				__u64 admitted0 = fr_ask_timed(credit0, spent0, 0,
+					bpf_ktime_get_ns());
+				if (admitted0 == FR_REFUSED) {
+					fr_refused(credit0, 0);
+					return fr_xdp_drop(pkt->came,
+							   pkt->prog + reason_over_source);
+				}
+
+				/* let by_network = {admit: {credit: "net.new", cost: 1, else:... */
+				__u32 credit1 = fr_credit(net->new, 0);
+				__u64 spent1 = 1;
+				__u64 admitted1 = fr_ask_timed(credit1, spent1, 0,
+					bpf_ktime_get_ns());
+				if (admitted1 == FR_REFUSED) {
+					fr_refused(credit1, 0);
+					return fr_xdp_drop(pkt->came,
+							   pkt->prog + reason_over_network);
+				}
+
+				/* let as_newcomer = {admit: {credit: "total.newcomers", cost:... */
+				__u32 credit2 = fr_credit(total->newcomers, 0);
+				__u64 spent2 = 1;
+				__u64 admitted2 = fr_ask_timed(credit2, spent2, 0,
+					bpf_ktime_get_ns());
+				if (admitted2 == FR_REFUSED) {
+					fr_refused(credit2, 0);
+					return fr_xdp_drop(pkt->came,
+							   pkt->prog + reason_over_newcomers);
+				}
+
+				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
+				return FR_XDP_LEFT;
+			}
+		}
+	}
+	return xdp_ipv4_rules(xdp, pkt, v6, 1);
+}
+
+static __always_inline __u64 xdp_long_attempts(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_long *v_long = pkt->data + 62;
+
+	/* {lookup: try: attempts: attempt, when: "try.packets < setting.tries", do: [{learn: ... */
+	struct val_attempts *try;
+	{
+		struct key_attempts key __attribute__((aligned(8))) = {};
+
+		key.id = be64(&v_long->id);
+		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+		enum fr_found found = find_attempts(&key, pkt->lease, 264, &try);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			try = NULL;
+	}
+	if (fr_has(try)) {
+		if (try->packets < set_tries)
+			return FR_XDP_LEFT;
+	}
+
+	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
+	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
+		return fr_xdp_drop(pkt->came, pkt->prog + reason_closed);
+	if (!fr_lease_valid(pkt->lease, pkt->now))
+		return FR_XDP_LEFT;
+
+	/* {when: "len(udp.payload) < 1200 && !(?(early))", do: [{drop: "too_short"}]}, */
+	if (pkt->udp_end_2 - 62 < 0x4b0 &&
+	    !((be32(&v_long->version) == 1 && ((be8(&v_long->form_to_flags) >> 4) & 3) == 1) ||
+	      (be32(&v_long->version) == 0x6b3343cf &&
+	       ((be8(&v_long->form_to_flags) >> 4) & 3) == 2)))
+		return fr_xdp_drop(pkt->came, pkt->prog + reason_too_short);
+
+	/* let known_source = {src: sources: ["ip.src"]} */
+	struct val_sources *src;
+	{
+		struct key_sources key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.addr, ipv6->src, 0);
+		enum fr_found found = find_sources(&key, pkt->lease, 272, &src);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			src = NULL;
+	}
+	struct val_networks *net;
+	struct val_totals *total;
+	if (fr_has(src)) {
+		/* let origin = {net: networks: ["ip.src"]} */
+		{
+			struct key_networks key __attribute__((aligned(8))) = {};
+
+			key.prefix.len = 128;
+			fr_put_v6(key.prefix.addr, ipv6->src, 4);
+			net = find_networks(&key);
+		}
+		if (fr_has(net)) {
+			/* let limits = {total: totals: ["udp.dst_port"]} */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, pkt->lease, 280, &total);
+				if (unlikely(found == FR_CHANGING))
+					return FR_XDP_LEFT;
+				if (found == FR_MISSING)
+					total = NULL;
+			}
+			if (fr_has(total)) {
+				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
+				if (src->regular) {
+					/* let by_source = {admit: {credit: "src.new", cost: 1... */
+					__u32 credit0 = fr_credit(src->new, 0);
+					__u64 spent0 = 1;
+					__u64 admitted0 = fr_ask_timed(credit0, spent0, 0,
+						bpf_ktime_get_ns());
+					if (admitted0 == FR_REFUSED) {
+						fr_refused(credit0, 0);
+						return fr_xdp_drop(pkt->came,
+							pkt->prog + reason_over_source);
+					}
+
+					/* let by_network = {admit: {credit: "net.new", cost: ... */
+					__u32 credit1 = fr_credit(net->new, 0);
+					__u64 spent1 = 1;
+					__u64 admitted1 = fr_ask_timed(credit1, spent1, 0,
+						bpf_ktime_get_ns());
+					if (admitted1 == FR_REFUSED) {
+						fr_refused(credit1, 0);
+						return fr_xdp_drop(pkt->came,
+							pkt->prog + reason_over_network);
+					}
+
+					/* let as_regular = {admit: {credit: "total.regulars",... */
+					__u32 credit2 = fr_credit(total->regulars, 0);
+					__u64 spent2 = 1;
+					__u64 admitted2 = fr_ask_timed(credit2, spent2, 0,
+						bpf_ktime_get_ns());
+					if (admitted2 == FR_REFUSED) {
+						fr_refused(credit2, 0);
+						return fr_xdp_drop(pkt->came,
+							pkt->prog + reason_over_total);
+					}
+					return FR_XDP_LEFT;
+				}
+			}
+		}
+	}
+
+	return xdp_long_ipv4_sources(xdp, pkt, 1);
+}
+
+static __always_inline __u64 xdp_long_ipv4_attempts(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_long *v_long = pkt->data + 42;
+
+	/* {lookup: try: attempts: attempt, when: "try.packets < setting.tries", do: [{learn: ... */
+	struct val_attempts *try;
+	{
+		struct key_attempts key __attribute__((aligned(8))) = {};
+
+		key.id = be64(&v_long->id);
+		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+		enum fr_found found = find_attempts(&key, pkt->lease, 264, &try);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			try = NULL;
+	}
+	if (fr_has(try)) {
+		if (try->packets < set_tries)
+			return FR_XDP_LEFT;
+	}
+
+	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
+	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
+		return fr_xdp_drop(pkt->came, pkt->prog + reason_closed);
+	if (!fr_lease_valid(pkt->lease, pkt->now))
+		return FR_XDP_LEFT;
+
+	/* {when: "len(udp.payload) < 1200 && !(?(early))", do: [{drop: "too_short"}]}, */
+	if (pkt->udp_end - 42 < 0x4b0 &&
+	    !((be32(&v_long->version) == 1 && ((be8(&v_long->form_to_flags) >> 4) & 3) == 1) ||
+	      (be32(&v_long->version) == 0x6b3343cf &&
+	       ((be8(&v_long->form_to_flags) >> 4) & 3) == 2)))
+		return fr_xdp_drop(pkt->came, pkt->prog + reason_too_short);
+
+	/* let known_source = {src: sources: ["ip.src"]} */
+	struct val_sources *src;
+	{
+		struct key_sources key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.addr, ld32(ipv4->src));
+		enum fr_found found = find_sources(&key, pkt->lease, 272, &src);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			src = NULL;
+	}
+	struct val_networks *net;
+	struct val_totals *total;
+	if (fr_has(src)) {
+		/* let origin = {net: networks: ["ip.src"]} */
+		{
+			struct key_networks key __attribute__((aligned(8))) = {};
+
+			key.prefix.len = 128;
+			fr_put_v4(key.prefix.addr, ld32(ipv4->src));
+			net = find_networks(&key);
+		}
+		if (fr_has(net)) {
+			/* let limits = {total: totals: ["udp.dst_port"]} */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, pkt->lease, 280, &total);
+				if (unlikely(found == FR_CHANGING))
+					return FR_XDP_LEFT;
+				if (found == FR_MISSING)
+					total = NULL;
+			}
+			if (fr_has(total)) {
+				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
+				if (src->regular) {
+					/* let by_source = {admit: {credit: "src.new", cost: 1... */
+					__u32 credit0 = fr_credit(src->new, 0);
+					__u64 spent0 = 1;
+					__u64 admitted0 = fr_ask_timed(credit0, spent0, 0,
+						bpf_ktime_get_ns());
+					if (admitted0 == FR_REFUSED) {
+						fr_refused(credit0, 0);
+						return fr_xdp_drop(pkt->came,
+							pkt->prog + reason_over_source);
+					}
+
+					/* let by_network = {admit: {credit: "net.new", cost: ... */
+					__u32 credit1 = fr_credit(net->new, 0);
+					__u64 spent1 = 1;
+					__u64 admitted1 = fr_ask_timed(credit1, spent1, 0,
+						bpf_ktime_get_ns());
+					if (admitted1 == FR_REFUSED) {
+						fr_refused(credit1, 0);
+						return fr_xdp_drop(pkt->came,
+							pkt->prog + reason_over_network);
+					}
+
+					/* let as_regular = {admit: {credit: "total.regulars",... */
+					__u32 credit2 = fr_credit(total->regulars, 0);
+					__u64 spent2 = 1;
+					__u64 admitted2 = fr_ask_timed(credit2, spent2, 0,
+						bpf_ktime_get_ns());
+					if (admitted2 == FR_REFUSED) {
+						fr_refused(credit2, 0);
+						return fr_xdp_drop(pkt->came,
+							pkt->prog + reason_over_total);
+					}
+					return FR_XDP_LEFT;
+				}
+			}
+		}
+	}
+
+	return xdp_long_ipv4_sources(xdp, pkt, 0);
+}
+
+static __always_inline __u64 xdp_long_ipv4_peers(struct xdp_md *xdp, struct packet *pkt,
+						 const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_long *v_long = pkt->data + (v6 ? 62 : 42);
+
+	/* let sender = {peer: peers: ["udp.src"]} */
+	struct val_peers *peer;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+		if (v6)
+			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+		else
+			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+		enum fr_found found = find_peers(&key, pkt->lease, 216, &peer);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			peer = NULL;
+	}
+	struct val_totals *total;
+	if (fr_has(peer)) {
+		/* let limits = {total: totals: ["udp.dst_port"]} */
+		{
+			struct key_totals key __attribute__((aligned(8))) = {};
+
+			key.port = be16(&udp->dst_port);
+			enum fr_found found = find_totals(&key, pkt->lease, 224, &total);
+			if (unlikely(found == FR_CHANGING))
+				return FR_XDP_LEFT;
+			if (found == FR_MISSING)
+				total = NULL;
+		}
+		if (fr_has(total)) {
+			/* let proven = "setting.watch && peer.short >= 3" */
+			if (set_watch && peer->m_short >= 3) {
+				/* let by_moves = {admit: {credit: "total.moves", cost: 1, els... */
+				__u32 credit0 = fr_credit(total->moves, 0);
+				__u64 spent0 = 1;
+				__u64 admitted0 = fr_ask_timed(credit0, spent0, 0,
+					bpf_ktime_get_ns());
+				if (admitted0 == FR_REFUSED) {
+					fr_refused(credit0, 0);
+					return fr_xdp_drop(pkt->came,
+							   pkt->prog + reason_over_moves);
+				}
+
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {mo... */
+				return FR_XDP_LEFT;
+			}
+		}
+	}
+
+	/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do: [by_mov... */
+	struct val_peers *peer_2;
+	struct val_totals *total_2;
+	if (set_watch && be8(&v_long->id_length) < 8) {
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+			if (v6)
+				fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+			else
+				fr_put_endpoint_v4(&key.peer, ld32(ipv4->src),
+						   be16(&udp->src_port));
+			enum fr_found found = find_peers(&key, pkt->lease, 240, &peer_2);
+			if (unlikely(found == FR_CHANGING))
+				return FR_XDP_LEFT;
+			if (found == FR_MISSING)
+				peer_2 = NULL;
+		}
+		if (fr_has(peer_2)) {
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, pkt->lease, 248, &total_2);
+				if (unlikely(found == FR_CHANGING))
+					return FR_XDP_LEFT;
+				if (found == FR_MISSING)
+					total_2 = NULL;
+			}
+			if (fr_has(total_2)) {
+				__u32 credit0 = fr_credit(total_2->moves, 0);
+				__u64 spent0 = 1;
+				__u64 admitted0 = fr_ask_timed(credit0, spent0, 0,
+					bpf_ktime_get_ns());
+				if (admitted0 == FR_REFUSED) {
+					fr_refused(credit0, 0);
+					return fr_xdp_drop(pkt->came,
+							   pkt->prog + reason_over_moves);
+				}
+				return FR_XDP_LEFT;
+			}
+		}
+	}
+	if (v6)
+		return xdp_long_attempts(xdp, pkt);
+
+	return xdp_long_ipv4_attempts(xdp, pkt);
+}
+
+static __always_inline __u64 xdp_ipv4(struct xdp_md *xdp, struct packet *pkt)
+{
+	const int is_xdp_tiny = pkt->prog == XDP_TINY;
+	const int is_xdp_short = pkt->prog == XDP_SHORT;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_long *v_long = pkt->data + 42;
+	struct hdr_short *v_short = pkt->data + 42;
+
+	if ((void *)(ipv4 + 1) > pkt->data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
+	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
+	    be16(&ipv4->total_length) < 20)
+		return FR_XDP_LEFT;
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > pkt->came ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp", "long"], when: "udp.dst_po... */
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp", "short"], when: "udp.dst_p... */
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp"], when: "udp.dst_port == se... */
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
+	if (why)
+		return why;
+	if (!is_xdp_tiny) {
+		if (is_xdp_short) {
+			/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bit... */
+			if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end)
+				return FR_XDP_LEFT;
+			if ((be8(&v_short->form_flags) >> 7) != 0)
+				return XDP_PASS;
+		} else {
+			/* long: fields: [ */
+			if ((void *)(v_long + 1) > pkt->data_end || 56ULL > pkt->udp_end)
+				return FR_XDP_LEFT;
+
+			/* {name: "form", bits: 1, is: 1}, {name: "fixed", bits: 1}, {name: "t... */
+			if ((be8(&v_long->form_to_flags) >> 7) != 1)
+				return XDP_PASS;
+		}
+	}
+	if (be16(&udp->dst_port) != set_port)
+		return XDP_PASS;
+	if (is_xdp_tiny) {
+		/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: ... */
+		if (pkt->udp_end - 42 < 21 && (fr_lease_valid(pkt->lease, pkt->now) || set_closed))
+			return fr_xdp_drop(pkt->came, pkt->prog + reason_too_short);
+
+		/* tiny: { */
+		return XDP_PASS;
+	}
+
+	/* {lookup: conn: known: [long_id], do: [{count: "conn.packets"}, "pass"]}, */
+	/* {lookup: conn: known: [short_id], do: [{count: "conn.packets"}, "pass"]}, */
+	struct val_known *conn;
+	{
+		struct key_known key __attribute__((aligned(8))) = {};
+		if (is_xdp_short)
+			key.id = be64(&v_short->id) & (__u64)set_id_mask;
+		else
+			key.id = be64(&v_long->id) & (__u64)set_id_mask;
+		enum fr_found found = find_known(&key, pkt->lease, 184, &conn);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			conn = NULL;
+	}
+	if (fr_has(conn))
+		return FR_XDP_LEFT;
+
+	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
+	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
+	struct val_seen *fresh;
+	if (set_watch) {
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+			if (is_xdp_short)
+				key.id = be64(&v_short->id) & (__u64)set_id_mask;
+			else
+				key.id = be64(&v_long->id) & (__u64)set_id_mask;
+			enum fr_found found = find_seen(&key, pkt->lease, 192, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return FR_XDP_LEFT;
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh))
+			return FR_XDP_LEFT;
+	}
+	if (is_xdp_short)
+		return xdp_short_ipv4_peers(xdp, pkt, 0);
+
+	return xdp_long_ipv4_peers(xdp, pkt, 0);
+}
+
 static __always_inline __u32 check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
 					  const __u32 at, __u64 *end)
 {
@@ -1485,7 +2200,7 @@ SEC("tc") int prog_long(struct __sk_buff *skb)
 	pkt.data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = pkt.data;
 
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp", "long"], when: "udp.dst_po... */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
 		return fr_punt(skb, PROG_LONG + why);
@@ -1494,6 +2209,97 @@ SEC("tc") int prog_long(struct __sk_buff *skb)
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return shared_ip(skb, &pkt, 1);
 	return fr_punt(skb, PROG_LONG + reason_not_ip);
+}
+
+/*
+ * xdp_long: xdp
+ *	eth ipv4 udp long
+ *	eth ipv6 udp long
+ */
+
+SEC("xdp.frags") __u64 xdp_long(struct xdp_md *xdp)
+{
+	struct packet pkt;
+
+	pkt.prog = XDP_LONG;
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
+	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.data = (void *)(long)xdp->data;
+	pkt.data_end = (void *)(long)xdp->data_end;
+	struct hdr_eth *eth = pkt.data;
+	struct hdr_ipv6 *ipv6 = pkt.data + 14;
+	struct hdr_udp *udp = pkt.data + 54;
+	struct hdr_long *v_long = pkt.data + 62;
+
+	/* long: { */
+	if (fr_xdp_tagged(xdp))
+		return XDP_PASS;
+
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp", "long"], when: "udp.dst_po... */
+	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
+		return XDP_PASS;
+	if ((void *)(eth + 1) > pkt.data_end)
+		return FR_XDP_LEFT;
+	if (be16(&eth->type) == ETH_P_IP)
+		return xdp_ipv4(xdp, &pkt);
+	if (be16(&eth->type) != ETH_P_IPV6)
+		return XDP_PASS;
+	if ((void *)(ipv6 + 1) > pkt.data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return FR_XDP_LEFT;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &pkt.udp_end_2);
+	if (why)
+		return why;
+
+	/* long: fields: [ */
+	if ((void *)(v_long + 1) > pkt.data_end || 76ULL > pkt.udp_end_2)
+		return FR_XDP_LEFT;
+
+	/* {name: "form", bits: 1, is: 1}, {name: "fixed", bits: 1}, {name: "type", bits: 2}, ... */
+	if ((be8(&v_long->form_to_flags) >> 7) != 1)
+		return XDP_PASS;
+	if (be16(&udp->dst_port) != set_port)
+		return XDP_PASS;
+
+	/* {lookup: conn: known: [long_id], do: [{count: "conn.packets"}, "pass"]}, */
+	struct val_known *conn;
+	{
+		struct key_known key __attribute__((aligned(8))) = {};
+
+		key.id = be64(&v_long->id) & (__u64)set_id_mask;
+		enum fr_found found = find_known(&key, pkt.lease, 184, &conn);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			conn = NULL;
+	}
+	if (fr_has(conn))
+		return FR_XDP_LEFT;
+
+	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
+	struct val_seen *fresh;
+	if (set_watch) {
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+
+			key.id = be64(&v_long->id) & (__u64)set_id_mask;
+			enum fr_found found = find_seen(&key, pkt.lease, 192, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return FR_XDP_LEFT;
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh))
+			return FR_XDP_LEFT;
+	}
+
+	return xdp_long_ipv4_peers(xdp, &pkt, 1);
 }
 
 /*
@@ -1515,7 +2321,7 @@ SEC("tc") int prog_short(struct __sk_buff *skb)
 	pkt.data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = pkt.data;
 
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp", "short"], when: "udp.dst_p... */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
 		return fr_punt(skb, PROG_SHORT + why);
@@ -1527,26 +2333,100 @@ SEC("tc") int prog_short(struct __sk_buff *skb)
 }
 
 /*
+ * xdp_short: xdp
+ *	eth ipv4 udp short
+ *	eth ipv6 udp short
+ */
+
+SEC("xdp.frags") __u64 xdp_short(struct xdp_md *xdp)
+{
+	struct packet pkt;
+
+	pkt.prog = XDP_SHORT;
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
+	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.data = (void *)(long)xdp->data;
+	pkt.data_end = (void *)(long)xdp->data_end;
+	struct hdr_eth *eth = pkt.data;
+	struct hdr_ipv6 *ipv6 = pkt.data + 14;
+	struct hdr_udp *udp = pkt.data + 54;
+	struct hdr_short *v_short = pkt.data + 62;
+	__u64 udp_end;
+
+	/* short: { */
+	if (fr_xdp_tagged(xdp))
+		return XDP_PASS;
+
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp", "short"], when: "udp.dst_p... */
+	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
+		return XDP_PASS;
+	if ((void *)(eth + 1) > pkt.data_end)
+		return FR_XDP_LEFT;
+	if (be16(&eth->type) == ETH_P_IP)
+		return xdp_ipv4(xdp, &pkt);
+	if (be16(&eth->type) != ETH_P_IPV6)
+		return XDP_PASS;
+	if ((void *)(ipv6 + 1) > pkt.data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return FR_XDP_LEFT;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &udp_end);
+	if (why)
+		return why;
+
+	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
+	if ((void *)(v_short + 1) > pkt.data_end || 71ULL > udp_end)
+		return FR_XDP_LEFT;
+	if ((be8(&v_short->form_flags) >> 7) != 0)
+		return XDP_PASS;
+	if (be16(&udp->dst_port) != set_port)
+		return XDP_PASS;
+
+	/* {lookup: conn: known: [short_id], do: [{count: "conn.packets"}, "pass"]}, */
+	struct val_known *conn;
+	{
+		struct key_known key __attribute__((aligned(8))) = {};
+
+		key.id = be64(&v_short->id) & (__u64)set_id_mask;
+		enum fr_found found = find_known(&key, pkt.lease, 184, &conn);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			conn = NULL;
+	}
+	if (fr_has(conn))
+		return FR_XDP_LEFT;
+
+	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
+	struct val_seen *fresh;
+	if (set_watch) {
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+
+			key.id = be64(&v_short->id) & (__u64)set_id_mask;
+			enum fr_found found = find_seen(&key, pkt.lease, 192, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return FR_XDP_LEFT;
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh))
+			return FR_XDP_LEFT;
+	}
+
+	return xdp_short_ipv4_peers(xdp, &pkt, 1);
+}
+
+/*
  * prog_tiny: tc/ingress
  *	eth ipv4 udp
  *	eth ipv6 udp
  */
-
-static __always_inline int tiny_ipv6_send(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int tiny_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u32 len = skb->len;
-
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
 
 static __always_inline int tiny_ip(struct __sk_buff *skb, struct packet *pkt, const int v6)
 {
@@ -1563,16 +2443,16 @@ static __always_inline int tiny_ip(struct __sk_buff *skb, struct packet *pkt, co
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
 
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp"], when: "udp.dst_port == se... */
 	if (be16(&udp->dst_port) != set_port)
 		return fr_punt(skb, pkt->prog + reason_no_match);
 
 	/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: [{drop: ... */
 	if (udp_end - (v6 ? 62 : 42) < 21 && (fr_lease_valid(pkt->lease, pkt->now) || set_closed))
 		return fr_drop(skb->len, pkt->prog + reason_too_short);
-	if (v6)
-		return tiny_ipv6_send(skb, pkt);
-	return tiny_ipv4_send(skb, pkt);
+
+	/* tiny: { */
+	return fr_punt(skb, pkt->prog + reason_no_rule);
 }
 
 SEC("tc") int prog_tiny(struct __sk_buff *skb)
@@ -1588,7 +2468,7 @@ SEC("tc") int prog_tiny(struct __sk_buff *skb)
 	pkt.data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = pkt.data;
 
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp"], when: "udp.dst_port == se... */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
 		return fr_punt(skb, PROG_TINY + why);
@@ -1597,6 +2477,60 @@ SEC("tc") int prog_tiny(struct __sk_buff *skb)
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return tiny_ip(skb, &pkt, 1);
 	return fr_punt(skb, PROG_TINY + reason_not_ip);
+}
+
+/*
+ * xdp_tiny: xdp
+ *	eth ipv4 udp
+ *	eth ipv6 udp
+ */
+
+SEC("xdp.frags") __u64 xdp_tiny(struct xdp_md *xdp)
+{
+	struct packet pkt;
+
+	pkt.prog = XDP_TINY;
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
+	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.data = (void *)(long)xdp->data;
+	pkt.data_end = (void *)(long)xdp->data_end;
+	struct hdr_eth *eth = pkt.data;
+	struct hdr_ipv6 *ipv6 = pkt.data + 14;
+	struct hdr_udp *udp = pkt.data + 54;
+	__u64 udp_end;
+
+	/* tiny: { */
+	if (fr_xdp_tagged(xdp))
+		return XDP_PASS;
+
+	/* hook: ["xdp", "tc/ingress"], stack: ["eth", "ip", "udp"], when: "udp.dst_port == se... */
+	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
+		return XDP_PASS;
+	if ((void *)(eth + 1) > pkt.data_end)
+		return FR_XDP_LEFT;
+	if (be16(&eth->type) == ETH_P_IP)
+		return xdp_ipv4(xdp, &pkt);
+	if (be16(&eth->type) != ETH_P_IPV6)
+		return XDP_PASS;
+	if ((void *)(ipv6 + 1) > pkt.data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return FR_XDP_LEFT;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt.data, pkt.data_end, ip_end, 54, &udp_end);
+	if (why)
+		return why;
+	if (be16(&udp->dst_port) != set_port)
+		return XDP_PASS;
+
+	/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: [{drop: ... */
+	if (udp_end - 62 < 21 && (fr_lease_valid(pkt.lease, pkt.now) || set_closed))
+		return fr_xdp_drop(pkt.came, XDP_TINY + reason_too_short);
+	return XDP_PASS;
 }
 
 /*

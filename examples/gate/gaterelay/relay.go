@@ -292,6 +292,7 @@ const (
 	TinyGSOPacket          // a GSO packet: several datagrams in one buffer
 	TinyNoMatch            // the program's match or condition isn't true
 	TinyDropTooShort       // dropped, as the spec says
+	TinyNoRule             // no rule applies
 	TinyIPv6Version        // ipv6.version is not 6
 	TinyMappedAddress      // an IPv4-mapped address in an IPv6 header
 	TinyIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
@@ -656,7 +657,7 @@ var desc = abi.Desc{
 		}, ValueSize: 16},
 	},
 	Programs: []abi.Program{
-		{Name: "long", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
+		{Name: "long", Hook: abi.HookIngress, L2: true, XDPBase: 235, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
 			{Name: "vlan_tag", Kind: abi.ReasonPunted, Number: 3, Doc: "a VLAN tag that the stack doesn't have"},
@@ -709,7 +710,7 @@ var desc = abi.Desc{
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Number: 37, Doc: "no ip header here"},
 		}},
-		{Name: "short", Hook: abi.HookIngress, L2: true, Base: 46, Reasons: []abi.Reason{
+		{Name: "short", Hook: abi.HookIngress, L2: true, Base: 47, XDPBase: 282, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
 			{Name: "vlan_tag", Kind: abi.ReasonPunted, Number: 3, Doc: "a VLAN tag that the stack doesn't have"},
@@ -753,7 +754,7 @@ var desc = abi.Desc{
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Number: 37, Doc: "no ip header here"},
 		}},
-		{Name: "tiny", Hook: abi.HookIngress, L2: true, Base: 92, Reasons: []abi.Reason{
+		{Name: "tiny", Hook: abi.HookIngress, L2: true, Base: 94, XDPBase: 329, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
 			{Name: "vlan_tag", Kind: abi.ReasonPunted, Number: 3, Doc: "a VLAN tag that the stack doesn't have"},
@@ -781,6 +782,7 @@ var desc = abi.Desc{
 			{Name: "no_match", Kind: abi.ReasonPunted, Number: 21,
 				Doc: "the program's match or condition isn't true"},
 			{Name: "too_short", Kind: abi.ReasonDropped, Number: 27, Doc: "dropped, as the spec says"},
+			{Name: "no_rule", Kind: abi.ReasonPunted, Number: 40, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Number: 34, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Number: 35,
 				Doc: "an IPv4-mapped address in an IPv6 header"},
@@ -788,10 +790,10 @@ var desc = abi.Desc{
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Number: 37, Doc: "no ip header here"},
 		}},
-		{Name: "answer", Hook: abi.HookEgress, L2: true, Base: 138, Reasons: []abi.Reason{
+		{Name: "answer", Hook: abi.HookEgress, L2: true, Base: 141, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
-			{Name: "inactive", Kind: abi.ReasonPunted, Number: 40, Doc: "the relay's lease has expired"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Number: 41, Doc: "the relay's lease has expired"},
 			{Name: "vlan_tag", Kind: abi.ReasonPunted, Number: 3, Doc: "a VLAN tag that the stack doesn't have"},
 			{Name: "truncated", Kind: abi.ReasonPunted, Number: 7, Doc: "the packet ends inside a header"},
 			{Name: "ipv4_version", Kind: abi.ReasonPunted, Number: 8, Doc: "ipv4.version is not 4"},
@@ -805,15 +807,15 @@ var desc = abi.Desc{
 			{Name: "udp_length", Kind: abi.ReasonPunted, Number: 18, Doc: "udp.length disagrees with the packet"},
 			{Name: "gso_packet", Kind: abi.ReasonPunted, Number: 19,
 				Doc: "a GSO packet: several datagrams in one buffer"},
-			{Name: "answer_form", Kind: abi.ReasonPunted, Number: 41, Doc: "answer.form is not 1"},
-			{Name: "answer_to_length", Kind: abi.ReasonPunted, Number: 42, Doc: "answer.to_length is not 0 to 20"},
-			{Name: "answer_to", Kind: abi.ReasonPunted, Number: 43, Doc: "answer.to is longer than the spec allows"},
+			{Name: "answer_form", Kind: abi.ReasonPunted, Number: 42, Doc: "answer.form is not 1"},
+			{Name: "answer_to_length", Kind: abi.ReasonPunted, Number: 43, Doc: "answer.to_length is not 0 to 20"},
+			{Name: "answer_to", Kind: abi.ReasonPunted, Number: 44, Doc: "answer.to is longer than the spec allows"},
 			{Name: "no_match", Kind: abi.ReasonPunted, Number: 21,
 				Doc: "the program's match or condition isn't true"},
 			{Name: "changing", Kind: abi.ReasonPunted, Number: 22,
 				Doc: "user space changed rows at each attempt to read one"},
 			{Name: "full_seen", Kind: abi.ReasonPunted, Number: 24, Doc: "table seen is full"},
-			{Name: "full_peers", Kind: abi.ReasonPunted, Number: 44, Doc: "table peers is full"},
+			{Name: "full_peers", Kind: abi.ReasonPunted, Number: 45, Doc: "table peers is full"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Number: 34, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Number: 35,
 				Doc: "an IPv4-mapped address in an IPv6 header"},
@@ -821,10 +823,10 @@ var desc = abi.Desc{
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Number: 37, Doc: "no ip header here"},
 		}},
-		{Name: "reply", Hook: abi.HookEgress, L2: true, Base: 184, Reasons: []abi.Reason{
+		{Name: "reply", Hook: abi.HookEgress, L2: true, Base: 188, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
-			{Name: "inactive", Kind: abi.ReasonPunted, Number: 40, Doc: "the relay's lease has expired"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Number: 41, Doc: "the relay's lease has expired"},
 			{Name: "vlan_tag", Kind: abi.ReasonPunted, Number: 3, Doc: "a VLAN tag that the stack doesn't have"},
 			{Name: "truncated", Kind: abi.ReasonPunted, Number: 7, Doc: "the packet ends inside a header"},
 			{Name: "ipv4_version", Kind: abi.ReasonPunted, Number: 8, Doc: "ipv4.version is not 4"},
@@ -841,10 +843,10 @@ var desc = abi.Desc{
 			{Name: "short_form", Kind: abi.ReasonPunted, Number: 38, Doc: "short.form is not 0"},
 			{Name: "no_match", Kind: abi.ReasonPunted, Number: 21,
 				Doc: "the program's match or condition isn't true"},
-			{Name: "no_peers", Kind: abi.ReasonPunted, Number: 45, Doc: "no row in peers"},
+			{Name: "no_peers", Kind: abi.ReasonPunted, Number: 46, Doc: "no row in peers"},
 			{Name: "changing", Kind: abi.ReasonPunted, Number: 22,
 				Doc: "user space changed rows at each attempt to read one"},
-			{Name: "full_peers", Kind: abi.ReasonPunted, Number: 44, Doc: "table peers is full"},
+			{Name: "full_peers", Kind: abi.ReasonPunted, Number: 45, Doc: "table peers is full"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Number: 34, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Number: 35,
 				Doc: "an IPv4-mapped address in an IPv6 header"},

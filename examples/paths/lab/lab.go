@@ -3,9 +3,12 @@ package lab
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"github.com/fastrelay/fastrelay-gen/examples/paths/router"
+	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
@@ -13,11 +16,16 @@ import (
 //
 //	client eth0 ——— host s1 fast ——— fast s2 host ——— eth0 server
 //	                        slow ——— slow
+//
+// What leaves from XDP passes no queue of its device, so with routers at XDP each link has a switch in its middle,
+// whose ports have the queues.
 type Lab struct {
 	Client, Server *testnet.Host
 	Routers        [2]Router // the client's and the server's
 
 	ClientDev              *testnet.Dev
+	Ends                   [2]*testnet.Dev // of the cables of the client's router, where taps see all that comes
+	hook                   runtime.Hook
 	ClientAddr, ServerAddr testnet.Addrs
 }
 
@@ -25,6 +33,8 @@ type Lab struct {
 type Router struct {
 	Host             *testnet.Host
 	Port, Fast, Slow *testnet.Dev // to its own host, and to the other router
+
+	FastQueue, SlowQueue *testnet.Dev // whose queues the links have
 }
 
 // Rates are the bit rates of both links. A queue holds 64 full packets, as in bmv2, the software switch of the P4
@@ -49,9 +59,9 @@ var (
 	slowAddrs = [2]testnet.Addrs{addrs("192.0.2.65", "2001:db8:5::1"), addrs("192.0.2.66", "2001:db8:5::2")}
 )
 
-// New builds the network. The routers forward nothing yet; no neighbour is known to anyone.
-func New(n *testnet.Net) (*Lab, error) {
-	l := &Lab{ClientAddr: hostAddrs[0][0], ServerAddr: hostAddrs[1][0]}
+// New builds the network for routers at a hook. They forward nothing yet; no neighbour is known to anyone.
+func New(n *testnet.Net, hook runtime.Hook) (*Lab, error) {
+	l := &Lab{ClientAddr: hostAddrs[0][0], ServerAddr: hostAddrs[1][0], hook: hook}
 	var errs []error
 	for i, name := range []string{"client", "server"} {
 		host, err := n.Host(name)
@@ -73,6 +83,9 @@ func New(n *testnet.Net) (*Lab, error) {
 			// Packets over the MTU, which a real host's network card would cut up, don't fit the links' queues.
 			host.Run("ethtool", "-K", "eth0", "tso", "off", "gso", "off", "gro", "off"),
 			r.Host.Run("ethtool", "-K", "host", "gro", "off"))
+		if hook != runtime.HookTC { // it takes frames from XDP, and XDP its own
+			errs = append(errs, offloads.GRO(dev, true), offloads.TxChecksum(dev, false))
+		}
 		if i == 0 {
 			l.Client, l.ClientDev = host, dev
 		} else {
@@ -80,17 +93,54 @@ func New(n *testnet.Net) (*Lab, error) {
 		}
 	}
 	a, b := &l.Routers[0], &l.Routers[1]
-	var err error
-	if a.Fast, b.Fast, err = n.Join(a.Host, "fast", b.Host, "fast"); err != nil {
+	fast, err := l.link(n, "fast")
+	if err != nil {
 		return nil, err
 	}
-	if a.Slow, b.Slow, err = n.Join(a.Host, "slow", b.Host, "slow"); err != nil {
+	slow, err := l.link(n, "slow")
+	if err != nil {
 		return nil, err
 	}
+	a.Fast, b.Fast, a.FastQueue, b.FastQueue = fast.ends[0], fast.ends[1], fast.queues[0], fast.queues[1]
+	a.Slow, b.Slow, a.SlowQueue, b.SlowQueue = slow.ends[0], slow.ends[1], slow.queues[0], slow.queues[1]
+	l.Ends = [2]*testnet.Dev{fast.near, slow.near}
 	for i, r := range l.Routers {
 		errs = append(errs, assign(r.Fast, fastAddrs[i], 26), assign(r.Slow, slowAddrs[i], 26), r.SetRates())
 	}
 	return l, errors.Join(errs...)
+}
+
+// link is a link between the routers.
+type link struct {
+	ends, queues [2]*testnet.Dev // at each router, and what has the queue to the other one
+	near         *testnet.Dev    // the other end of the cable of the client's router
+}
+
+func (l *Lab) link(n *testnet.Net, name string) (k link, err error) {
+	a, b := l.Routers[0].Host, l.Routers[1].Host
+	if l.hook == runtime.HookTC {
+		k.ends[0], k.ends[1], err = n.Join(a, name, b, name)
+		k.queues, k.near = k.ends, k.ends[1]
+		return k, err
+	}
+	between, err := n.Host(name + "-switch")
+	if err != nil {
+		return k, err
+	}
+	ip := func(args ...string) { err = errors.Join(err, between.Run("ip", append([]string{"link"}, args...)...)) }
+	ip("add", "switch", "type", "bridge")
+	ip("set", "switch", "up")
+	for i, router := range []*testnet.Host{a, b} {
+		end, port, joined := n.Join(router, name, between, fmt.Sprintf("port%d", i))
+		if joined != nil {
+			return k, joined
+		}
+		k.ends[i], k.queues[1-i] = end, port
+		ip("set", port.Name, "master", "switch")
+		err = errors.Join(err, offloads.GRO(port, true))
+	}
+	k.near = k.queues[1]
+	return k, err
 }
 
 func assign(d *testnet.Dev, a testnet.Addrs, bits int) error {
@@ -100,7 +150,7 @@ func assign(d *testnet.Dev, a testnet.Addrs, bits int) error {
 
 // SetRates gives both links of the router their rates and queues.
 func (r Router) SetRates() error {
-	return errors.Join(r.Fast.SetRate(FastRate, Queue), r.Slow.SetRate(SlowRate, Queue))
+	return errors.Join(r.FastQueue.SetRate(FastRate, Queue), r.SlowQueue.SetRate(SlowRate, Queue))
 }
 
 // Use says which links carry packets between the routers.
@@ -135,7 +185,7 @@ func Routes(of int, use Use) (routes []router.Route) {
 
 // Start starts both routers.
 func (l *Lab) Start(use Use, c router.Config) (routers [2]*router.Router, err error) {
-	c.Interfaces = []string{"host", "fast", "slow"}
+	c.Interfaces, c.Hook = []string{"host", "fast", "slow"}, l.hook
 	for i, r := range l.Routers {
 		c.Routes = Routes(i, use)
 		err := r.Host.Do(func() (err error) {

@@ -8,10 +8,11 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 43
-#define FR_NEEDS_ROWS 8
+#define FR_REASONS 86
+#define FR_NEEDS_ROWS 16
 #define FR_NEEDS_SHARED 65537
 #define FR_NEEDS_FACTS
+#define FR_DEVICES 256
 #include "fastrelay.h"
 
 /* Headers of packets. */
@@ -143,14 +144,20 @@ enum {
 	reason_not_ip,
 };
 
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_FORWARD = 0, XDP_FORWARD = 43 };
+
 /* What is known of a packet. */
 struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
+	__u32 prog;
 	__u64 ip_end;
 	__u64 l4_options_end;
 	struct val_routes *r;
+	struct val_flows *flow;
+	__u32 came;
 };
 
 /*
@@ -247,11 +254,11 @@ static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, struct p
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_punt(skb, reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
@@ -264,7 +271,7 @@ static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, struct p
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(pkt->r->fast.hop.ifindex, 0);
 	return fr_redirect_neigh(pkt->r->fast.hop.ifindex, AF_INET, fr_v4_in(pkt->r->fast.addr));
@@ -283,11 +290,11 @@ static __always_inline int forward_ipv4_udp_send_2(struct __sk_buff *skb, struct
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_punt(skb, reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 26 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
@@ -299,7 +306,7 @@ static __always_inline int forward_ipv4_udp_send_2(struct __sk_buff *skb, struct
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(pkt->r->slow.hop.ifindex, 0);
 	return fr_redirect_neigh(pkt->r->slow.hop.ifindex, AF_INET, fr_v4_in(pkt->r->slow.addr));
@@ -316,28 +323,28 @@ static __always_inline int forward_ipv4_udp_rules(struct __sk_buff *skb, struct 
 	    (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_punt(skb, reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_punt(skb, reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->fast.hop, skb->gso_size ? skb->gso_size + 28 :
 				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
+			return fr_unfit(skb, &pkt->r->fast.hop, pkt->prog + reason_too_big);
 		return forward_ipv4_udp_send(skb, pkt);
 	}
 
 	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_punt(skb, reason_hop_limit);
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_punt(skb, reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_punt(skb, reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r->slow.hop, skb->gso_size ? skb->gso_size + 28 :
 			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
+		return fr_unfit(skb, &pkt->r->slow.hop, pkt->prog + reason_too_big);
 	return forward_ipv4_udp_send_2(skb, pkt);
 }
 
@@ -349,7 +356,7 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, struct packet
 	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &l4_end);
 
 	if (why)
-		return fr_punt(skb, why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
 	{
@@ -360,7 +367,7 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, struct packet
 		pkt->r = find_routes(&key);
 	}
 	if (!pkt->r)
-		return fr_punt(skb, reason_no_routes);
+		return fr_punt(skb, pkt->prog + reason_no_routes);
 	struct val_flows *flow;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
@@ -369,7 +376,7 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, struct packet
 		fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst), be16(&udp->dst_port));
 		enum fr_found found = find_flows(&key, pkt->lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
-			return fr_punt(skb, reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			flow = NULL;
 	}
@@ -383,15 +390,15 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, struct packet
 	       (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46)))) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_punt(skb, reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_punt(skb, reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->fast.hop, skb->gso_size ? skb->gso_size + 28 :
 				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
+			return fr_unfit(skb, &pkt->r->fast.hop, pkt->prog + reason_too_big);
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
@@ -402,15 +409,15 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, struct packet
 	if (fr_has(flow)) {
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_punt(skb, reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_punt(skb, reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->slow.hop, skb->gso_size ? skb->gso_size + 28 :
 				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
+			return fr_unfit(skb, &pkt->r->slow.hop, pkt->prog + reason_too_big);
 		fr_shared_add(flow->packets, 1);
 		return forward_ipv4_udp_send_2(skb, pkt);
 	}
@@ -447,30 +454,30 @@ static __always_inline int forward_ipv4_tcp_rules(struct __sk_buff *skb, struct 
 	    (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_punt(skb, reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_punt(skb, reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->fast.hop,
 				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
+			return fr_unfit(skb, &pkt->r->fast.hop, pkt->prog + reason_too_big);
 		return forward_ipv4_udp_send(skb, pkt);
 	}
 
 	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_punt(skb, reason_hop_limit);
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_punt(skb, reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_punt(skb, reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r->slow.hop,
 			      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
+		return fr_unfit(skb, &pkt->r->slow.hop, pkt->prog + reason_too_big);
 	return forward_ipv4_udp_send_2(skb, pkt);
 }
 
@@ -482,14 +489,14 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, struct packet
 	__u32 why = check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->l4_options_end);
 
 	if (why)
-		return fr_punt(skb, why);
+		return fr_punt(skb, pkt->prog + why);
 	at_l4_options_end = fr_pin(pkt->data + fr_bound(pkt->l4_options_end, 0x7f));
 	if (at_l4_options_end > pkt->data_end)
-		return fr_punt(skb, reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->l4_options_end > pkt->ip_end)
-		return fr_punt(skb, reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != pkt->l4_options_end - 34)
-		return fr_punt(skb, reason_tcp_data_offset);
+		return fr_punt(skb, pkt->prog + reason_tcp_data_offset);
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
 	{
@@ -500,7 +507,7 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, struct packet
 		pkt->r = find_routes(&key);
 	}
 	if (!pkt->r)
-		return fr_punt(skb, reason_no_routes);
+		return fr_punt(skb, pkt->prog + reason_no_routes);
 	struct val_flows *flow;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
@@ -509,7 +516,7 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, struct packet
 		fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst), be16(&tcp->dst_port));
 		enum fr_found found = find_flows(&key, pkt->lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
-			return fr_punt(skb, reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			flow = NULL;
 	}
@@ -523,16 +530,16 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, struct packet
 	       (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46)))) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_punt(skb, reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_punt(skb, reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->fast.hop,
 				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
+			return fr_unfit(skb, &pkt->r->fast.hop, pkt->prog + reason_too_big);
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
@@ -543,16 +550,16 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, struct packet
 	if (fr_has(flow)) {
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv4->ttl) <= 1)
-			return fr_punt(skb, reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_punt(skb, reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->slow.hop,
 				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
+			return fr_unfit(skb, &pkt->r->slow.hop, pkt->prog + reason_too_big);
 		fr_shared_add(flow->packets, 1);
 		return forward_ipv4_udp_send_2(skb, pkt);
 	}
@@ -566,14 +573,14 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, struct packet *pk
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_punt(skb, why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv4->protocol) == IPPROTO_UDP)
 		return forward_ipv4_udp(skb, pkt);
 	if (be8(&ipv4->protocol) == IPPROTO_TCP)
 		return forward_ipv4_tcp(skb, pkt);
-	return fr_punt(skb, reason_not_l4);
+	return fr_punt(skb, pkt->prog + reason_not_l4);
 }
 
 static __always_inline __u32 check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -617,11 +624,11 @@ static __always_inline int forward_ipv6_udp_send(struct __sk_buff *skb, struct p
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_punt(skb, reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
@@ -633,7 +640,7 @@ static __always_inline int forward_ipv6_udp_send(struct __sk_buff *skb, struct p
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(pkt->r->fast.hop.ifindex, 0);
 	return fr_redirect_neigh(pkt->r->fast.hop.ifindex, AF_INET6, pkt->r->fast.addr);
@@ -649,11 +656,11 @@ static __always_inline int forward_ipv6_udp_send_2(struct __sk_buff *skb, struct
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_punt(skb, reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 22 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
@@ -664,7 +671,7 @@ static __always_inline int forward_ipv6_udp_send_2(struct __sk_buff *skb, struct
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	if (direct)
 		return bpf_redirect(pkt->r->slow.hop.ifindex, 0);
 	return fr_redirect_neigh(pkt->r->slow.hop.ifindex, AF_INET6, pkt->r->slow.addr);
@@ -682,28 +689,28 @@ static __always_inline int forward_ipv6_udp_rules(struct __sk_buff *skb, struct 
 	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_punt(skb, reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_punt(skb, reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->fast.hop, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
+			return fr_unfit(skb, &pkt->r->fast.hop, pkt->prog + reason_too_big);
 		return forward_ipv6_udp_send(skb, pkt);
 	}
 
 	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_punt(skb, reason_hop_limit);
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_punt(skb, reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_punt(skb, reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r->slow.hop, skb->gso_size ? skb->gso_size + 48 :
 			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
+		return fr_unfit(skb, &pkt->r->slow.hop, pkt->prog + reason_too_big);
 	return forward_ipv6_udp_send_2(skb, pkt);
 }
 
@@ -715,7 +722,7 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, struct packet
 	__u32 why = check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &l4_end);
 
 	if (why)
-		return fr_punt(skb, why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
 	{
@@ -726,7 +733,7 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, struct packet
 		pkt->r = find_routes(&key);
 	}
 	if (!pkt->r)
-		return fr_punt(skb, reason_no_routes);
+		return fr_punt(skb, pkt->prog + reason_no_routes);
 	struct val_flows *flow;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
@@ -735,7 +742,7 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, struct packet
 		fr_put_endpoint_v6(&key.dst, ipv6->dst, be16(&udp->dst_port), 2);
 		enum fr_found found = find_flows(&key, pkt->lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
-			return fr_punt(skb, reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			flow = NULL;
 	}
@@ -750,15 +757,15 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, struct packet
 	       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46)))) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_punt(skb, reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_punt(skb, reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->fast.hop, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
+			return fr_unfit(skb, &pkt->r->fast.hop, pkt->prog + reason_too_big);
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
@@ -769,15 +776,15 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, struct packet
 	if (fr_has(flow)) {
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_punt(skb, reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_punt(skb, reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->slow.hop, skb->gso_size ? skb->gso_size + 48 :
 				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
+			return fr_unfit(skb, &pkt->r->slow.hop, pkt->prog + reason_too_big);
 		fr_shared_add(flow->packets, 1);
 		return forward_ipv6_udp_send_2(skb, pkt);
 	}
@@ -797,30 +804,30 @@ static __always_inline int forward_ipv6_tcp_rules(struct __sk_buff *skb, struct 
 	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_punt(skb, reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_punt(skb, reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->fast.hop,
 				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
+			return fr_unfit(skb, &pkt->r->fast.hop, pkt->prog + reason_too_big);
 		return forward_ipv6_udp_send(skb, pkt);
 	}
 
 	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_punt(skb, reason_hop_limit);
+		return fr_punt(skb, pkt->prog + reason_hop_limit);
 	if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-		return fr_punt(skb, reason_gso_packet);
+		return fr_punt(skb, pkt->prog + reason_gso_packet);
 	if (!(skb->len <= pkt->ip_end || ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-		return fr_punt(skb, reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_fits(&pkt->r->slow.hop,
 			      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 			      pkt->ip_end - 14)))
-		return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
+		return fr_unfit(skb, &pkt->r->slow.hop, pkt->prog + reason_too_big);
 	return forward_ipv6_udp_send_2(skb, pkt);
 }
 
@@ -832,14 +839,14 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, struct packet
 	__u32 why = check_tcp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->l4_options_end);
 
 	if (why)
-		return fr_punt(skb, why);
+		return fr_punt(skb, pkt->prog + why);
 	at_l4_options_end = fr_pin(pkt->data + fr_bound(pkt->l4_options_end, 0x7f));
 	if (at_l4_options_end > pkt->data_end)
-		return fr_punt(skb, reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (pkt->l4_options_end > pkt->ip_end)
-		return fr_punt(skb, reason_truncated);
+		return fr_punt(skb, pkt->prog + reason_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != pkt->l4_options_end - 54)
-		return fr_punt(skb, reason_tcp_data_offset);
+		return fr_punt(skb, pkt->prog + reason_tcp_data_offset);
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
 	{
@@ -850,7 +857,7 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, struct packet
 		pkt->r = find_routes(&key);
 	}
 	if (!pkt->r)
-		return fr_punt(skb, reason_no_routes);
+		return fr_punt(skb, pkt->prog + reason_no_routes);
 	struct val_flows *flow;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
@@ -859,7 +866,7 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, struct packet
 		fr_put_endpoint_v6(&key.dst, ipv6->dst, be16(&tcp->dst_port), 2);
 		enum fr_found found = find_flows(&key, pkt->lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
-			return fr_punt(skb, reason_changing);
+			return fr_punt(skb, pkt->prog + reason_changing);
 		if (found == FR_MISSING)
 			flow = NULL;
 	}
@@ -874,16 +881,16 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, struct packet
 	       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46)))) {
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_punt(skb, reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_punt(skb, reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->fast.hop,
 				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r->fast.hop, reason_too_big);
+			return fr_unfit(skb, &pkt->r->fast.hop, pkt->prog + reason_too_big);
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
@@ -894,16 +901,16 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, struct packet
 	if (fr_has(flow)) {
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_punt(skb, reason_hop_limit);
+			return fr_punt(skb, pkt->prog + reason_hop_limit);
 		if (!(skb->len <= pkt->ip_end || skb->gso_size == 0))
-			return fr_punt(skb, reason_gso_packet);
+			return fr_punt(skb, pkt->prog + reason_gso_packet);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->slow.hop,
 				      skb->gso_size ? skb->gso_size + (pkt->l4_options_end - 14) :
 				      pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r->slow.hop, reason_too_big);
+			return fr_unfit(skb, &pkt->r->slow.hop, pkt->prog + reason_too_big);
 		fr_shared_add(flow->packets, 1);
 		return forward_ipv6_udp_send_2(skb, pkt);
 	}
@@ -917,20 +924,21 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, struct packet *pk
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end);
 
 	if (why)
-		return fr_punt(skb, why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv6->next_header) == IPPROTO_UDP)
 		return forward_ipv6_udp(skb, pkt);
 	if (be8(&ipv6->next_header) == IPPROTO_TCP)
 		return forward_ipv6_tcp(skb, pkt);
-	return fr_punt(skb, reason_not_l4);
+	return fr_punt(skb, pkt->prog + reason_not_l4);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
 	struct packet pkt;
 
+	pkt.prog = PROG_FORWARD;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
@@ -941,17 +949,696 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 	/* programs: forward: { */
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_punt(skb, reason_inactive);
+		return fr_punt(skb, PROG_FORWARD + reason_inactive);
 
-	/* hook: "tc/ingress" */
+	/* hook: ["xdp", "tc/ingress"] */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_punt(skb, why);
+		return fr_punt(skb, PROG_FORWARD + why);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return forward_ipv4(skb, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return forward_ipv6(skb, &pkt);
-	return fr_punt(skb, reason_not_ip);
+	return fr_punt(skb, PROG_FORWARD + reason_not_ip);
+}
+
+/*
+ * xdp_forward: xdp
+ *	eth ipv4 udp
+ *	eth ipv4 tcp
+ *	eth ipv6 udp
+ *	eth ipv6 tcp
+ */
+
+static __always_inline __u64 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
+					 __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
+		return FR_XDP_LEFT;
+	__u64 l4_end = at + be16(&udp->length);
+	if (l4_end != ip_end)
+		return FR_XDP_LEFT;
+
+	*end = l4_end;
+	return 0;
+}
+
+static __always_inline __u64 xdp_forward_ipv4_udp_send(struct xdp_md *xdp, struct packet *pkt,
+						       const int second)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u32 len = pkt->came;
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | (be8(&ipv4->dscp_ecn) & 3));
+	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
+					 ipv4_version_to_ecn + ipv4_ttl_protocol);
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
+			return FR_XDP_LEFT;
+
+		pkt->data = (void *)(long)xdp->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)xdp->data_end))
+			return fr_xdp_drop(len, pkt->prog + reason_fault);
+	}
+
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	fr_link(pkt->data, &pkt->r->fast.hop);
+
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st16(&new_ipv4->checksum, ip_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	if (!second) {
+		/* let counted = {count: "flow.packets"} */
+		fr_shared_add(pkt->flow->packets, 1);
+	}
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_forward_ipv4_udp_send_2(struct xdp_md *xdp, struct packet *pkt,
+							 const int second)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	__u32 len = pkt->came;
+	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
+					 ipv4_ttl_protocol);
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
+			return FR_XDP_LEFT;
+
+		pkt->data = (void *)(long)xdp->data;
+		if (unlikely(pkt->data + 26 > (void *)(long)xdp->data_end))
+			return fr_xdp_drop(len, pkt->prog + reason_fault);
+	}
+
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	fr_link(pkt->data, &pkt->r->slow.hop);
+
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st16(&new_ipv4->checksum, ip_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	if (!second) {
+		/* let counted = {count: "flow.packets"} */
+		fr_shared_add(pkt->flow->packets, 1);
+	}
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_forward_ipv4_udp(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	__u64 l4_end;
+	__u64 why = check_udp_2(xdp, pkt->data, pkt->data_end, pkt->ip_end, 34, &l4_end);
+
+	if (why)
+		return why;
+
+	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
+	{
+		struct key_routes key __attribute__((aligned(8))) = {};
+
+		key.dst.len = 128;
+		fr_put_v4(key.dst.addr, ld32(ipv4->dst));
+		pkt->r = find_routes(&key);
+	}
+	if (!pkt->r)
+		return XDP_PASS;
+	{
+		struct key_flows key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v4(&key.src, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst), be16(&udp->dst_port));
+		enum fr_found found = find_flows(&key, pkt->lease, 8, &pkt->flow);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			pkt->flow = NULL;
+	}
+
+	/* {when: "flow && (flow.path == 1 || flow.path == 0 && (?(video) || ?(urgent)))", do:... */
+	if (fr_has(pkt->flow) &&
+	    (pkt->flow->path == 1 ||
+	     (pkt->flow->path == 0 &&
+	      (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb ||
+	       be16(&udp->src_port) == 0x1bb || be16(&udp->src_port) == 0x20fb ||
+	       (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46)))) {
+		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return XDP_PASS;
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->fast.hop, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_forward_ipv4_udp_send(xdp, pkt, 0);
+	}
+
+	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
+	if (fr_has(pkt->flow)) {
+		/* let by_slow = [{send: via: "r.slow"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return XDP_PASS;
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->slow.hop, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_forward_ipv4_udp_send_2(xdp, pkt, 0);
+	}
+
+	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
+	if (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb ||
+	    be16(&udp->src_port) == 0x1bb || be16(&udp->src_port) == 0x20fb ||
+	    (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46) {
+		if (be8(&ipv4->ttl) <= 1)
+			return XDP_PASS;
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->fast.hop, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_forward_ipv4_udp_send(xdp, pkt, 1);
+	}
+	if (be8(&ipv4->ttl) <= 1)
+		return XDP_PASS;
+	if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+	    !(be16(&udp->checksum) != 0 &&
+	      be16(&udp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length))))))
+		return FR_XDP_LEFT;
+	if (unlikely(!fr_xdp_fits(&pkt->r->slow.hop, pkt->ip_end - 14)))
+		return FR_XDP_LEFT;
+	return xdp_forward_ipv4_udp_send_2(xdp, pkt, 1);
+}
+
+static __always_inline __u64 check_tcp_2(struct xdp_md *xdp, void *data, void *data_end,
+					 __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_tcp *tcp = data + at;
+
+	if ((void *)(tcp + 1) > data_end || at + sizeof(*tcp) > ip_end ||
+	    (be8(&tcp->data_offset_reserved) >> 4) < 5)
+		return FR_XDP_LEFT;
+	__u64 l4_options_size = (be8(&tcp->data_offset_reserved) >> 4) * 4 - 20;
+	if (l4_options_size > 40)
+		return FR_XDP_LEFT;
+	__u64 l4_options_end = fr_xdp_forget(xdp, at + sizeof(*tcp) + l4_options_size);
+
+	*end = l4_options_end;
+	return 0;
+}
+
+static __always_inline __u64 xdp_forward_ipv4_rules(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_tcp *tcp = pkt->data + 34;
+
+	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
+	if (fr_has(pkt->flow)) {
+		/* let by_slow = [{send: via: "r.slow"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return XDP_PASS;
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&tcp->checksum) != 0 &&
+		      be16(&tcp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_TCP) + bpf_htons(pkt->ip_end - 34)))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->slow.hop, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_forward_ipv4_udp_send_2(xdp, pkt, 0);
+	}
+
+	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
+	if (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
+	    be16(&tcp->src_port) == 0x1bb || be16(&tcp->src_port) == 0x20fb ||
+	    (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46) {
+		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return XDP_PASS;
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&tcp->checksum) != 0 &&
+		      be16(&tcp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_TCP) + bpf_htons(pkt->ip_end - 34)))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->fast.hop, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_forward_ipv4_udp_send(xdp, pkt, 1);
+	}
+	if (be8(&ipv4->ttl) <= 1)
+		return XDP_PASS;
+	if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+	    !(be16(&tcp->checksum) != 0 &&
+	      be16(&tcp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_TCP) +
+				bpf_htons(pkt->ip_end - 34)))))
+		return FR_XDP_LEFT;
+	if (unlikely(!fr_xdp_fits(&pkt->r->slow.hop, pkt->ip_end - 14)))
+		return FR_XDP_LEFT;
+	return xdp_forward_ipv4_udp_send_2(xdp, pkt, 1);
+}
+
+static __always_inline __u64 xdp_forward_ipv4(struct xdp_md *xdp, struct packet *pkt)
+{
+	void *at_l4_options_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_tcp *tcp = pkt->data + 34;
+	__u64 l4_options_end;
+
+	if ((void *)(ipv4 + 1) > pkt->data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
+	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
+	    be16(&ipv4->total_length) < 20)
+		return FR_XDP_LEFT;
+	pkt->ip_end = 14ULL + be16(&ipv4->total_length);
+	if (pkt->ip_end > pkt->came ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+
+	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
+	if (be8(&ipv4->protocol) == IPPROTO_UDP)
+		return xdp_forward_ipv4_udp(xdp, pkt);
+	if (be8(&ipv4->protocol) != IPPROTO_TCP)
+		return XDP_PASS;
+	__u64 why = check_tcp_2(xdp, pkt->data, pkt->data_end, pkt->ip_end, 34, &l4_options_end);
+	if (why)
+		return why;
+	at_l4_options_end = fr_pin(pkt->data + fr_bound(l4_options_end, 0x7f));
+	if (at_l4_options_end > pkt->data_end)
+		return FR_XDP_LEFT;
+	if (l4_options_end > pkt->ip_end ||
+	    (be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 34)
+		return FR_XDP_LEFT;
+
+	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
+	{
+		struct key_routes key __attribute__((aligned(8))) = {};
+
+		key.dst.len = 128;
+		fr_put_v4(key.dst.addr, ld32(ipv4->dst));
+		pkt->r = find_routes(&key);
+	}
+	if (!pkt->r)
+		return XDP_PASS;
+	{
+		struct key_flows key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v4(&key.src, ld32(ipv4->src), be16(&tcp->src_port));
+		fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst), be16(&tcp->dst_port));
+		enum fr_found found = find_flows(&key, pkt->lease, 8, &pkt->flow);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			pkt->flow = NULL;
+	}
+
+	/* {when: "flow && (flow.path == 1 || flow.path == 0 && (?(video) || ?(urgent)))", do:... */
+	if (fr_has(pkt->flow) &&
+	    (pkt->flow->path == 1 ||
+	     (pkt->flow->path == 0 &&
+	      (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
+	       be16(&tcp->src_port) == 0x1bb || be16(&tcp->src_port) == 0x20fb ||
+	       (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46)))) {
+		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return XDP_PASS;
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&tcp->checksum) != 0 &&
+		      be16(&tcp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_TCP) + bpf_htons(pkt->ip_end - 34)))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->fast.hop, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_forward_ipv4_udp_send(xdp, pkt, 0);
+	}
+
+	return xdp_forward_ipv4_rules(xdp, pkt);
+}
+
+static __always_inline __u64 xdp_forward_udp_send(struct xdp_md *xdp, struct packet *pkt,
+						  const int second)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 len = pkt->came;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x68800000ULL |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  (((be16(ipv6->version_to_flow_label + 1) << 8) |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
+			return FR_XDP_LEFT;
+
+		pkt->data = (void *)(long)xdp->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)xdp->data_end))
+			return fr_xdp_drop(len, pkt->prog + reason_fault);
+	}
+
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	fr_link(pkt->data, &pkt->r->fast.hop);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+
+	fr_count(pkt->prog + reason_sent, len);
+	if (!second) {
+		/* let counted = {count: "flow.packets"} */
+		fr_shared_add(pkt->flow->packets, 1);
+	}
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_forward_udp_send_2(struct xdp_md *xdp, struct packet *pkt,
+						    const int second)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	__u32 len = pkt->came;
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
+			return FR_XDP_LEFT;
+
+		pkt->data = (void *)(long)xdp->data;
+		if (unlikely(pkt->data + 22 > (void *)(long)xdp->data_end))
+			return fr_xdp_drop(len, pkt->prog + reason_fault);
+	}
+
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	fr_link(pkt->data, &pkt->r->slow.hop);
+
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+
+	fr_count(pkt->prog + reason_sent, len);
+	if (!second) {
+		/* let counted = {count: "flow.packets"} */
+		fr_shared_add(pkt->flow->packets, 1);
+	}
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_forward_udp(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	__u64 l4_end;
+	__u64 why = check_udp_2(xdp, pkt->data, pkt->data_end, pkt->ip_end, 54, &l4_end);
+
+	if (why)
+		return why;
+
+	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
+	{
+		struct key_routes key __attribute__((aligned(8))) = {};
+
+		key.dst.len = 128;
+		fr_put_v6(key.dst.addr, ipv6->dst, 4);
+		pkt->r = find_routes(&key);
+	}
+	if (!pkt->r)
+		return XDP_PASS;
+	{
+		struct key_flows key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v6(&key.src, ipv6->src, be16(&udp->src_port), 0);
+		fr_put_endpoint_v6(&key.dst, ipv6->dst, be16(&udp->dst_port), 2);
+		enum fr_found found = find_flows(&key, pkt->lease, 8, &pkt->flow);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			pkt->flow = NULL;
+	}
+
+	/* {when: "flow && (flow.path == 1 || flow.path == 0 && (?(video) || ?(urgent)))", do:... */
+	if (fr_has(pkt->flow) &&
+	    (pkt->flow->path == 1 ||
+	     (pkt->flow->path == 0 &&
+	      (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb ||
+	       be16(&udp->src_port) == 0x1bb || be16(&udp->src_port) == 0x20fb ||
+	       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 34 ||
+	       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46)))) {
+		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return XDP_PASS;
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->fast.hop, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_forward_udp_send(xdp, pkt, 0);
+	}
+
+	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
+	if (fr_has(pkt->flow)) {
+		/* let by_slow = [{send: via: "r.slow"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return XDP_PASS;
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->slow.hop, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_forward_udp_send_2(xdp, pkt, 0);
+	}
+
+	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
+	if (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb ||
+	    be16(&udp->src_port) == 0x1bb || be16(&udp->src_port) == 0x20fb ||
+	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 34 ||
+	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
+		if (be8(&ipv6->hop_limit) <= 1)
+			return XDP_PASS;
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->fast.hop, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_forward_udp_send(xdp, pkt, 1);
+	}
+	if (be8(&ipv6->hop_limit) <= 1)
+		return XDP_PASS;
+	if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+	    !(be16(&udp->checksum) != 0 &&
+	      be16(&udp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+		return FR_XDP_LEFT;
+	if (unlikely(!fr_xdp_fits(&pkt->r->slow.hop, pkt->ip_end - 14)))
+		return FR_XDP_LEFT;
+	return xdp_forward_udp_send_2(xdp, pkt, 1);
+}
+
+static __always_inline __u64 xdp_forward_rules(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_tcp *tcp = pkt->data + 54;
+
+	/* {when: "flow && (flow.path == 1 || flow.path == 0 && (?(video) || ?(urgent)))", do:... */
+	if (fr_has(pkt->flow) &&
+	    (pkt->flow->path == 1 ||
+	     (pkt->flow->path == 0 &&
+	      (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
+	       be16(&tcp->src_port) == 0x1bb || be16(&tcp->src_port) == 0x20fb ||
+	       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 34 ||
+	       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46)))) {
+		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return XDP_PASS;
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&tcp->checksum) != 0 &&
+		      be16(&tcp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_TCP) + bpf_htons(pkt->ip_end - 54)))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->fast.hop, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_forward_udp_send(xdp, pkt, 0);
+	}
+
+	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
+	if (fr_has(pkt->flow)) {
+		/* let by_slow = [{send: via: "r.slow"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return XDP_PASS;
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&tcp->checksum) != 0 &&
+		      be16(&tcp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_TCP) + bpf_htons(pkt->ip_end - 54)))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->slow.hop, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_forward_udp_send_2(xdp, pkt, 0);
+	}
+
+	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
+	if (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
+	    be16(&tcp->src_port) == 0x1bb || be16(&tcp->src_port) == 0x20fb ||
+	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 34 ||
+	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
+		if (be8(&ipv6->hop_limit) <= 1)
+			return XDP_PASS;
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&tcp->checksum) != 0 &&
+		      be16(&tcp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_TCP) + bpf_htons(pkt->ip_end - 54)))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->fast.hop, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_forward_udp_send(xdp, pkt, 1);
+	}
+	if (be8(&ipv6->hop_limit) <= 1)
+		return XDP_PASS;
+	if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+	    !(be16(&tcp->checksum) != 0 &&
+	      be16(&tcp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_TCP) + bpf_htons(pkt->ip_end - 54)))))
+		return FR_XDP_LEFT;
+	if (unlikely(!fr_xdp_fits(&pkt->r->slow.hop, pkt->ip_end - 14)))
+		return FR_XDP_LEFT;
+	return xdp_forward_udp_send_2(xdp, pkt, 1);
+}
+
+SEC("xdp.frags") __u64 xdp_forward(struct xdp_md *xdp)
+{
+	struct packet pkt;
+
+	pkt.prog = XDP_FORWARD;
+	pkt.lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+	void *at_l4_options_end;
+	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.data = (void *)(long)xdp->data;
+	pkt.data_end = (void *)(long)xdp->data_end;
+	struct hdr_eth *eth = pkt.data;
+	struct hdr_ipv6 *ipv6 = pkt.data + 14;
+	struct hdr_tcp *tcp = pkt.data + 54;
+	__u64 l4_options_end;
+
+	/* programs: forward: { */
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, now))
+		return XDP_PASS;
+
+	/* hook: ["xdp", "tc/ingress"] */
+	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
+		return XDP_PASS;
+	if ((void *)(eth + 1) > pkt.data_end)
+		return FR_XDP_LEFT;
+
+	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
+	if (be16(&eth->type) == ETH_P_IP)
+		return xdp_forward_ipv4(xdp, &pkt);
+	if (be16(&eth->type) != ETH_P_IPV6)
+		return XDP_PASS;
+	if ((void *)(ipv6 + 1) > pkt.data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	pkt.ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (pkt.ip_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return FR_XDP_LEFT;
+	if (be8(&ipv6->next_header) == IPPROTO_UDP)
+		return xdp_forward_udp(xdp, &pkt);
+	if (be8(&ipv6->next_header) != IPPROTO_TCP)
+		return XDP_PASS;
+	__u64 why = check_tcp_2(xdp, pkt.data, pkt.data_end, pkt.ip_end, 54, &l4_options_end);
+	if (why)
+		return why;
+	at_l4_options_end = fr_pin(pkt.data + fr_bound(l4_options_end, 0x7f));
+	if (at_l4_options_end > pkt.data_end)
+		return FR_XDP_LEFT;
+	if (l4_options_end > pkt.ip_end ||
+	    (be8(&tcp->data_offset_reserved) >> 4) * 4 != l4_options_end - 54)
+		return FR_XDP_LEFT;
+
+	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
+	{
+		struct key_routes key __attribute__((aligned(8))) = {};
+
+		key.dst.len = 128;
+		fr_put_v6(key.dst.addr, ipv6->dst, 4);
+		pkt.r = find_routes(&key);
+	}
+	if (!pkt.r)
+		return XDP_PASS;
+	{
+		struct key_flows key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v6(&key.src, ipv6->src, be16(&tcp->src_port), 0);
+		fr_put_endpoint_v6(&key.dst, ipv6->dst, be16(&tcp->dst_port), 2);
+		enum fr_found found = find_flows(&key, pkt.lease, 8, &pkt.flow);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			pkt.flow = NULL;
+	}
+
+	return xdp_forward_rules(xdp, &pkt);
 }

@@ -217,7 +217,7 @@ var desc = abi.Desc{
 		}, ValueSize: 8},
 	},
 	Programs: []abi.Program{
-		{Name: "forward", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
+		{Name: "forward", Hook: abi.HookIngress, L2: true, XDPBase: 43, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Number: 3, Doc: "the relay's lease has expired"},

@@ -19,7 +19,8 @@ import (
 
 // Config says what a router does.
 type Config struct {
-	Interfaces []string // where packets come in
+	Interfaces []string     // where packets come in
+	Hook       runtime.Hook // whether packets come to the relay at XDP first
 	Routes     []Route
 	Hello      time.Duration // between two hellos to each next hop; 0: routers aren't watched
 	Dead       time.Duration // without an answer, after which a next hop is not used any more
@@ -68,7 +69,7 @@ func Start(c Config) (*Router, error) {
 	err = r.write()
 	for _, name := range c.Interfaces {
 		if err == nil {
-			err = relay.Forward.Attach(name)
+			err = relay.Forward.AttachAt(name, runtime.AttachOptions{Hook: c.Hook})
 		}
 	}
 	if err == nil && c.Hello > 0 {
@@ -89,10 +90,17 @@ func (r *Router) Close() error {
 	return errors.Join(err, r.relay.Close())
 }
 
-// Forwarded returns the number of packets that the relay has sent.
-func (r *Router) Forwarded() (uint64, error) {
-	n, err := r.relay.Forward.Count(pathsrelay.ForwardSent)
-	return n.Packets, err
+// Forwarded returns the number of packets that the relay has sent, and how many of them at XDP.
+func (r *Router) Forwarded() (n, atXDP uint64, err error) {
+	all, err := r.relay.Forward.Count(pathsrelay.ForwardSent)
+	if err != nil {
+		return 0, 0, err
+	}
+	counts, err := r.relay.Forward.XDPCounts()
+	if err != nil {
+		return 0, 0, err
+	}
+	return all.Packets, counts[pathsrelay.ForwardSent].Packets, nil
 }
 
 // hops returns the next hops that have an alternative.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/quicproxy/client"
 	"github.com/fastrelay/fastrelay-gen/examples/quicproxy/server"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
 const usage = `quicproxy forwards QUIC packets with a short header in the kernel.
@@ -64,6 +65,8 @@ func Run(args []string, stdout, stderr io.Writer) int {
 		return err
 	})
 	interfaces := flags.String("interfaces", "", "`names` of the devices that clients and targets are behind (proxy)")
+	flags.TextVar(&proxy.Hook, "hook", runtime.HookAuto,
+		"`hook` that packets come to: tc, auto (XDP first, if that is right for the device) or xdp (proxy)")
 	proxy.Control.Define(flags)
 	flags.BoolVar(&proxy.NoOffload, "no-offload", false, "forward everything in user space (proxy)")
 	flags.DurationVar(&agent.Idle, "idle", time.Minute, "how long a tunnel without packets is kept (agent)")

@@ -8,12 +8,13 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 44
-#define FR_NEEDS_ROWS 440
+#define FR_REASONS 88
+#define FR_NEEDS_ROWS 880
 #define FR_NEEDS_SLOTS 65536
 #define FR_USAGES 1
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
+#define FR_DEVICES 256
 #include "fastrelay.h"
 
 /* Headers of packets. */
@@ -155,18 +156,23 @@ enum {
 	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length, reason_not_ip,
 };
 
+/* Where the counters of a program begin in fr_reasons. */
+enum { PROG_SWAP = 0, XDP_SWAP = 44 };
+
 /* What is known of a packet. */
 struct packet {
 	void *data;
 	void *data_end;
 	const struct fr_lease *lease;
 	__u64 now;
+	__u32 prog;
 	__u64 ip_end;
 	__u64 udp_end;
 	__u64 partial;
 	__u64 payload_len;
 	struct val_by_id *r;
 	struct val_by_id *r_2;
+	__u32 came;
 };
 
 /*
@@ -312,11 +318,11 @@ static __always_inline int swap_ipv6_short8_rule_send(struct __sk_buff *skb, str
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_punt(skb, reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 71 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 57);
@@ -335,10 +341,10 @@ static __always_inline int swap_ipv6_short8_rule_send(struct __sk_buff *skb, str
 	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 57);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -374,11 +380,11 @@ static __always_inline int swap_ipv6_short20_rule_send(struct __sk_buff *skb, st
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_punt(skb, reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 83 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -404,13 +410,13 @@ static __always_inline int swap_ipv6_short20_rule_send(struct __sk_buff *skb, st
 	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 5);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -476,7 +482,7 @@ static __always_inline int swap_ip_short8_rule_send_ipv6(struct __sk_buff *skb, 
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    to_v6 ? FR_TO_IPV4 : FR_TO_IPV6, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -511,10 +517,10 @@ static __always_inline int swap_ip_short8_rule_send_ipv6(struct __sk_buff *skb, 
 	if (to_v6)
 		st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -559,7 +565,7 @@ static __always_inline int swap_ipv6_short20_rule_send_ipv4(struct __sk_buff *sk
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -586,10 +592,10 @@ static __always_inline int swap_ipv6_short20_rule_send_ipv4(struct __sk_buff *sk
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -601,24 +607,24 @@ static __always_inline int swap_ipv6_short_rule(struct __sk_buff *skb, struct pa
 
 	/* {send: {from: "r.from", to: "r.to"}}, */
 	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-		return fr_punt(skb, reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
 		pkt->partial = fr_partial(skb);
 		if (second) {
 			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 			      (pkt->partial >> 16) >= 71))
-				return fr_punt(skb, reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 			     (pkt->partial >> 16) >= 83)) {
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_punt(skb, reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 		if (second)
 			return swap_ipv6_short8_rule_send(skb, pkt);
 		return swap_ipv6_short20_rule_send(skb, pkt);
@@ -629,16 +635,16 @@ static __always_inline int swap_ipv6_short_rule(struct __sk_buff *skb, struct pa
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      ((pkt->partial >> 16) >= 71 &&
 		       (pkt->partial & 0xffff) < 71ULL + pkt->payload_len - 1)))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		     ((pkt->partial >> 16) >= 83 &&
 		      (pkt->partial & 0xffff) < 83ULL + pkt->payload_len - 1))) {
-		return fr_punt(skb, reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_punt(skb, reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->r->hop_to, (second ? 37ULL : 49ULL) + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 	if (second)
 		return swap_ip_short8_rule_send_ipv6(skb, pkt, 1);
 	return swap_ipv6_short20_rule_send_ipv4(skb, pkt);
@@ -651,7 +657,7 @@ static __always_inline int swap_ipv6_short20(struct __sk_buff *skb, struct packe
 		return swap_ipv6_short_rule(skb, pkt, 0);
 
 	/* programs: swap: { */
-	return fr_punt(skb, reason_no_rule);
+	return fr_punt(skb, pkt->prog + reason_no_rule);
 }
 
 static __always_inline int swap_ipv4_short8_rule_send(struct __sk_buff *skb, struct packet *pkt)
@@ -688,11 +694,11 @@ static __always_inline int swap_ipv4_short8_rule_send(struct __sk_buff *skb, str
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_punt(skb, reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 51 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 33);
@@ -712,10 +718,10 @@ static __always_inline int swap_ipv4_short8_rule_send(struct __sk_buff *skb, str
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 18, 33);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -757,11 +763,11 @@ static __always_inline int swap_ipv4_short20_rule_send(struct __sk_buff *skb, st
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_punt(skb, reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 63 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 45);
@@ -783,10 +789,10 @@ static __always_inline int swap_ipv4_short20_rule_send(struct __sk_buff *skb, st
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 18, 45);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -827,7 +833,7 @@ static __always_inline int swap_ipv4_short20_rule_send_ipv6(struct __sk_buff *sk
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -857,13 +863,13 @@ static __always_inline int swap_ipv4_short20_rule_send_ipv6(struct __sk_buff *sk
 	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 5);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -875,7 +881,7 @@ static __always_inline int swap_ipv4_short_rule(struct __sk_buff *skb, struct pa
 
 	/* {send: {from: "r.from", to: "r.to"}}, */
 	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-		return fr_punt(skb, reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
 		pkt->partial = fr_partial(skb);
 		if (second) {
@@ -883,15 +889,15 @@ static __always_inline int swap_ipv4_short_rule(struct __sk_buff *skb, struct pa
 			      (pkt->partial >> 16) >= 51) ||
 			    !(skb->len <= pkt->ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-				return fr_punt(skb, reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 			     (pkt->partial >> 16) >= 63) ||
 			   !(skb->len <= pkt->ip_end ||
 			     ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1)) {
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		}
 		if (unlikely(!fr_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 		if (second)
 			return swap_ipv4_short8_rule_send(skb, pkt);
 		return swap_ipv4_short20_rule_send(skb, pkt);
@@ -902,16 +908,16 @@ static __always_inline int swap_ipv4_short_rule(struct __sk_buff *skb, struct pa
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      ((pkt->partial >> 16) >= 51 &&
 		       (pkt->partial & 0xffff) < 51ULL + pkt->payload_len - 1)))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	} else if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		     ((pkt->partial >> 16) >= 63 &&
 		      (pkt->partial & 0xffff) < 63ULL + pkt->payload_len - 1))) {
-		return fr_punt(skb, reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_punt(skb, reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->r->hop_to, (second ? 57ULL : 69ULL) + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+		return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 	if (second)
 		return swap_ip_short8_rule_send_ipv6(skb, pkt, 0);
 	return swap_ipv4_short20_rule_send_ipv6(skb, pkt);
@@ -924,7 +930,7 @@ static __always_inline int swap_ipv4_short20(struct __sk_buff *skb, struct packe
 		return swap_ipv4_short_rule(skb, pkt, 0);
 
 	/* programs: swap: { */
-	return fr_punt(skb, reason_no_rule);
+	return fr_punt(skb, pkt->prog + reason_no_rule);
 }
 
 static __always_inline int swap_ipv6_short16_rule_send(struct __sk_buff *skb, struct packet *pkt)
@@ -957,11 +963,11 @@ static __always_inline int swap_ipv6_short16_rule_send(struct __sk_buff *skb, st
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_punt(skb, reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 79 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -986,13 +992,13 @@ static __always_inline int swap_ipv6_short16_rule_send(struct __sk_buff *skb, st
 	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r_2->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 1);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r_2->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r_2->hop_to, direct);
 }
@@ -1036,7 +1042,7 @@ static __always_inline int swap_ipv6_short16_rule_send_ipv4(struct __sk_buff *sk
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4,
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -1062,10 +1068,10 @@ static __always_inline int swap_ipv6_short16_rule_send_ipv4(struct __sk_buff *sk
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r_2->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r_2->hop_to, direct);
 }
@@ -1076,19 +1082,19 @@ static __always_inline int swap_ipv6_short16_rule(struct __sk_buff *skb, struct 
 
 	/* {send: {from: "r.from", to: "r.to"}}, */
 	if (fr_is_v4(pkt->r_2->from.addr) != fr_is_v4(pkt->r_2->to.addr))
-		return fr_punt(skb, reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (!fr_is_v4(pkt->r_2->to.addr)) { /* ipv6 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      (pkt->partial >> 16) >= 79))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_punt(skb, reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r_2->hop_to, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+			return fr_unfit(skb, &pkt->r_2->hop_to, pkt->prog + reason_too_big);
 		return swap_ipv6_short16_rule_send(skb, pkt);
 	}
 	pkt->payload_len = pkt->udp_end - 79;
@@ -1096,11 +1102,11 @@ static __always_inline int swap_ipv6_short16_rule(struct __sk_buff *skb, struct 
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 	      ((pkt->partial >> 16) >= 79 &&
 	       (pkt->partial & 0xffff) < 79ULL + pkt->payload_len - 1)))
-		return fr_punt(skb, reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_punt(skb, reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->r_2->hop_to, 45ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+		return fr_unfit(skb, &pkt->r_2->hop_to, pkt->prog + reason_too_big);
 	return swap_ipv6_short16_rule_send_ipv4(skb, pkt);
 }
 
@@ -1111,7 +1117,7 @@ static __always_inline int swap_ipv6_short16(struct __sk_buff *skb, struct packe
 		return swap_ipv6_short16_rule(skb, pkt);
 
 	/* programs: swap: { */
-	return fr_punt(skb, reason_no_rule);
+	return fr_punt(skb, pkt->prog + reason_no_rule);
 }
 
 static __always_inline int swap_ipv4_short16_rule_send(struct __sk_buff *skb, struct packet *pkt)
@@ -1151,11 +1157,11 @@ static __always_inline int swap_ipv4_short16_rule_send(struct __sk_buff *skb, st
 
 	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, pkt->ip_end, 0))
-			return fr_punt(skb, reason_no_memory);
+			return fr_punt(skb, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)skb->data;
 		if (unlikely(pkt->data + 59 > (void *)(long)skb->data_end))
-			return fr_drop(len, reason_fault);
+			return fr_drop(len, pkt->prog + reason_fault);
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 41);
@@ -1176,10 +1182,10 @@ static __always_inline int swap_ipv4_short16_rule_send(struct __sk_buff *skb, st
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, 18, 41);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r_2->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r_2->hop_to, direct);
 }
@@ -1219,7 +1225,7 @@ static __always_inline int swap_ipv4_short16_rule_send_ipv6(struct __sk_buff *sk
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6,
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1248,13 +1254,13 @@ static __always_inline int swap_ipv4_short16_rule_send_ipv6(struct __sk_buff *sk
 	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r_2->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 1);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r_2->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r_2->hop_to, direct);
 }
@@ -1265,16 +1271,16 @@ static __always_inline int swap_ipv4_short16_rule(struct __sk_buff *skb, struct 
 
 	/* {send: {from: "r.from", to: "r.to"}}, */
 	if (fr_is_v4(pkt->r_2->from.addr) != fr_is_v4(pkt->r_2->to.addr))
-		return fr_punt(skb, reason_address_family);
+		return fr_punt(skb, pkt->prog + reason_address_family);
 	if (fr_is_v4(pkt->r_2->to.addr)) { /* ipv4 stays */
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      (pkt->partial >> 16) >= 59) ||
 		    !(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_fits(&pkt->r_2->hop_to, pkt->ip_end - 14)))
-			return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+			return fr_unfit(skb, &pkt->r_2->hop_to, pkt->prog + reason_too_big);
 		return swap_ipv4_short16_rule_send(skb, pkt);
 	}
 	pkt->payload_len = pkt->udp_end - 59;
@@ -1282,11 +1288,11 @@ static __always_inline int swap_ipv4_short16_rule(struct __sk_buff *skb, struct 
 	if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 	      ((pkt->partial >> 16) >= 59 &&
 	       (pkt->partial & 0xffff) < 59ULL + pkt->payload_len - 1)))
-		return fr_punt(skb, reason_partial_checksum);
+		return fr_punt(skb, pkt->prog + reason_partial_checksum);
 	if (be16(&udp->checksum) == 0)
-		return fr_punt(skb, reason_udp_checksum);
+		return fr_punt(skb, pkt->prog + reason_udp_checksum);
 	if (unlikely(!fr_fits(&pkt->r_2->hop_to, 65ULL + pkt->payload_len)))
-		return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+		return fr_unfit(skb, &pkt->r_2->hop_to, pkt->prog + reason_too_big);
 	return swap_ipv4_short16_rule_send_ipv6(skb, pkt);
 }
 
@@ -1297,7 +1303,7 @@ static __always_inline int swap_ipv4_short16(struct __sk_buff *skb, struct packe
 		return swap_ipv4_short16_rule(skb, pkt);
 
 	/* programs: swap: { */
-	return fr_punt(skb, reason_no_rule);
+	return fr_punt(skb, pkt->prog + reason_no_rule);
 }
 
 static __always_inline int swap_ipv6_short8_send(struct __sk_buff *skb, struct packet *pkt)
@@ -1337,7 +1343,7 @@ static __always_inline int swap_ipv6_short8_send(struct __sk_buff *skb, struct p
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1367,13 +1373,13 @@ static __always_inline int swap_ipv6_short8_send(struct __sk_buff *skb, struct p
 	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 5);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -1417,7 +1423,7 @@ static __always_inline int swap_ipv6_short8_send_ipv4(struct __sk_buff *skb, str
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -1444,10 +1450,10 @@ static __always_inline int swap_ipv6_short8_send_ipv4(struct __sk_buff *skb, str
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -1488,7 +1494,7 @@ static __always_inline int swap_ipv6_short8_send_2(struct __sk_buff *skb, struct
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -1517,13 +1523,13 @@ static __always_inline int swap_ipv6_short8_send_2(struct __sk_buff *skb, struct
 	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 1);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -1566,7 +1572,7 @@ static __always_inline int swap_ipv6_short8_send_ipv4_2(struct __sk_buff *skb, s
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -1592,10 +1598,10 @@ static __always_inline int swap_ipv6_short8_send_ipv4_2(struct __sk_buff *skb, s
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -1636,7 +1642,7 @@ static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, struct
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -1659,10 +1665,10 @@ static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, struct
 	st32(&new_short4->a, short4_a);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -1731,7 +1737,7 @@ static __always_inline int swap_ip_short8_send_ipv6_3(struct __sk_buff *skb, str
 			    (to_v6 ? FR_TO_IPV4 : FR_TO_IPV6) | (udp_csum.partial ? FR_PAYLOAD : 0),
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -1766,10 +1772,10 @@ static __always_inline int swap_ip_short8_send_ipv6_3(struct __sk_buff *skb, str
 	if (to_v6)
 		st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -1815,7 +1821,7 @@ static __always_inline int swap_ipv4_short8_send_4(struct __sk_buff *skb, struct
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -1838,10 +1844,10 @@ static __always_inline int swap_ipv4_short8_send_4(struct __sk_buff *skb, struct
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -1880,7 +1886,7 @@ static __always_inline int swap_ipv6_short8_send_4(struct __sk_buff *skb, struct
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -1902,10 +1908,10 @@ static __always_inline int swap_ipv6_short8_send_4(struct __sk_buff *skb, struct
 	st8(&new_short0->long_flags, short0_long_flags);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -1972,7 +1978,7 @@ static __always_inline int swap_ip_short8_send_ipv6_4(struct __sk_buff *skb, str
 			    (to_v6 ? FR_TO_IPV4 : FR_TO_IPV6) | (udp_csum.partial ? FR_PAYLOAD : 0),
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -2006,10 +2012,10 @@ static __always_inline int swap_ip_short8_send_ipv6_4(struct __sk_buff *skb, str
 	if (to_v6)
 		st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -2023,39 +2029,40 @@ static __always_inline int swap_ip_short8_rules(struct __sk_buff *skb, struct pa
 	if (pkt->r->m_new_length == 0) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return fr_punt(skb, reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->udp_end - (v6 ? 71 : 51);
 		pkt->partial = fr_partial(skb);
 		if (v6) {
 			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 			      ((pkt->partial >> 16) >= 71 &&
 			       (pkt->partial & 0xffff) < 71ULL + pkt->payload_len - 1)))
-				return fr_punt(skb, reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		} else {
 			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 			      ((pkt->partial >> 16) >= 51 &&
 			       (pkt->partial & 0xffff) < 51ULL + pkt->payload_len - 1)))
-				return fr_punt(skb, reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 			if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
 				if (unlikely(!fr_fits(&pkt->r->hop_to, 29ULL + pkt->payload_len)))
-					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+					return fr_unfit(skb, &pkt->r->hop_to,
+							pkt->prog + reason_too_big);
 				return swap_ipv4_short8_send_4(skb, pkt);
 			}
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_punt(skb, reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (v6 && !fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 			return swap_ipv6_short8_send_4(skb, pkt);
 		}
 		if (unlikely(!fr_fits(&pkt->r->hop_to, (v6 ? 29ULL : 49ULL) + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 		return swap_ip_short8_send_ipv6_4(skb, pkt, v6);
 	}
 
 	/* programs: swap: { */
-	return fr_punt(skb, reason_no_rule);
+	return fr_punt(skb, pkt->prog + reason_no_rule);
 }
 
 static __always_inline int swap_ipv6_short8_2(struct __sk_buff *skb, struct packet *pkt)
@@ -2066,64 +2073,64 @@ static __always_inline int swap_ipv6_short8_2(struct __sk_buff *skb, struct pack
 	if (pkt->r->m_new_length == 20) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return fr_punt(skb, reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->udp_end - 71;
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      ((pkt->partial >> 16) >= 71 &&
 		       (pkt->partial & 0xffff) < 71ULL + pkt->payload_len - 1)))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_punt(skb, reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&pkt->r->hop_to, 69ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 			return swap_ipv6_short8_send(skb, pkt);
 		}
 		if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 		return swap_ipv6_short8_send_ipv4(skb, pkt);
 	}
 	if (pkt->r->m_new_length == 16) {
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return fr_punt(skb, reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->udp_end - 71;
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      ((pkt->partial >> 16) >= 71 &&
 		       (pkt->partial & 0xffff) < 71ULL + pkt->payload_len - 1)))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_punt(skb, reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&pkt->r->hop_to, 65ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 			return swap_ipv6_short8_send_2(skb, pkt);
 		}
 		if (unlikely(!fr_fits(&pkt->r->hop_to, 45ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 		return swap_ipv6_short8_send_ipv4_2(skb, pkt);
 	}
 	if (pkt->r->m_new_length == 8)
 		return swap_ipv6_short_rule(skb, pkt, 1);
 	if (pkt->r->m_new_length == 4) {
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return fr_punt(skb, reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->udp_end - 71;
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 		      ((pkt->partial >> 16) >= 71 &&
 		       (pkt->partial & 0xffff) < 71ULL + pkt->payload_len - 1)))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (be16(&udp->checksum) == 0)
-			return fr_punt(skb, reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&pkt->r->hop_to, 53ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 			return swap_ipv6_short8_send_3(skb, pkt);
 		}
 		if (unlikely(!fr_fits(&pkt->r->hop_to, 33ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 		return swap_ip_short8_send_ipv6_3(skb, pkt, 1);
 	}
 
@@ -2174,7 +2181,7 @@ static __always_inline int swap_ipv4_short8_send(struct __sk_buff *skb, struct p
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -2200,10 +2207,10 @@ static __always_inline int swap_ipv4_short8_send(struct __sk_buff *skb, struct p
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -2243,7 +2250,7 @@ static __always_inline int swap_ipv4_short8_send_ipv6(struct __sk_buff *skb, str
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2273,13 +2280,13 @@ static __always_inline int swap_ipv4_short8_send_ipv6(struct __sk_buff *skb, str
 	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 5);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -2327,7 +2334,7 @@ static __always_inline int swap_ipv4_short8_send_2(struct __sk_buff *skb, struct
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -2352,10 +2359,10 @@ static __always_inline int swap_ipv4_short8_send_2(struct __sk_buff *skb, struct
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -2394,7 +2401,7 @@ static __always_inline int swap_ipv4_short8_send_ipv6_2(struct __sk_buff *skb, s
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -2423,13 +2430,13 @@ static __always_inline int swap_ipv4_short8_send_ipv6_2(struct __sk_buff *skb, s
 	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 1);
 		fr_complete(skb, csum, ETH_HLEN, 64);
 	}
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -2477,7 +2484,7 @@ static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, struct
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -2501,10 +2508,10 @@ static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, struct
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -2517,64 +2524,64 @@ static __always_inline int swap_ipv4_short8_2(struct __sk_buff *skb, struct pack
 	if (pkt->r->m_new_length == 20) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return fr_punt(skb, reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->udp_end - 51;
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      ((pkt->partial >> 16) >= 51 &&
 		       (pkt->partial & 0xffff) < 51ULL + pkt->payload_len - 1)))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 			return swap_ipv4_short8_send(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_punt(skb, reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (unlikely(!fr_fits(&pkt->r->hop_to, 69ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 		return swap_ipv4_short8_send_ipv6(skb, pkt);
 	}
 	if (pkt->r->m_new_length == 16) {
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return fr_punt(skb, reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->udp_end - 51;
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      ((pkt->partial >> 16) >= 51 &&
 		       (pkt->partial & 0xffff) < 51ULL + pkt->payload_len - 1)))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&pkt->r->hop_to, 45ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 			return swap_ipv4_short8_send_2(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_punt(skb, reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (unlikely(!fr_fits(&pkt->r->hop_to, 65ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 		return swap_ipv4_short8_send_ipv6_2(skb, pkt);
 	}
 	if (pkt->r->m_new_length == 8)
 		return swap_ipv4_short_rule(skb, pkt, 1);
 	if (pkt->r->m_new_length == 4) {
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return fr_punt(skb, reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->udp_end - 51;
 		pkt->partial = fr_partial(skb);
 		if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 		      ((pkt->partial >> 16) >= 51 &&
 		       (pkt->partial & 0xffff) < 51ULL + pkt->payload_len - 1)))
-			return fr_punt(skb, reason_partial_checksum);
+			return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&pkt->r->hop_to, 33ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 			return swap_ipv4_short8_send_3(skb, pkt);
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_punt(skb, reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (unlikely(!fr_fits(&pkt->r->hop_to, 53ULL + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 		return swap_ip_short8_send_ipv6_3(skb, pkt, 0);
 	}
 
@@ -2623,7 +2630,7 @@ static __always_inline int swap_ipv4_short4_send(struct __sk_buff *skb, struct p
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -2647,10 +2654,10 @@ static __always_inline int swap_ipv4_short4_send(struct __sk_buff *skb, struct p
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r_2->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r_2->hop_to, direct);
 }
@@ -2690,7 +2697,7 @@ static __always_inline int swap_ipv6_short4_send(struct __sk_buff *skb, struct p
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -2713,10 +2720,10 @@ static __always_inline int swap_ipv6_short4_send(struct __sk_buff *skb, struct p
 	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r_2->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r_2->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r_2->hop_to, direct);
 }
@@ -2784,7 +2791,7 @@ static __always_inline int swap_ip_short4_send_ipv6(struct __sk_buff *skb, struc
 			    (to_v6 ? FR_TO_IPV4 : FR_TO_IPV6) | (udp_csum.partial ? FR_PAYLOAD : 0),
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -2819,10 +2826,10 @@ static __always_inline int swap_ip_short4_send_ipv6(struct __sk_buff *skb, struc
 	if (to_v6)
 		st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r_2->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r_2->hop_to, direct);
 }
@@ -2835,39 +2842,40 @@ static __always_inline int swap_ip_short4(struct __sk_buff *skb, struct packet *
 	if (pkt->r_2->m_new_length == 8) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(pkt->r_2->from.addr) != fr_is_v4(pkt->r_2->to.addr))
-			return fr_punt(skb, reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->udp_end - (v6 ? 67 : 47);
 		pkt->partial = fr_partial(skb);
 		if (v6) {
 			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 			      ((pkt->partial >> 16) >= 67 &&
 			       (pkt->partial & 0xffff) < 67ULL + pkt->payload_len - 1)))
-				return fr_punt(skb, reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		} else {
 			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 			      ((pkt->partial >> 16) >= 47 &&
 			       (pkt->partial & 0xffff) < 47ULL + pkt->payload_len - 1)))
-				return fr_punt(skb, reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 			if (fr_is_v4(pkt->r_2->to.addr)) { /* ipv4 stays */
 				if (unlikely(!fr_fits(&pkt->r_2->hop_to, 37ULL + pkt->payload_len)))
-					return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+					return fr_unfit(skb, &pkt->r_2->hop_to,
+							pkt->prog + reason_too_big);
 				return swap_ipv4_short4_send(skb, pkt);
 			}
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_punt(skb, reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (v6 && !fr_is_v4(pkt->r_2->to.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&pkt->r_2->hop_to, 57ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+				return fr_unfit(skb, &pkt->r_2->hop_to, pkt->prog + reason_too_big);
 			return swap_ipv6_short4_send(skb, pkt);
 		}
 		if (unlikely(!fr_fits(&pkt->r_2->hop_to, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->r_2->hop_to, reason_too_big);
+			return fr_unfit(skb, &pkt->r_2->hop_to, pkt->prog + reason_too_big);
 		return swap_ip_short4_send_ipv6(skb, pkt, v6);
 	}
 
 	/* programs: swap: { */
-	return fr_punt(skb, reason_no_rule);
+	return fr_punt(skb, pkt->prog + reason_no_rule);
 }
 
 static __always_inline __u32 check_short0(struct __sk_buff *skb, void *data, void *data_end,
@@ -2925,7 +2933,7 @@ static __always_inline int swap_ipv4_short0_send(struct __sk_buff *skb, struct p
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -2949,10 +2957,10 @@ static __always_inline int swap_ipv4_short0_send(struct __sk_buff *skb, struct p
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -2991,7 +2999,7 @@ static __always_inline int swap_ipv6_short0_send(struct __sk_buff *skb, struct p
 	int err = fr_resize(skb, headers_len, new_headers_len, pkt->payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -3014,10 +3022,10 @@ static __always_inline int swap_ipv6_short0_send(struct __sk_buff *skb, struct p
 	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -3084,7 +3092,7 @@ static __always_inline int swap_ip_short0_send_ipv6(struct __sk_buff *skb, struc
 			    (to_v6 ? FR_TO_IPV4 : FR_TO_IPV6) | (udp_csum.partial ? FR_PAYLOAD : 0),
 			    &pkt->data);
 	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_fault);
+		return fr_failed(skb, len, err, pkt->prog + reason_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = pkt->data;
@@ -3119,10 +3127,10 @@ static __always_inline int swap_ip_short0_send_ipv6(struct __sk_buff *skb, struc
 	if (to_v6)
 		st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_fault);
+		return fr_drop(len, pkt->prog + reason_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
-	fr_count(reason_sent, len);
+	fr_count(pkt->prog + reason_sent, len);
 	fr_use(pkt->r->slot, 0, len, pkt->now);
 	return fr_send(&pkt->r->hop_to, direct);
 }
@@ -3136,7 +3144,7 @@ static __always_inline int swap_ip_short0(struct __sk_buff *skb, struct packet *
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
 	__u32 why = check_short0(skb, pkt->data, pkt->data_end, pkt->udp_end, v6 ? 62 : 42);
 	if (why)
-		return fr_punt(skb, why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* lookup: r: by_id: [ */
 	{
@@ -3154,46 +3162,48 @@ static __always_inline int swap_ip_short0(struct __sk_buff *skb, struct packet *
 		key.c = 0;
 		enum fr_found found = find_by_id(&key, pkt->lease, 352, &pkt->r, pkt->now);
 		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_no_by_id, reason_changing);
+			return fr_missed(skb, found, pkt->prog + reason_no_by_id,
+					 pkt->prog + reason_changing);
 	}
 
 	/* when: "short?(n) && r.new_length == ?(m)" */
 	if (pkt->r->m_new_length == 8) {
 		/* {send: {from: "r.from", to: "r.to"}}, */
 		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
-			return fr_punt(skb, reason_address_family);
+			return fr_punt(skb, pkt->prog + reason_address_family);
 		pkt->payload_len = pkt->udp_end - (v6 ? 63 : 43);
 		pkt->partial = fr_partial(skb);
 		if (v6) {
 			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(54, 60) ||
 			      ((pkt->partial >> 16) >= 63 &&
 			       (pkt->partial & 0xffff) < 63ULL + pkt->payload_len - 1)))
-				return fr_punt(skb, reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 		} else {
 			if (!(pkt->partial == 0 || pkt->partial == FR_PARTIAL(34, 40) ||
 			      ((pkt->partial >> 16) >= 43 &&
 			       (pkt->partial & 0xffff) < 43ULL + pkt->payload_len - 1)))
-				return fr_punt(skb, reason_partial_checksum);
+				return fr_punt(skb, pkt->prog + reason_partial_checksum);
 			if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
 				if (unlikely(!fr_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
-					return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+					return fr_unfit(skb, &pkt->r->hop_to,
+							pkt->prog + reason_too_big);
 				return swap_ipv4_short0_send(skb, pkt);
 			}
 		}
 		if (be16(&udp->checksum) == 0)
-			return fr_punt(skb, reason_udp_checksum);
+			return fr_punt(skb, pkt->prog + reason_udp_checksum);
 		if (v6 && !fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&pkt->r->hop_to, 57ULL + pkt->payload_len)))
-				return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+				return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 			return swap_ipv6_short0_send(skb, pkt);
 		}
 		if (unlikely(!fr_fits(&pkt->r->hop_to, (v6 ? 37ULL : 57ULL) + pkt->payload_len)))
-			return fr_unfit(skb, &pkt->r->hop_to, reason_too_big);
+			return fr_unfit(skb, &pkt->r->hop_to, pkt->prog + reason_too_big);
 		return swap_ip_short0_send_ipv6(skb, pkt, v6);
 	}
 
 	/* programs: swap: { */
-	return fr_punt(skb, reason_no_rule);
+	return fr_punt(skb, pkt->prog + reason_no_rule);
 }
 
 static __always_inline int swap_ip_short8(struct __sk_buff *skb, struct packet *pkt, const int v6)
@@ -3207,12 +3217,12 @@ static __always_inline int swap_ip_short8(struct __sk_buff *skb, struct packet *
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
 	if ((v6 ? 71ULL : 51ULL) <= skb->len) { /* short8 */
 		if ((void *)(short8 + 1) > pkt->data_end)
-			return fr_punt(skb, reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 		if ((v6 ? 71ULL : 51ULL) <= pkt->udp_end) { /* short8 */
 			if ((be8(&short8->long_flags) >> 7) == 0) { /* short8 */
 				/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"sho... */
 				if (skb->gso_size != 0)
-					return fr_punt(skb, reason_gso_packet);
+					return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 				/* lookup: r: by_id: [ */
 				{
@@ -3235,7 +3245,7 @@ static __always_inline int swap_ip_short8(struct __sk_buff *skb, struct packet *
 					enum fr_found found = find_by_id(&key, pkt->lease, 176,
 						&pkt->r, pkt->now);
 					if (unlikely(found == FR_CHANGING))
-						return fr_punt(skb, reason_changing);
+						return fr_punt(skb, pkt->prog + reason_changing);
 					if (found == FR_MISSING)
 						pkt->r = NULL;
 				}
@@ -3249,11 +3259,11 @@ static __always_inline int swap_ip_short8(struct __sk_buff *skb, struct packet *
 	}
 	if ((v6 ? 67ULL : 47ULL) <= skb->len) { /* short4 */
 		if ((void *)(short4 + 1) > pkt->data_end)
-			return fr_punt(skb, reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 		if ((v6 ? 67ULL : 47ULL) <= pkt->udp_end) { /* short4 */
 			if ((be8(&short4->long_flags) >> 7) == 0) { /* short4 */
 				if (skb->gso_size != 0)
-					return fr_punt(skb, reason_gso_packet);
+					return fr_punt(skb, pkt->prog + reason_gso_packet);
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
 					if (v6) {
@@ -3274,7 +3284,7 @@ static __always_inline int swap_ip_short8(struct __sk_buff *skb, struct packet *
 					enum fr_found found = find_by_id(&key, pkt->lease, 264,
 						&pkt->r_2, pkt->now);
 					if (unlikely(found == FR_CHANGING))
-						return fr_punt(skb, reason_changing);
+						return fr_punt(skb, pkt->prog + reason_changing);
 					if (found == FR_MISSING)
 						pkt->r_2 = NULL;
 				}
@@ -3302,17 +3312,17 @@ static __always_inline int swap_ip(struct __sk_buff *skb, struct packet *pkt, co
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
 			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_punt(skb, why);
+		return fr_punt(skb, pkt->prog + why);
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
 	if ((v6 ? 83ULL : 63ULL) <= skb->len) { /* short20 */
 		if ((void *)(short20 + 1) > pkt->data_end)
-			return fr_punt(skb, reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 		if ((v6 ? 83ULL : 63ULL) <= pkt->udp_end) { /* short20 */
 			if ((be8(&short20->long_flags) >> 7) == 0) { /* short20 */
 				/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"sho... */
 				if (skb->gso_size != 0)
-					return fr_punt(skb, reason_gso_packet);
+					return fr_punt(skb, pkt->prog + reason_gso_packet);
 
 				/* lookup: r: by_id: [ */
 				{
@@ -3335,7 +3345,7 @@ static __always_inline int swap_ip(struct __sk_buff *skb, struct packet *pkt, co
 					enum fr_found found = find_by_id(&key, pkt->lease, 0,
 						&pkt->r, pkt->now);
 					if (unlikely(found == FR_CHANGING))
-						return fr_punt(skb, reason_changing);
+						return fr_punt(skb, pkt->prog + reason_changing);
 					if (found == FR_MISSING)
 						pkt->r = NULL;
 				}
@@ -3349,11 +3359,11 @@ static __always_inline int swap_ip(struct __sk_buff *skb, struct packet *pkt, co
 	}
 	if ((v6 ? 79ULL : 59ULL) <= skb->len) { /* short16 */
 		if ((void *)(short16 + 1) > pkt->data_end)
-			return fr_punt(skb, reason_truncated);
+			return fr_punt(skb, pkt->prog + reason_truncated);
 		if ((v6 ? 79ULL : 59ULL) <= pkt->udp_end) { /* short16 */
 			if ((be8(&short16->long_flags) >> 7) == 0) { /* short16 */
 				if (skb->gso_size != 0)
-					return fr_punt(skb, reason_gso_packet);
+					return fr_punt(skb, pkt->prog + reason_gso_packet);
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
 					if (v6) {
@@ -3374,7 +3384,7 @@ static __always_inline int swap_ip(struct __sk_buff *skb, struct packet *pkt, co
 					enum fr_found found = find_by_id(&key, pkt->lease, 88,
 						&pkt->r_2, pkt->now);
 					if (unlikely(found == FR_CHANGING))
-						return fr_punt(skb, reason_changing);
+						return fr_punt(skb, pkt->prog + reason_changing);
 					if (found == FR_MISSING)
 						pkt->r_2 = NULL;
 				}
@@ -3396,6 +3406,7 @@ SEC("tc") int prog_swap(struct __sk_buff *skb)
 {
 	struct packet pkt;
 
+	pkt.prog = PROG_SWAP;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
 
@@ -3406,17 +3417,2621 @@ SEC("tc") int prog_swap(struct __sk_buff *skb)
 
 	/* programs: swap: { */
 	if (!fr_lease_valid(pkt.lease, pkt.now))
-		return fr_punt(skb, reason_inactive);
+		return fr_punt(skb, PROG_SWAP + reason_inactive);
 
-	/* hook: "tc/ingress" */
+	/* hook: ["xdp", "tc/ingress"] */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
-		return fr_punt(skb, why);
+		return fr_punt(skb, PROG_SWAP + why);
 
 	/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"short?(n)"}], by: "lookup"}] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return swap_ip(skb, &pkt, 0);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return swap_ip(skb, &pkt, 1);
-	return fr_punt(skb, reason_not_ip);
+	return fr_punt(skb, PROG_SWAP + reason_not_ip);
+}
+
+/*
+ * xdp_swap: xdp
+ *	eth ipv4 udp short20
+ *	eth ipv4 udp short16
+ *	eth ipv4 udp short8
+ *	eth ipv4 udp short4
+ *	eth ipv4 udp short0
+ *	eth ipv6 udp short20
+ *	eth ipv6 udp short16
+ *	eth ipv6 udp short8
+ *	eth ipv6 udp short4
+ *	eth ipv6 udp short0
+ */
+
+static __always_inline __u64 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
+					 __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > ip_end || be16(&udp->length) < 8)
+		return FR_XDP_LEFT;
+	__u64 udp_end = at + be16(&udp->length);
+	if (udp_end != ip_end)
+		return FR_XDP_LEFT;
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short20_rule_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short20 *short20 = pkt->data + 42;
+	__u32 len = pkt->came;
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+
+	/* udp.checksum */
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+				  ((__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short20->a)) +
+				   fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8) +
+				   old_ipv4_src + old_ipv4_dst) + bpf_htons(pkt->r->from.port) +
+				  bpf_htons(pkt->r->to.port) +
+				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+				  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8) +
+				  fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr));
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 64);
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
+			return FR_XDP_LEFT;
+
+		pkt->data = (void *)(long)xdp->data;
+		if (unlikely(pkt->data + 63 > (void *)(long)xdp->data_end))
+			return fr_xdp_drop(len, pkt->prog + reason_fault);
+	}
+
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short20 *new_short20 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64
+xdp_swap_send_ipv6(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
+		   __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
+		   __be16 ipv6_next_header_hop_limit, __u8 short20_long_flags)
+{
+	__u32 len = pkt->came;
+	const __u32 new_headers_len = 83;
+
+	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 69ULL + pkt->payload_len)))
+		return FR_XDP_LEFT;
+
+	/* udp.checksum */
+	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
+						bpf_htons(pkt->r->to.port) +
+						bpf_htons(pkt->payload_len + 29) +
+						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+						((__u64)bpf_htonl(pkt->r->m_new_c) << 8) +
+						fr_add128(ld128(pkt->r->from.addr)) +
+						fr_add128(ld128(pkt->r->to.addr)) +
+						bpf_htons(pkt->payload_len + 29));
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short20 *new_short20 = pkt->data + 62;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 29));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
+	st8(&new_short20->long_flags, short20_long_flags);
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
+	st16(&new_udp->checksum, udp_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short20_rule(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short20 *short20 = pkt->data + 42;
+
+	/* {send: {from: "r.from", to: "r.to"}}, */
+	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+		return XDP_PASS;
+	if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_swap_ipv4_short20_rule_send(xdp, pkt);
+	}
+	pkt->payload_len = pkt->udp_end - 63;
+	if (be16(&udp->checksum) == 0)
+		return FR_XDP_LEFT;
+	if (!(be16(&udp->checksum) != 0 &&
+	      be16(&udp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length))))))
+		return FR_XDP_LEFT;
+	const __u32 headers_len = 63;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 short20_long_flags = ld8(&short20->long_flags);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+		((__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short20->a)) +
+		 fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8) + ld32(ipv4->src) +
+		 ld32(ipv4->dst) + old_udp_length);
+	return xdp_swap_send_ipv6(xdp, pkt, headers_len, 0, udp_sum, bpf_htons(0x86dd),
+				  ipv6_version_to_flow_label, bpf_htons(0x1140),
+				  short20_long_flags);
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short20(struct xdp_md *xdp, struct packet *pkt)
+{
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 20)
+		return xdp_swap_ipv4_short20_rule(xdp, pkt);
+
+	/* programs: swap: { */
+	return XDP_PASS;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short16_rule_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short16 *short16 = pkt->data + 42;
+	__u32 len = pkt->came;
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+
+	/* udp.checksum */
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+				  ((__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short16->a)) +
+				   fr_odd64(ld64(&short16->b)) + old_ipv4_src + old_ipv4_dst) +
+				  bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+				  fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr));
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 64);
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
+			return FR_XDP_LEFT;
+
+		pkt->data = (void *)(long)xdp->data;
+		if (unlikely(pkt->data + 59 > (void *)(long)xdp->data_end))
+			return fr_xdp_drop(len, pkt->prog + reason_fault);
+	}
+
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short16 *new_short16 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64
+xdp_swap_send_ipv6_2(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
+		     __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
+		     __be16 ipv6_next_header_hop_limit, __u8 short16_long_flags)
+{
+	__u32 len = pkt->came;
+	const __u32 new_headers_len = 79;
+
+	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 65ULL + pkt->payload_len)))
+		return FR_XDP_LEFT;
+
+	/* udp.checksum */
+	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
+						bpf_htons(pkt->r->to.port) +
+						bpf_htons(pkt->payload_len + 25) +
+						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+						fr_add128(ld128(pkt->r->from.addr)) +
+						fr_add128(ld128(pkt->r->to.addr)) +
+						bpf_htons(pkt->payload_len + 25));
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short16 *new_short16 = pkt->data + 62;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 25));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
+	st8(&new_short16->long_flags, short16_long_flags);
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st16(&new_udp->checksum, udp_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short16_rule(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short16 *short16 = pkt->data + 42;
+
+	/* {send: {from: "r.from", to: "r.to"}}, */
+	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+		return XDP_PASS;
+	if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_swap_ipv4_short16_rule_send(xdp, pkt);
+	}
+	pkt->payload_len = pkt->udp_end - 59;
+	if (be16(&udp->checksum) == 0)
+		return FR_XDP_LEFT;
+	if (!(be16(&udp->checksum) != 0 &&
+	      be16(&udp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length))))))
+		return FR_XDP_LEFT;
+	const __u32 headers_len = 59;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 short16_long_flags = ld8(&short16->long_flags);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+		((__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short16->a)) +
+		 fr_odd64(ld64(&short16->b)) + ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length);
+	return xdp_swap_send_ipv6_2(xdp, pkt, headers_len, 0, udp_sum, bpf_htons(0x86dd),
+				    ipv6_version_to_flow_label, bpf_htons(0x1140),
+				    short16_long_flags);
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short16(struct xdp_md *xdp, struct packet *pkt)
+{
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 16)
+		return xdp_swap_ipv4_short16_rule(xdp, pkt);
+
+	/* programs: swap: { */
+	return XDP_PASS;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short8_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	__u32 len = pkt->came;
+	const __u32 headers_len = 51, new_headers_len = 63;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 short20_long_flags = be8(&short8->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+				  ((__u64)ld32(&udp->src_port) + old_udp_length +
+				   fr_add64(ld64(&short8->long_flags)) +
+				   ld8((void *)&short8->a + 7) + old_ipv4_src + old_ipv4_dst +
+				   old_udp_length) + bpf_htons(pkt->r->from.port) +
+				  bpf_htons(pkt->r->to.port) + bpf_htons(pkt->payload_len + 29) +
+				  short20_long_flags + fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+				  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8) +
+				  fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+				  bpf_htons(pkt->payload_len + 29));
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 49) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short20 *new_short20 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 49));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
+	st8(&new_short20->long_flags, short20_long_flags);
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short8_send_2(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	__u32 len = pkt->came;
+	const __u32 headers_len = 51, new_headers_len = 59;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 short16_long_flags = be8(&short8->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+				  ((__u64)ld32(&udp->src_port) + old_udp_length +
+				   fr_add64(ld64(&short8->long_flags)) +
+				   ld8((void *)&short8->a + 7) + old_ipv4_src + old_ipv4_dst +
+				   old_udp_length) + bpf_htons(pkt->r->from.port) +
+				  bpf_htons(pkt->r->to.port) + bpf_htons(pkt->payload_len + 25) +
+				  short16_long_flags + fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+				  fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+				  bpf_htons(pkt->payload_len + 25));
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 45) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short16 *new_short16 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 45));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
+	st8(&new_short16->long_flags, short16_long_flags);
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short8_rule_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	__u32 len = pkt->came;
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+
+	/* udp.checksum */
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) +
+						 fr_odd64(ld64(&short8->a)) + old_ipv4_src +
+						 old_ipv4_dst) + bpf_htons(pkt->r->from.port) +
+						bpf_htons(pkt->r->to.port) +
+						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+						fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr));
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
+					  old_ipv4_dst) + ipv4_ttl_protocol +
+					 fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 64);
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
+			return FR_XDP_LEFT;
+
+		pkt->data = (void *)(long)xdp->data;
+		if (unlikely(pkt->data + 51 > (void *)(long)xdp->data_end))
+			return fr_xdp_drop(len, pkt->prog + reason_fault);
+	}
+
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short8 *new_short8 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64
+xdp_swap_send_ipv6_3(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
+		     __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
+		     __be16 ipv6_next_header_hop_limit, __u8 short8_long_flags)
+{
+	__u32 len = pkt->came;
+	const __u32 new_headers_len = 71;
+
+	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 57ULL + pkt->payload_len)))
+		return FR_XDP_LEFT;
+
+	/* udp.checksum */
+	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
+						bpf_htons(pkt->r->to.port) +
+						bpf_htons(pkt->payload_len + 17) +
+						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+						fr_add128(ld128(pkt->r->from.addr)) +
+						fr_add128(ld128(pkt->r->to.addr)) +
+						bpf_htons(pkt->payload_len + 17));
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short8 *new_short8 = pkt->data + 62;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 17));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_short8->long_flags, short8_long_flags);
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st16(&new_udp->checksum, udp_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short8_rule(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+
+	/* {send: {from: "r.from", to: "r.to"}}, */
+	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+		return XDP_PASS;
+	if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_swap_ipv4_short8_rule_send(xdp, pkt);
+	}
+	pkt->payload_len = pkt->udp_end - 51;
+	if (be16(&udp->checksum) == 0)
+		return FR_XDP_LEFT;
+	if (!(be16(&udp->checksum) != 0 &&
+	      be16(&udp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length))))))
+		return FR_XDP_LEFT;
+	const __u32 headers_len = 51;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 short8_long_flags = ld8(&short8->long_flags);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+		((__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short8->a)) +
+		 ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length);
+	return xdp_swap_send_ipv6_3(xdp, pkt, headers_len, 0, udp_sum, bpf_htons(0x86dd),
+				    ipv6_version_to_flow_label, bpf_htons(0x1140),
+				    short8_long_flags);
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short8_send_3(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	__u32 len = pkt->came;
+	const __u32 headers_len = 51, new_headers_len = 47;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
+	__be32 short4_a = bpf_htonl((__u64)pkt->r->m_new_a & 0xffffffffULL);
+
+	/* udp.checksum */
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+				  ((__u64)ld32(&udp->src_port) + old_udp_length +
+				   fr_add64(ld64(&short8->long_flags)) +
+				   ld8((void *)&short8->a + 7) + old_ipv4_src + old_ipv4_dst +
+				   old_udp_length) + bpf_htons(pkt->r->from.port) +
+				  bpf_htons(pkt->r->to.port) + bpf_htons(pkt->payload_len + 13) +
+				  short4_long_flags + ((__u64)short4_a << 8) +
+				  fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+				  bpf_htons(pkt->payload_len + 13));
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 33) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short4 *new_short4 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 33));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 13));
+	st8(&new_short4->long_flags, short4_long_flags);
+	st32(&new_short4->a, short4_a);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64
+xdp_swap_send_ipv6_4(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
+		     __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
+		     __be16 ipv6_next_header_hop_limit, __u8 short4_long_flags)
+{
+	__u32 len = pkt->came;
+	const __u32 new_headers_len = 67;
+
+	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 53ULL + pkt->payload_len)))
+		return FR_XDP_LEFT;
+	__be32 short4_a = bpf_htonl((__u64)pkt->r->m_new_a & 0xffffffffULL);
+
+	/* udp.checksum */
+	__be16 udp_checksum =
+		fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
+				  bpf_htons(pkt->r->to.port) + bpf_htons(pkt->payload_len + 13) +
+				  ((__u64)short4_a << 8) + fr_add128(ld128(pkt->r->from.addr)) +
+				  fr_add128(ld128(pkt->r->to.addr)) +
+				  bpf_htons(pkt->payload_len + 13));
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short4 *new_short4 = pkt->data + 62;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 13));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 13));
+	st8(&new_short4->long_flags, short4_long_flags);
+	st32(&new_short4->a, short4_a);
+	st16(&new_udp->checksum, udp_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short8_payload_len(struct xdp_md *xdp,
+	struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+
+	/* {send: {from: "r.from", to: "r.to"}}, */
+	pkt->payload_len = pkt->udp_end - 51;
+	if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 33ULL + pkt->payload_len)))
+			return FR_XDP_LEFT;
+		return xdp_swap_ipv4_short8_send_3(xdp, pkt);
+	}
+	if (be16(&udp->checksum) == 0)
+		return FR_XDP_LEFT;
+	if (!(be16(&udp->checksum) != 0 &&
+	      be16(&udp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
+				bpf_htons(be16(&udp->length))))))
+		return FR_XDP_LEFT;
+	const __u32 headers_len = 51;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+		((__u64)ld32(&udp->src_port) + old_udp_length +
+		 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
+		 ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length) + short4_long_flags;
+	return xdp_swap_send_ipv6_4(xdp, pkt, headers_len, 0, udp_sum, bpf_htons(0x86dd),
+				    ipv6_version_to_flow_label, bpf_htons(0x1140),
+				    short4_long_flags);
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short8_send_4(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	__u32 len = pkt->came;
+	const __u32 headers_len = 51, new_headers_len = 43;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 short0_long_flags = be8(&short8->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+				  ((__u64)ld32(&udp->src_port) + old_udp_length +
+				   fr_add64(ld64(&short8->long_flags)) +
+				   ld8((void *)&short8->a + 7) + old_ipv4_src + old_ipv4_dst +
+				   old_udp_length) + bpf_htons(pkt->r->from.port) +
+				  bpf_htons(pkt->r->to.port) + bpf_htons(pkt->payload_len + 9) +
+				  short0_long_flags + fr_v4(pkt->r->from.addr) +
+				  fr_v4(pkt->r->to.addr) + bpf_htons(pkt->payload_len + 9));
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 29) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short0 *new_short0 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 29));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 9));
+	st8(&new_short0->long_flags, short0_long_flags);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64
+xdp_swap_send_ipv6_5(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
+		     __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
+		     __be16 ipv6_next_header_hop_limit, __u8 short0_long_flags)
+{
+	__u32 len = pkt->came;
+	const __u32 new_headers_len = 63;
+
+	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
+		return FR_XDP_LEFT;
+
+	/* udp.checksum */
+	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
+						bpf_htons(pkt->r->to.port) +
+						bpf_htons(pkt->payload_len + 9) +
+						fr_add128(ld128(pkt->r->from.addr)) +
+						fr_add128(ld128(pkt->r->to.addr)) +
+						bpf_htons(pkt->payload_len + 9));
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short0 *new_short0 = pkt->data + 62;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(pkt->payload_len + 9));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 9));
+	st8(&new_short0->long_flags, short0_long_flags);
+	st16(&new_udp->checksum, udp_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short8_rules(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 0) {
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return XDP_PASS;
+		pkt->payload_len = pkt->udp_end - 51;
+		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+			if (!(be16(&udp->checksum) != 0 &&
+			      be16(&udp->checksum) !=
+			      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+						bpf_htons(IPPROTO_UDP) +
+						bpf_htons(be16(&udp->length))))))
+				return FR_XDP_LEFT;
+			if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 29ULL + pkt->payload_len)))
+				return FR_XDP_LEFT;
+			return xdp_swap_ipv4_short8_send_4(xdp, pkt);
+		}
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		const __u32 headers_len = 51;
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
+		__u8 short0_long_flags = be8(&short8->long_flags) & 127;
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+			((__u64)ld32(&udp->src_port) + old_udp_length +
+			 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
+			 ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length) + short0_long_flags;
+		return xdp_swap_send_ipv6_5(xdp, pkt, headers_len, 0, udp_sum, bpf_htons(0x86dd),
+					    ipv6_version_to_flow_label, bpf_htons(0x1140),
+					    short0_long_flags);
+	}
+
+	/* programs: swap: { */
+	return XDP_PASS;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short8_2(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 20) {
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return XDP_PASS;
+		pkt->payload_len = pkt->udp_end - 51;
+		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+			if (!(be16(&udp->checksum) != 0 &&
+			      be16(&udp->checksum) !=
+			      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+						bpf_htons(IPPROTO_UDP) +
+						bpf_htons(be16(&udp->length))))))
+				return FR_XDP_LEFT;
+			if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
+				return FR_XDP_LEFT;
+			return xdp_swap_ipv4_short8_send(xdp, pkt);
+		}
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		const __u32 headers_len = 51;
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
+		__u8 short20_long_flags = be8(&short8->long_flags) & 127;
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+			((__u64)ld32(&udp->src_port) + old_udp_length +
+			 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
+			 ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length) + short20_long_flags;
+		return xdp_swap_send_ipv6(xdp, pkt, headers_len, 0, udp_sum, bpf_htons(0x86dd),
+					  ipv6_version_to_flow_label, bpf_htons(0x1140),
+					  short20_long_flags);
+	}
+	if (pkt->r->m_new_length == 16) {
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return XDP_PASS;
+		pkt->payload_len = pkt->udp_end - 51;
+		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+			if (!(be16(&udp->checksum) != 0 &&
+			      be16(&udp->checksum) !=
+			      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+						bpf_htons(IPPROTO_UDP) +
+						bpf_htons(be16(&udp->length))))))
+				return FR_XDP_LEFT;
+			if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 45ULL + pkt->payload_len)))
+				return FR_XDP_LEFT;
+			return xdp_swap_ipv4_short8_send_2(xdp, pkt);
+		}
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		const __u32 headers_len = 51;
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
+		__u8 short16_long_flags = be8(&short8->long_flags) & 127;
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+			((__u64)ld32(&udp->src_port) + old_udp_length +
+			 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
+			 ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length) + short16_long_flags;
+		return xdp_swap_send_ipv6_2(xdp, pkt, headers_len, 0, udp_sum, bpf_htons(0x86dd),
+					    ipv6_version_to_flow_label, bpf_htons(0x1140),
+					    short16_long_flags);
+	}
+	if (pkt->r->m_new_length == 8)
+		return xdp_swap_ipv4_short8_rule(xdp, pkt);
+	if (pkt->r->m_new_length == 4) {
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return XDP_PASS;
+
+		return xdp_swap_ipv4_short8_payload_len(xdp, pkt);
+	}
+
+	return xdp_swap_ipv4_short8_rules(xdp, pkt);
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short4_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short4 *short4 = pkt->data + 42;
+	__u32 len = pkt->came;
+	const __u32 headers_len = 47, new_headers_len = 51;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 short8_long_flags = be8(&short4->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+				  ((__u64)ld32(&udp->src_port) + old_udp_length +
+				   ld32(&short4->long_flags) + ld8((void *)&short4->a + 3) +
+				   old_ipv4_src + old_ipv4_dst + old_udp_length) +
+				  bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+				  bpf_htons(pkt->payload_len + 17) + short8_long_flags +
+				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+				  fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+				  bpf_htons(pkt->payload_len + 17));
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short8 *new_short8 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_short8->long_flags, short8_long_flags);
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short4(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short4 *short4 = pkt->data + 42;
+
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 8) {
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return XDP_PASS;
+		pkt->payload_len = pkt->udp_end - 47;
+		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+			if (!(be16(&udp->checksum) != 0 &&
+			      be16(&udp->checksum) !=
+			      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+						bpf_htons(IPPROTO_UDP) +
+						bpf_htons(be16(&udp->length))))))
+				return FR_XDP_LEFT;
+			if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
+				return FR_XDP_LEFT;
+			return xdp_swap_ipv4_short4_send(xdp, pkt);
+		}
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		const __u32 headers_len = 47;
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
+		__u8 short8_long_flags = be8(&short4->long_flags) & 127;
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+			((__u64)ld32(&udp->src_port) + old_udp_length + ld32(&short4->long_flags) +
+			 ld8((void *)&short4->a + 3) + ld32(ipv4->src) + ld32(ipv4->dst) +
+			 old_udp_length) + short8_long_flags;
+		return xdp_swap_send_ipv6_3(xdp, pkt, headers_len, 0, udp_sum, bpf_htons(0x86dd),
+					    ipv6_version_to_flow_label, bpf_htons(0x1140),
+					    short8_long_flags);
+	}
+
+	/* programs: swap: { */
+	return XDP_PASS;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short0_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short0 *short0 = pkt->data + 42;
+	__u32 len = pkt->came;
+	const __u32 headers_len = 43, new_headers_len = 51;
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__u8 short8_long_flags = be8(&short0->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+				  ((__u64)ld32(&udp->src_port) + old_udp_length +
+				   ld8(&short0->long_flags) + old_ipv4_src + old_ipv4_dst +
+				   old_udp_length) + bpf_htons(pkt->r->from.port) +
+				  bpf_htons(pkt->r->to.port) + bpf_htons(pkt->payload_len + 17) +
+				  short8_long_flags + fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+				  fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+				  bpf_htons(pkt->payload_len + 17));
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + bpf_htons(pkt->payload_len + 37) +
+					 ipv4_ttl_protocol + fr_v4(pkt->r->from.addr) +
+					 fr_v4(pkt->r->to.addr) + 64);
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short8 *new_short8 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_short8->long_flags, short8_long_flags);
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short0(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short0 *short0 = pkt->data + 42;
+
+	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
+	if ((void *)(short0 + 1) > pkt->data_end || 43ULL > pkt->udp_end)
+		return FR_XDP_LEFT;
+	if ((be8(&short0->long_flags) >> 7) != 0)
+		return XDP_PASS;
+
+	/* lookup: r: by_id: [ */
+	{
+		struct key_by_id key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v4(&key.src, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst), be16(&udp->dst_port));
+		key.length = 0;
+		key.a = 0;
+		key.b = 0;
+		key.c = 0;
+		enum fr_found found = find_by_id(&key, pkt->lease, 792, &pkt->r, pkt->now);
+		if (found != FR_FOUND)
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
+	}
+
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 8) {
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return XDP_PASS;
+		pkt->payload_len = pkt->udp_end - 43;
+		if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
+			if (!(be16(&udp->checksum) != 0 &&
+			      be16(&udp->checksum) !=
+			      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+						bpf_htons(IPPROTO_UDP) +
+						bpf_htons(be16(&udp->length))))))
+				return FR_XDP_LEFT;
+			if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
+				return FR_XDP_LEFT;
+			return xdp_swap_ipv4_short0_send(xdp, pkt);
+		}
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		const __u32 headers_len = 43;
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
+		__u8 short8_long_flags = be8(&short0->long_flags) & 127;
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+			((__u64)ld32(&udp->src_port) + old_udp_length + ld8(&short0->long_flags) +
+			 ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length) + short8_long_flags;
+		return xdp_swap_send_ipv6_3(xdp, pkt, headers_len, 0, udp_sum, bpf_htons(0x86dd),
+					    ipv6_version_to_flow_label, bpf_htons(0x1140),
+					    short8_long_flags);
+	}
+
+	/* programs: swap: { */
+	return XDP_PASS;
+}
+
+static __always_inline __u64 xdp_swap_ipv4_short8(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short8 *short8 = pkt->data + 42;
+	struct hdr_short4 *short4 = pkt->data + 42;
+
+	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
+	if (51ULL <= pkt->came) { /* short8 */
+		if ((void *)(short8 + 1) > pkt->data_end)
+			return FR_XDP_LEFT;
+		if (51ULL <= pkt->udp_end) { /* short8 */
+			if ((be8(&short8->long_flags) >> 7) == 0) { /* short8 */
+				/* lookup: r: by_id: [ */
+				{
+					struct key_by_id key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							   be16(&udp->src_port));
+					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
+							   be16(&udp->dst_port));
+					key.length = 8;
+					key.a = be64(&short8->a);
+					key.b = 0;
+					key.c = 0;
+					enum fr_found found = find_by_id(&key, pkt->lease, 616,
+						&pkt->r, pkt->now);
+					if (unlikely(found == FR_CHANGING))
+						return FR_XDP_LEFT;
+					if (found == FR_MISSING)
+						pkt->r = NULL;
+				}
+				if (fr_has(pkt->r))
+					return xdp_swap_ipv4_short8_2(xdp, pkt);
+			}
+		}
+	}
+	if (47ULL <= pkt->came) { /* short4 */
+		if ((void *)(short4 + 1) > pkt->data_end)
+			return FR_XDP_LEFT;
+		if (47ULL <= pkt->udp_end) { /* short4 */
+			if ((be8(&short4->long_flags) >> 7) == 0) { /* short4 */
+				{
+					struct key_by_id key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							   be16(&udp->src_port));
+					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
+							   be16(&udp->dst_port));
+					key.length = 4;
+					key.a = be32(&short4->a);
+					key.b = 0;
+					key.c = 0;
+					enum fr_found found = find_by_id(&key, pkt->lease, 704,
+						&pkt->r, pkt->now);
+					if (unlikely(found == FR_CHANGING))
+						return FR_XDP_LEFT;
+					if (found == FR_MISSING)
+						pkt->r = NULL;
+				}
+				if (fr_has(pkt->r))
+					return xdp_swap_ipv4_short4(xdp, pkt);
+			}
+		}
+	}
+
+	return xdp_swap_ipv4_short0(xdp, pkt);
+}
+
+static __always_inline __u64 xdp_swap_ipv4(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_short20 *short20 = pkt->data + 42;
+	struct hdr_short16 *short16 = pkt->data + 42;
+
+	if ((void *)(ipv4 + 1) > pkt->data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
+	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
+	    be16(&ipv4->total_length) < 20)
+		return FR_XDP_LEFT;
+	pkt->ip_end = 14ULL + be16(&ipv4->total_length);
+	if (pkt->ip_end > pkt->came ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+
+	/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"short?(n)"}], by: "lookup"}] */
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
+	if (why)
+		return why;
+
+	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
+	if (63ULL <= pkt->came) { /* short20 */
+		if ((void *)(short20 + 1) > pkt->data_end)
+			return FR_XDP_LEFT;
+		if (63ULL <= pkt->udp_end) { /* short20 */
+			if ((be8(&short20->long_flags) >> 7) == 0) { /* short20 */
+				/* lookup: r: by_id: [ */
+				{
+					struct key_by_id key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							   be16(&udp->src_port));
+					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
+							   be16(&udp->dst_port));
+					key.length = 20;
+					key.a = be64(&short20->a);
+					key.b = be64(&short20->b);
+					key.c = be32(&short20->c);
+					enum fr_found found = find_by_id(&key, pkt->lease, 440,
+						&pkt->r, pkt->now);
+					if (unlikely(found == FR_CHANGING))
+						return FR_XDP_LEFT;
+					if (found == FR_MISSING)
+						pkt->r = NULL;
+				}
+				if (fr_has(pkt->r))
+					return xdp_swap_ipv4_short20(xdp, pkt);
+			}
+		}
+	}
+	if (59ULL <= pkt->came) { /* short16 */
+		if ((void *)(short16 + 1) > pkt->data_end)
+			return FR_XDP_LEFT;
+		if (59ULL <= pkt->udp_end) { /* short16 */
+			if ((be8(&short16->long_flags) >> 7) == 0) { /* short16 */
+				{
+					struct key_by_id key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							   be16(&udp->src_port));
+					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
+							   be16(&udp->dst_port));
+					key.length = 16;
+					key.a = be64(&short16->a);
+					key.b = be64(&short16->b);
+					key.c = 0;
+					enum fr_found found = find_by_id(&key, pkt->lease, 528,
+						&pkt->r, pkt->now);
+					if (unlikely(found == FR_CHANGING))
+						return FR_XDP_LEFT;
+					if (found == FR_MISSING)
+						pkt->r = NULL;
+				}
+				if (fr_has(pkt->r))
+					return xdp_swap_ipv4_short16(xdp, pkt);
+			}
+		}
+	}
+
+	return xdp_swap_ipv4_short8(xdp, pkt);
+}
+
+static __always_inline __u64 xdp_swap_short20_rule_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short20 *short20 = pkt->data + 62;
+	__u32 len = pkt->came;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+
+	/* udp.checksum */
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
+				  ((__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short20->a)) +
+				   fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8) +
+				   fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst))) +
+				  bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+				  ((__u64)bpf_htonl(pkt->r->m_new_c) << 8) +
+				  fr_add128(ld128(pkt->r->from.addr)) +
+				  fr_add128(ld128(pkt->r->to.addr)));
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
+			return FR_XDP_LEFT;
+
+		pkt->data = (void *)(long)xdp->data;
+		if (unlikely(pkt->data + 83 > (void *)(long)xdp->data_end))
+			return fr_xdp_drop(len, pkt->prog + reason_fault);
+	}
+
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short20 *new_short20 = pkt->data + 62;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
+	st16(&new_udp->checksum, udp_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_send_ipv4(struct xdp_md *xdp, struct packet *pkt,
+						const __u32 headers_len, const int how,
+						__u64 udp_sum, __u64 ipv4_sum,
+						__be16 ipv4_version_to_ecn, __u8 short20_long_flags)
+{
+	__u32 len = pkt->came;
+	const __u32 new_headers_len = 63;
+
+	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
+		return FR_XDP_LEFT;
+
+	/* udp.checksum */
+	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
+						bpf_htons(pkt->r->to.port) +
+						bpf_htons(pkt->payload_len + 29) +
+						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+						((__u64)bpf_htonl(pkt->r->m_new_c) << 8) +
+						fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+						bpf_htons(pkt->payload_len + 29));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum = fr_checksum(ipv4_sum + bpf_htons(pkt->payload_len + 49) +
+					   fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+					   0x1180);
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short20 *new_short20 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 49));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 29));
+	st8(&new_short20->long_flags, short20_long_flags);
+	st64(&new_short20->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(pkt->r->m_new_c));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_short20_rule(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short20 *short20 = pkt->data + 62;
+
+	/* {send: {from: "r.from", to: "r.to"}}, */
+	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+		return XDP_PASS;
+	if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_swap_short20_rule_send(xdp, pkt);
+	}
+	pkt->payload_len = pkt->udp_end - 83;
+	if (be16(&udp->checksum) == 0)
+		return FR_XDP_LEFT;
+	if (!(be16(&udp->checksum) != 0 &&
+	      be16(&udp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+		return FR_XDP_LEFT;
+	const __u32 headers_len = 83;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u8 short20_long_flags = ld8(&short20->long_flags);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+		((__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short20->a)) +
+		 fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8) +
+		 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) + old_udp_length);
+	__u64 ipv4_sum = FR_ZERO + ipv4_version_to_ecn;
+	return xdp_swap_send_ipv4(xdp, pkt, headers_len, 0, udp_sum, ipv4_sum, ipv4_version_to_ecn,
+				  short20_long_flags);
+}
+
+static __always_inline __u64 xdp_swap_short20(struct xdp_md *xdp, struct packet *pkt)
+{
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 20)
+		return xdp_swap_short20_rule(xdp, pkt);
+
+	/* programs: swap: { */
+	return XDP_PASS;
+}
+
+static __always_inline __u64 xdp_swap_short16_rule_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short16 *short16 = pkt->data + 62;
+	__u32 len = pkt->came;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+
+	/* udp.checksum */
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
+				  ((__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short16->a)) +
+				   fr_odd64(ld64(&short16->b)) + fr_add128(ld128(ipv6->src)) +
+				   fr_add128(ld128(ipv6->dst))) + bpf_htons(pkt->r->from.port) +
+				  bpf_htons(pkt->r->to.port) +
+				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+				  fr_add128(ld128(pkt->r->from.addr)) +
+				  fr_add128(ld128(pkt->r->to.addr)));
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
+			return FR_XDP_LEFT;
+
+		pkt->data = (void *)(long)xdp->data;
+		if (unlikely(pkt->data + 79 > (void *)(long)xdp->data_end))
+			return fr_xdp_drop(len, pkt->prog + reason_fault);
+	}
+
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short16 *new_short16 = pkt->data + 62;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st16(&new_udp->checksum, udp_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64
+xdp_swap_send_ipv4_2(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
+		     __u64 udp_sum, __u64 ipv4_sum, __be16 ipv4_version_to_ecn,
+		     __u8 short16_long_flags)
+{
+	__u32 len = pkt->came;
+	const __u32 new_headers_len = 59;
+
+	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 45ULL + pkt->payload_len)))
+		return FR_XDP_LEFT;
+
+	/* udp.checksum */
+	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
+						bpf_htons(pkt->r->to.port) +
+						bpf_htons(pkt->payload_len + 25) +
+						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_b)) +
+						fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+						bpf_htons(pkt->payload_len + 25));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum = fr_checksum(ipv4_sum + bpf_htons(pkt->payload_len + 45) +
+					   fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+					   0x1180);
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short16 *new_short16 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 45));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 25));
+	st8(&new_short16->long_flags, short16_long_flags);
+	st64(&new_short16->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(pkt->r->m_new_b));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_short16_rule(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short16 *short16 = pkt->data + 62;
+
+	/* {send: {from: "r.from", to: "r.to"}}, */
+	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+		return XDP_PASS;
+	if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_swap_short16_rule_send(xdp, pkt);
+	}
+	pkt->payload_len = pkt->udp_end - 79;
+	if (be16(&udp->checksum) == 0)
+		return FR_XDP_LEFT;
+	if (!(be16(&udp->checksum) != 0 &&
+	      be16(&udp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+		return FR_XDP_LEFT;
+	const __u32 headers_len = 79;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u8 short16_long_flags = ld8(&short16->long_flags);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+		((__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short16->a)) +
+		 fr_odd64(ld64(&short16->b)) + fr_add128(ld128(ipv6->src)) +
+		 fr_add128(ld128(ipv6->dst)) + old_udp_length);
+	__u64 ipv4_sum = FR_ZERO + ipv4_version_to_ecn;
+	return xdp_swap_send_ipv4_2(xdp, pkt, headers_len, 0, udp_sum, ipv4_sum,
+				    ipv4_version_to_ecn, short16_long_flags);
+}
+
+static __always_inline __u64 xdp_swap_short16_2(struct xdp_md *xdp, struct packet *pkt)
+{
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 16)
+		return xdp_swap_short16_rule(xdp, pkt);
+
+	/* programs: swap: { */
+	return XDP_PASS;
+}
+
+static __always_inline __u64 xdp_swap_short8_rule_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
+	__u32 len = pkt->came;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+
+	/* udp.checksum */
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
+				  ((__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short8->a)) +
+				   fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst))) +
+				  bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+				  fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+				  fr_add128(ld128(pkt->r->from.addr)) +
+				  fr_add128(ld128(pkt->r->to.addr)));
+
+	if (unlikely(len > pkt->ip_end)) { /* bytes after the IP datagram */
+		if (bpf_xdp_adjust_tail(xdp, pkt->ip_end - len))
+			return FR_XDP_LEFT;
+
+		pkt->data = (void *)(long)xdp->data;
+		if (unlikely(pkt->data + 71 > (void *)(long)xdp->data_end))
+			return fr_xdp_drop(len, pkt->prog + reason_fault);
+	}
+
+	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 54;
+	struct hdr_short8 *new_short8 = pkt->data + 62;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st128(new_ipv6->src, ld128(pkt->r->from.addr));
+	st128(new_ipv6->dst, ld128(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st16(&new_udp->checksum, udp_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64
+xdp_swap_send_ipv4_3(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_len, const int how,
+		     __u64 udp_sum, __u64 ipv4_sum, __be16 ipv4_version_to_ecn,
+		     __u8 short8_long_flags)
+{
+	__u32 len = pkt->came;
+	const __u32 new_headers_len = 51;
+
+	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
+		return FR_XDP_LEFT;
+
+	/* udp.checksum */
+	__be16 udp_checksum = fr_checksum_not_0(udp_sum + bpf_htons(pkt->r->from.port) +
+						bpf_htons(pkt->r->to.port) +
+						bpf_htons(pkt->payload_len + 17) +
+						fr_odd64(bpf_cpu_to_be64(pkt->r->m_new_a)) +
+						fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+						bpf_htons(pkt->payload_len + 17));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum = fr_checksum(ipv4_sum + bpf_htons(pkt->payload_len + 37) +
+					   fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+					   0x1180);
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short8 *new_short8 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 37));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 17));
+	st8(&new_short8->long_flags, short8_long_flags);
+	st64(&new_short8->a, bpf_cpu_to_be64(pkt->r->m_new_a));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_short8_rule(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
+
+	/* {send: {from: "r.from", to: "r.to"}}, */
+	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+		return XDP_PASS;
+	if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		    !(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, pkt->ip_end - 14)))
+			return FR_XDP_LEFT;
+		return xdp_swap_short8_rule_send(xdp, pkt);
+	}
+	pkt->payload_len = pkt->udp_end - 71;
+	if (be16(&udp->checksum) == 0)
+		return FR_XDP_LEFT;
+	if (!(be16(&udp->checksum) != 0 &&
+	      be16(&udp->checksum) !=
+	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+		return FR_XDP_LEFT;
+	const __u32 headers_len = 71;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u8 short8_long_flags = ld8(&short8->long_flags);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+		((__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short8->a)) +
+		 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) + old_udp_length);
+	__u64 ipv4_sum = FR_ZERO + ipv4_version_to_ecn;
+	return xdp_swap_send_ipv4_3(xdp, pkt, headers_len, 0, udp_sum, ipv4_sum,
+				    ipv4_version_to_ecn, short8_long_flags);
+}
+
+static __always_inline __u64 xdp_swap_short8_send(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
+	__u32 len = pkt->came;
+	const __u32 headers_len = 71, new_headers_len = 47;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u8 short4_long_flags = be8(&short8->long_flags) & 127;
+	__be32 short4_a = bpf_htonl((__u64)pkt->r->m_new_a & 0xffffffffULL);
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
+				  ((__u64)ld32(&udp->src_port) + old_udp_length +
+				   fr_add64(ld64(&short8->long_flags)) +
+				   ld8((void *)&short8->a + 7) + fr_add128(ld128(ipv6->src)) +
+				   fr_add128(ld128(ipv6->dst)) + old_udp_length) +
+				  bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+				  bpf_htons(pkt->payload_len + 13) + short4_long_flags +
+				  ((__u64)short4_a << 8) + fr_v4(pkt->r->from.addr) +
+				  fr_v4(pkt->r->to.addr) + bpf_htons(pkt->payload_len + 13));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 33) +
+			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short4 *new_short4 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 33));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 13));
+	st8(&new_short4->long_flags, short4_long_flags);
+	st32(&new_short4->a, short4_a);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_short8_send_2(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
+	__u32 len = pkt->came;
+	const __u32 headers_len = 71, new_headers_len = 43;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u8 short0_long_flags = be8(&short8->long_flags) & 127;
+
+	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
+	__be16 udp_checksum =
+		fr_checksum_not_0(fr_sum_of(ld16(&udp->checksum)) -
+				  ((__u64)ld32(&udp->src_port) + old_udp_length +
+				   fr_add64(ld64(&short8->long_flags)) +
+				   ld8((void *)&short8->a + 7) + fr_add128(ld128(ipv6->src)) +
+				   fr_add128(ld128(ipv6->dst)) + old_udp_length) +
+				  bpf_htons(pkt->r->from.port) + bpf_htons(pkt->r->to.port) +
+				  bpf_htons(pkt->payload_len + 9) + short0_long_flags +
+				  fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) +
+				  bpf_htons(pkt->payload_len + 9));
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + ipv4_version_to_ecn + bpf_htons(pkt->payload_len + 29) +
+			    fr_v4(pkt->r->from.addr) + fr_v4(pkt->r->to.addr) + 0x1180);
+
+	int err = fr_xdp_resize(xdp, len, headers_len, new_headers_len, pkt->payload_len,
+				&pkt->data);
+	if (unlikely(err))
+		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) : FR_XDP_LEFT;
+
+	struct hdr_eth *new_eth = pkt->data;
+	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
+	struct hdr_udp *new_udp = pkt->data + 34;
+	struct hdr_short0 *new_short0 = pkt->data + 42;
+	fr_link(pkt->data, &pkt->r->hop_to);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(pkt->payload_len + 29));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, fr_v4(pkt->r->from.addr));
+	st32(new_ipv4->dst, fr_v4(pkt->r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(pkt->r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(pkt->r->to.port));
+	st16(&new_udp->length, bpf_htons(pkt->payload_len + 9));
+	st8(&new_short0->long_flags, short0_long_flags);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+
+	fr_count(pkt->prog + reason_sent, len);
+	fr_use(pkt->r->slot, 0, len, pkt->now);
+	return XDP_REDIRECT;
+}
+
+static __always_inline __u64 xdp_swap_short8_rules(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
+
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 8)
+		return xdp_swap_short8_rule(xdp, pkt);
+	if (pkt->r->m_new_length == 4) {
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return XDP_PASS;
+		pkt->payload_len = pkt->udp_end - 71;
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			const __u32 headers_len = 71;
+			__be16 eth_type = ld16(&eth->type);
+			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+			__be16 ipv6_next_header_hop_limit =
+				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+			__u8 short4_long_flags = be8(&short8->long_flags) & 127;
+			__be16 old_udp_length = ld16(&udp->length);
+			__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+				((__u64)ld32(&udp->src_port) + old_udp_length +
+				 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
+				 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+				 old_udp_length) + short4_long_flags;
+			return xdp_swap_send_ipv6_4(xdp, pkt, headers_len, 0, udp_sum, eth_type,
+						    ipv6_version_to_flow_label,
+						    ipv6_next_header_hop_limit, short4_long_flags);
+		}
+		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 33ULL + pkt->payload_len)))
+			return FR_XDP_LEFT;
+		return xdp_swap_short8_send(xdp, pkt);
+	}
+	if (pkt->r->m_new_length == 0) {
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return XDP_PASS;
+		pkt->payload_len = pkt->udp_end - 71;
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			const __u32 headers_len = 71;
+			__be16 eth_type = ld16(&eth->type);
+			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+			__be16 ipv6_next_header_hop_limit =
+				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+			__u8 short0_long_flags = be8(&short8->long_flags) & 127;
+			__be16 old_udp_length = ld16(&udp->length);
+			__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+				((__u64)ld32(&udp->src_port) + old_udp_length +
+				 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
+				 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+				 old_udp_length) + short0_long_flags;
+			return xdp_swap_send_ipv6_5(xdp, pkt, headers_len, 0, udp_sum, eth_type,
+						    ipv6_version_to_flow_label,
+						    ipv6_next_header_hop_limit, short0_long_flags);
+		}
+		if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 29ULL + pkt->payload_len)))
+			return FR_XDP_LEFT;
+		return xdp_swap_short8_send_2(xdp, pkt);
+	}
+
+	/* programs: swap: { */
+	return XDP_PASS;
+}
+
+static __always_inline __u64 xdp_swap_short8(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short8 *short8 = pkt->data + 62;
+
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 20) {
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return XDP_PASS;
+		pkt->payload_len = pkt->udp_end - 71;
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			const __u32 headers_len = 71;
+			__be16 eth_type = ld16(&eth->type);
+			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+			__be16 ipv6_next_header_hop_limit =
+				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+			__u8 short20_long_flags = be8(&short8->long_flags) & 127;
+			__be16 old_udp_length = ld16(&udp->length);
+			__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+				((__u64)ld32(&udp->src_port) + old_udp_length +
+				 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
+				 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+				 old_udp_length) + short20_long_flags;
+			return xdp_swap_send_ipv6(xdp, pkt, headers_len, 0, udp_sum, eth_type,
+						  ipv6_version_to_flow_label,
+						  ipv6_next_header_hop_limit, short20_long_flags);
+		}
+		const __u32 headers_len = 71;
+		__be16 ipv4_version_to_ecn =
+			bpf_htons(0x4500ULL |
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+		__u8 short20_long_flags = be8(&short8->long_flags) & 127;
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+			((__u64)ld32(&udp->src_port) + old_udp_length +
+			 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
+			 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			 old_udp_length) + short20_long_flags;
+		__u64 ipv4_sum = FR_ZERO + ipv4_version_to_ecn;
+		return xdp_swap_send_ipv4(xdp, pkt, headers_len, 0, udp_sum, ipv4_sum,
+					  ipv4_version_to_ecn, short20_long_flags);
+	}
+	if (pkt->r->m_new_length == 16) {
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return XDP_PASS;
+		pkt->payload_len = pkt->udp_end - 71;
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			const __u32 headers_len = 71;
+			__be16 eth_type = ld16(&eth->type);
+			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+			__be16 ipv6_next_header_hop_limit =
+				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+			__u8 short16_long_flags = be8(&short8->long_flags) & 127;
+			__be16 old_udp_length = ld16(&udp->length);
+			__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+				((__u64)ld32(&udp->src_port) + old_udp_length +
+				 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
+				 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+				 old_udp_length) + short16_long_flags;
+			return xdp_swap_send_ipv6_2(xdp, pkt, headers_len, 0, udp_sum, eth_type,
+						    ipv6_version_to_flow_label,
+						    ipv6_next_header_hop_limit, short16_long_flags);
+		}
+		const __u32 headers_len = 71;
+		__be16 ipv4_version_to_ecn =
+			bpf_htons(0x4500ULL |
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+		__u8 short16_long_flags = be8(&short8->long_flags) & 127;
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+			((__u64)ld32(&udp->src_port) + old_udp_length +
+			 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7) +
+			 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			 old_udp_length) + short16_long_flags;
+		__u64 ipv4_sum = FR_ZERO + ipv4_version_to_ecn;
+		return xdp_swap_send_ipv4_2(xdp, pkt, headers_len, 0, udp_sum, ipv4_sum,
+					    ipv4_version_to_ecn, short16_long_flags);
+	}
+
+	return xdp_swap_short8_rules(xdp, pkt);
+}
+
+static __always_inline __u64 xdp_swap_short4_2(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short4 *short4 = pkt->data + 62;
+
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 8) {
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return XDP_PASS;
+		pkt->payload_len = pkt->udp_end - 67;
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			const __u32 headers_len = 67;
+			__be16 eth_type = ld16(&eth->type);
+			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+			__be16 ipv6_next_header_hop_limit =
+				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+			__u8 short8_long_flags = be8(&short4->long_flags) & 127;
+			__be16 old_udp_length = ld16(&udp->length);
+			__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+				((__u64)ld32(&udp->src_port) + old_udp_length +
+				 ld32(&short4->long_flags) + ld8((void *)&short4->a + 3) +
+				 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+				 old_udp_length) + short8_long_flags;
+			return xdp_swap_send_ipv6_3(xdp, pkt, headers_len, 0, udp_sum, eth_type,
+						    ipv6_version_to_flow_label,
+						    ipv6_next_header_hop_limit, short8_long_flags);
+		}
+		const __u32 headers_len = 67;
+		__be16 ipv4_version_to_ecn =
+			bpf_htons(0x4500ULL |
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+		__u8 short8_long_flags = be8(&short4->long_flags) & 127;
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+			((__u64)ld32(&udp->src_port) + old_udp_length + ld32(&short4->long_flags) +
+			 ld8((void *)&short4->a + 3) + fr_add128(ld128(ipv6->src)) +
+			 fr_add128(ld128(ipv6->dst)) + old_udp_length) + short8_long_flags;
+		__u64 ipv4_sum = FR_ZERO + ipv4_version_to_ecn;
+		return xdp_swap_send_ipv4_3(xdp, pkt, headers_len, 0, udp_sum, ipv4_sum,
+					    ipv4_version_to_ecn, short8_long_flags);
+	}
+
+	/* programs: swap: { */
+	return XDP_PASS;
+}
+
+static __always_inline __u64 xdp_swap_short4(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_eth *eth = pkt->data;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short4 *short4 = pkt->data + 62;
+	struct hdr_short0 *short0 = pkt->data + 62;
+
+	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
+	if (67ULL <= pkt->came) { /* short4 */
+		if ((void *)(short4 + 1) > pkt->data_end)
+			return FR_XDP_LEFT;
+		if (67ULL <= pkt->udp_end) { /* short4 */
+			if ((be8(&short4->long_flags) >> 7) == 0) { /* short4 */
+				/* lookup: r: by_id: [ */
+				{
+					struct key_by_id key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v6(&key.src, ipv6->src,
+							   be16(&udp->src_port), 0);
+					fr_put_endpoint_v6(&key.dst, ipv6->dst,
+							   be16(&udp->dst_port), 2);
+					key.length = 4;
+					key.a = be32(&short4->a);
+					key.b = 0;
+					key.c = 0;
+					enum fr_found found = find_by_id(&key, pkt->lease, 704,
+						&pkt->r, pkt->now);
+					if (unlikely(found == FR_CHANGING))
+						return FR_XDP_LEFT;
+					if (found == FR_MISSING)
+						pkt->r = NULL;
+				}
+				if (fr_has(pkt->r))
+					return xdp_swap_short4_2(xdp, pkt);
+			}
+		}
+	}
+	if ((void *)(short0 + 1) > pkt->data_end || 63ULL > pkt->udp_end)
+		return FR_XDP_LEFT;
+	if ((be8(&short0->long_flags) >> 7) != 0)
+		return XDP_PASS;
+	{
+		struct key_by_id key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v6(&key.src, ipv6->src, be16(&udp->src_port), 0);
+		fr_put_endpoint_v6(&key.dst, ipv6->dst, be16(&udp->dst_port), 2);
+		key.length = 0;
+		key.a = 0;
+		key.b = 0;
+		key.c = 0;
+		enum fr_found found = find_by_id(&key, pkt->lease, 792, &pkt->r, pkt->now);
+		if (found != FR_FOUND)
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
+	}
+
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (pkt->r->m_new_length == 8) {
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
+			return XDP_PASS;
+		pkt->payload_len = pkt->udp_end - 63;
+		if (be16(&udp->checksum) == 0)
+			return FR_XDP_LEFT;
+		if (!(be16(&udp->checksum) != 0 &&
+		      be16(&udp->checksum) !=
+		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
+					ld32(ipv6->src + 8) + ld32(ipv6->src + 12) +
+					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
+			return FR_XDP_LEFT;
+		if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
+			const __u32 headers_len = 63;
+			__be16 eth_type = ld16(&eth->type);
+			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+			__be16 ipv6_next_header_hop_limit =
+				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+			__u8 short8_long_flags = be8(&short0->long_flags) & 127;
+			__be16 old_udp_length = ld16(&udp->length);
+			__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+				((__u64)ld32(&udp->src_port) + old_udp_length +
+				 ld8(&short0->long_flags) + fr_add128(ld128(ipv6->src)) +
+				 fr_add128(ld128(ipv6->dst)) + old_udp_length) + short8_long_flags;
+			return xdp_swap_send_ipv6_3(xdp, pkt, headers_len, 0, udp_sum, eth_type,
+						    ipv6_version_to_flow_label,
+						    ipv6_next_header_hop_limit, short8_long_flags);
+		}
+		const __u32 headers_len = 63;
+		__be16 ipv4_version_to_ecn =
+			bpf_htons(0x4500ULL |
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+		__u8 short8_long_flags = be8(&short0->long_flags) & 127;
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_sum = fr_sum_of(ld16(&udp->checksum)) -
+			((__u64)ld32(&udp->src_port) + old_udp_length + ld8(&short0->long_flags) +
+			 fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+			 old_udp_length) + short8_long_flags;
+		__u64 ipv4_sum = FR_ZERO + ipv4_version_to_ecn;
+		return xdp_swap_send_ipv4_3(xdp, pkt, headers_len, 0, udp_sum, ipv4_sum,
+					    ipv4_version_to_ecn, short8_long_flags);
+	}
+
+	/* programs: swap: { */
+	return XDP_PASS;
+}
+
+static __always_inline __u64 xdp_swap_short16(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_short16 *short16 = pkt->data + 62;
+	struct hdr_short8 *short8 = pkt->data + 62;
+
+	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
+	if (79ULL <= pkt->came) { /* short16 */
+		if ((void *)(short16 + 1) > pkt->data_end)
+			return FR_XDP_LEFT;
+		if (79ULL <= pkt->udp_end) { /* short16 */
+			if ((be8(&short16->long_flags) >> 7) == 0) { /* short16 */
+				/* lookup: r: by_id: [ */
+				{
+					struct key_by_id key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v6(&key.src, ipv6->src,
+							   be16(&udp->src_port), 0);
+					fr_put_endpoint_v6(&key.dst, ipv6->dst,
+							   be16(&udp->dst_port), 2);
+					key.length = 16;
+					key.a = be64(&short16->a);
+					key.b = be64(&short16->b);
+					key.c = 0;
+					enum fr_found found = find_by_id(&key, pkt->lease, 528,
+						&pkt->r, pkt->now);
+					if (unlikely(found == FR_CHANGING))
+						return FR_XDP_LEFT;
+					if (found == FR_MISSING)
+						pkt->r = NULL;
+				}
+				if (fr_has(pkt->r))
+					return xdp_swap_short16_2(xdp, pkt);
+			}
+		}
+	}
+	if (71ULL <= pkt->came) { /* short8 */
+		if ((void *)(short8 + 1) > pkt->data_end)
+			return FR_XDP_LEFT;
+		if (71ULL <= pkt->udp_end) { /* short8 */
+			if ((be8(&short8->long_flags) >> 7) == 0) { /* short8 */
+				{
+					struct key_by_id key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v6(&key.src, ipv6->src,
+							   be16(&udp->src_port), 0);
+					fr_put_endpoint_v6(&key.dst, ipv6->dst,
+							   be16(&udp->dst_port), 2);
+					key.length = 8;
+					key.a = be64(&short8->a);
+					key.b = 0;
+					key.c = 0;
+					enum fr_found found = find_by_id(&key, pkt->lease, 616,
+						&pkt->r, pkt->now);
+					if (unlikely(found == FR_CHANGING))
+						return FR_XDP_LEFT;
+					if (found == FR_MISSING)
+						pkt->r = NULL;
+				}
+				if (fr_has(pkt->r))
+					return xdp_swap_short8(xdp, pkt);
+			}
+		}
+	}
+
+	return xdp_swap_short4(xdp, pkt);
+}
+
+SEC("xdp.frags") __u64 xdp_swap(struct xdp_md *xdp)
+{
+	struct packet pkt;
+
+	pkt.prog = XDP_SWAP;
+	pkt.lease = fr_the_lease();
+	pkt.now = bpf_jiffies64();
+	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.data = (void *)(long)xdp->data;
+	pkt.data_end = (void *)(long)xdp->data_end;
+	struct hdr_eth *eth = pkt.data;
+	struct hdr_ipv6 *ipv6 = pkt.data + 14;
+	struct hdr_udp *udp = pkt.data + 54;
+	struct hdr_short20 *short20 = pkt.data + 62;
+
+	/* programs: swap: { */
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, pkt.now))
+		return XDP_PASS;
+
+	/* hook: ["xdp", "tc/ingress"] */
+	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
+		return XDP_PASS;
+	if ((void *)(eth + 1) > pkt.data_end)
+		return FR_XDP_LEFT;
+
+	/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"short?(n)"}], by: "lookup"}] */
+	if (be16(&eth->type) == ETH_P_IP)
+		return xdp_swap_ipv4(xdp, &pkt);
+	if (be16(&eth->type) != ETH_P_IPV6)
+		return XDP_PASS;
+	if ((void *)(ipv6 + 1) > pkt.data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	pkt.ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (pkt.ip_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return FR_XDP_LEFT;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt.data, pkt.data_end, pkt.ip_end, 54, &pkt.udp_end);
+	if (why)
+		return why;
+
+	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
+	if (83ULL <= pkt.came) { /* short20 */
+		if ((void *)(short20 + 1) > pkt.data_end)
+			return FR_XDP_LEFT;
+		if (83ULL <= pkt.udp_end) { /* short20 */
+			if ((be8(&short20->long_flags) >> 7) == 0) { /* short20 */
+				/* lookup: r: by_id: [ */
+				{
+					struct key_by_id key __attribute__((aligned(8))) = {};
+
+					fr_put_endpoint_v6(&key.src, ipv6->src,
+							   be16(&udp->src_port), 0);
+					fr_put_endpoint_v6(&key.dst, ipv6->dst,
+							   be16(&udp->dst_port), 2);
+					key.length = 20;
+					key.a = be64(&short20->a);
+					key.b = be64(&short20->b);
+					key.c = be32(&short20->c);
+					enum fr_found found = find_by_id(&key, pkt.lease, 440,
+						&pkt.r, pkt.now);
+					if (unlikely(found == FR_CHANGING))
+						return FR_XDP_LEFT;
+					if (found == FR_MISSING)
+						pkt.r = NULL;
+				}
+				if (fr_has(pkt.r))
+					return xdp_swap_short20(xdp, &pkt);
+			}
+		}
+	}
+
+	return xdp_swap_short16(xdp, &pkt);
 }

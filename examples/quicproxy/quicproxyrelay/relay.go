@@ -242,7 +242,7 @@ var desc = abi.Desc{
 		}, Size: 65536},
 	},
 	Programs: []abi.Program{
-		{Name: "swap", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
+		{Name: "swap", Hook: abi.HookIngress, L2: true, XDPBase: 44, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Number: 3, Doc: "the relay's lease has expired"},

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/quicproxy/quicproxyrelay"
 	"github.com/fastrelay/fastrelay-gen/examples/quicproxy/socket"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/control"
 )
 
@@ -27,6 +28,8 @@ type Config struct {
 	Targets []netip.Prefix
 	// Interfaces are the devices that clients and targets are behind.
 	Interfaces []string
+	// Hook is whether packets come to the relay at XDP first: by default at tc/ingress alone.
+	Hook runtime.Hook
 	// NoOffload keeps everything in user space.
 	NoOffload bool
 	// Control says how the relay is watched and operated.
@@ -112,7 +115,7 @@ func (p *Proxy) load() error {
 	}
 	for _, name := range p.config.Interfaces {
 		for _, program := range relay.Runtime().Programs() {
-			if err := program.Attach(name); err != nil {
+			if err := program.AttachAt(name, runtime.AttachOptions{Hook: p.config.Hook}); err != nil {
 				return err
 			}
 		}
@@ -235,8 +238,9 @@ type Stats struct {
 	ToClient  uint64 `json:"to_client"`
 	Tunnelled uint64 `json:"tunnelled"`
 
-	// Sent is how many packets each program of the kernel has sent.
-	Sent map[string]uint64 `json:"sent,omitempty"`
+	// Sent is how many packets each program of the kernel has sent, and SentAtXDP how many of all these at XDP.
+	Sent      map[string]uint64 `json:"sent,omitempty"`
+	SentAtXDP uint64            `json:"sent_at_xdp,omitempty"`
 }
 
 // Kernel is the number of packets that the kernel has sent.
@@ -266,9 +270,14 @@ func (p *Proxy) Stats() (Stats, error) {
 		if err != nil {
 			return s, err
 		}
+		atXDP, err := program.XDPCounts()
+		if err != nil {
+			return s, err
+		}
 		for i, n := range counts {
 			if program.Desc().Reason(i).Name == "sent" {
 				s.Sent[program.Name()] += n.Packets
+				s.SentAtXDP += atXDP[i].Packets
 			}
 		}
 	}

@@ -43,8 +43,9 @@ type Tunnel struct {
 
 // Config says what a gateway does.
 type Config struct {
-	Outside []string // interfaces that packets in tunnels come in at
-	Inside  []string // interfaces of the own networks
+	Outside []string     // interfaces that packets in tunnels come in at
+	Inside  []string     // interfaces of the own networks
+	Hook    runtime.Hook // whether packets in tunnels come to the relay at XDP first
 	Tunnels []Tunnel
 	Control control.Flags // how the relay is watched and operated
 	Logger  *slog.Logger  // nil: slog.Default
@@ -95,7 +96,7 @@ func (g *Gateway) Out(k Kind) *runtime.AnyProgram {
 func (g *Gateway) attach(k Kind) error {
 	var errs []error
 	for _, name := range g.config.Outside {
-		errs = append(errs, g.In(k).Attach(name))
+		errs = append(errs, g.In(k).AttachAt(name, runtime.AttachOptions{Hook: g.config.Hook}))
 	}
 	for _, name := range g.config.Inside {
 		errs = append(errs, g.Out(k).Attach(name))

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/gateway"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
@@ -27,6 +28,7 @@ type Lab struct {
 	Inner   testnet.Addrs  // of the peer, inside the tunnel
 	Own     testnet.Addrs  // of the gateway, inside the tunnel
 	Logger  *slog.Logger   // of the gateway
+	Hook    runtime.Hook   // of the gateway
 	Gateway *gateway.Gateway
 
 	near, far end
@@ -157,7 +159,7 @@ func (l *Lab) Start() (*gateway.Gateway, error) {
 	err := l.Relay.Do(func() (err error) {
 		l.Gateway, err = gateway.Start(gateway.Config{
 			Outside: []string{l.RelayOut.Name}, Inside: []string{l.RelayIn.Name}, Tunnels: []gateway.Tunnel{l.Tunnel},
-			Logger: l.Logger,
+			Logger: l.Logger, Hook: l.Hook,
 		})
 		return err
 	})

@@ -63,7 +63,11 @@ func (l *Lab) Without(p *runtime.AnyProgram, dev *testnet.Dev, f func() error) e
 	if err := l.Relay.Do(func() error { return p.Detach(dev.Name) }); err != nil {
 		return err
 	}
-	return errors.Join(f(), l.Relay.Do(func() error { return p.Attach(dev.Name) }))
+	o := runtime.AttachOptions{}
+	if p == l.Gateway.In(l.Kind) {
+		o.Hook = l.Hook
+	}
+	return errors.Join(f(), l.Relay.Do(func() error { return p.AttachAt(dev.Name, o) }))
 }
 
 // marks sends packets with all combinations of marks through the tunnel to the client, and returns the traffic class

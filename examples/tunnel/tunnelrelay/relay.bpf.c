@@ -8,12 +8,13 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 520
-#define FR_NEEDS_ROWS 24
+#define FR_REASONS 784
+#define FR_NEEDS_ROWS 48
 #define FR_NEEDS_SHARED 2305
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
 #define FR_NEEDS_SEGMENTS
+#define FR_DEVICES 256
 #include "fastrelay.h"
 
 /* Headers of packets. */
@@ -236,7 +237,8 @@ enum {
 /* Where the counters of a program begin in fr_reasons. */
 enum {
 	PROG_VXLAN_OUT = 0, PROG_GENEVE_OUT = 66, PROG_IPIP_OUT = 132, PROG_FOU_OUT = 198,
-	PROG_VXLAN_IN = 264, PROG_GENEVE_IN = 330, PROG_IPIP_IN = 396, PROG_FOU_IN = 462,
+	PROG_VXLAN_IN = 264, XDP_VXLAN_IN = 528, PROG_GENEVE_IN = 330, XDP_GENEVE_IN = 594,
+	PROG_IPIP_IN = 396, XDP_IPIP_IN = 660, PROG_FOU_IN = 462, XDP_FOU_IN = 726,
 };
 
 /* What is known of a packet. */
@@ -255,6 +257,7 @@ struct packet {
 	struct val_own *own;
 	__u64 geneve_options_end;
 	void *at_geneve_options_end;
+	__u32 came;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -2431,6 +2434,391 @@ static __always_inline int shared_in_ipv4_ipv6(struct __sk_buff *skb, struct pac
 	return shared_in_ip_ipv6_gso_packet(skb, pkt, 0);
 }
 
+static __always_inline __u64 check_udp_2(struct xdp_md *xdp, void *data, void *data_end,
+					 __u64 outer_end, const __u32 at, __u64 *end,
+					 const int second)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end || be16(&udp->length) < 8)
+		return FR_XDP_LEFT;
+	__u64 udp_end = at + be16(&udp->length);
+	if (udp_end != outer_end)
+		return FR_XDP_LEFT;
+	if (!second && be16(&udp->dst_port) != 0x12b5)
+		return XDP_PASS;
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline __u64 check_ipv4_any_3(struct xdp_md *xdp, void *data, void *data_end,
+					      __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4_any *ipv4_any = data + at;
+
+	if ((void *)(ipv4_any + 1) > data_end || at + sizeof(*ipv4_any) > udp_end ||
+	    (be8(&ipv4_any->version_ihl) >> 4) != 4 || (be8(&ipv4_any->version_ihl) & 15) < 5)
+		return FR_XDP_LEFT;
+	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
+	if (inner_options_size > 40)
+		return FR_XDP_LEFT;
+	__u64 inner_options_end = fr_xdp_forget(xdp, at + sizeof(*ipv4_any) + inner_options_size);
+
+	*end = inner_options_end;
+	return 0;
+}
+
+static __always_inline __u64 xdp_in_ipv4_ipv4_any(struct xdp_md *xdp, struct packet *pkt,
+						  const int is_fou)
+{
+	const int is_xdp_ipip_in = pkt->prog == XDP_IPIP_IN;
+	void *at_inner_options_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_vxlan *vxlan = pkt->data + 42;
+	struct hdr_eth *eth = pkt->data + 50;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + (is_xdp_ipip_in ? 34 : is_fou ? 42 : 64);
+	__u64 inner_options_end;
+	__u64 why = check_ipv4_any_3(xdp, pkt->data, pkt->data_end, pkt->udp_end,
+				     is_xdp_ipip_in ? 34 : is_fou ? 42 : 64, &inner_options_end);
+
+	if (why)
+		return why;
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(inner_options_end, 0x7f));
+	if (at_inner_options_end > pkt->data_end)
+		return FR_XDP_LEFT;
+	if (is_xdp_ipip_in) {
+		if (inner_options_end > pkt->udp_end ||
+		    (be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 34 ||
+		    be16(&ipv4_any->total_length) < inner_options_end - 34)
+			return FR_XDP_LEFT;
+	} else if (is_fou) {
+		if (inner_options_end > pkt->udp_end ||
+		    (be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 42 ||
+		    be16(&ipv4_any->total_length) < inner_options_end - 42)
+			return FR_XDP_LEFT;
+	} else if (inner_options_end > pkt->udp_end ||
+		   (be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 64 ||
+		   be16(&ipv4_any->total_length) < inner_options_end - 64) {
+		return FR_XDP_LEFT;
+	}
+	__u64 inner_end = (is_xdp_ipip_in ? 34ULL : is_fou ? 42ULL : 64ULL) +
+		be16(&ipv4_any->total_length);
+	if (is_xdp_ipip_in) {
+		if (inner_end > pkt->udp_end ||
+		    !fr_sum_ok(fr_xdp_sum64(xdp, 34, inner_options_end - 34)))
+			return FR_XDP_LEFT;
+	} else if (is_fou) {
+		if (inner_end > pkt->udp_end ||
+		    !fr_sum_ok(fr_xdp_sum64(xdp, 42, inner_options_end - 42)))
+			return FR_XDP_LEFT;
+	} else if (inner_end > pkt->udp_end ||
+		   !fr_sum_ok(fr_xdp_sum64(xdp, 64, inner_options_end - 64))) {
+		return FR_XDP_LEFT;
+	}
+
+	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
+	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
+	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.remote, ld32(ipv4->src));
+		fr_put_v4(key.local, ld32(ipv4->dst));
+		key.kind = is_xdp_ipip_in ? 3 : is_fou ? 4 : 1;
+		key.vni = is_xdp_ipip_in ? 0 : is_fou ? 0 :
+			(be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
+		enum fr_found found = find_peers(&key, pkt->lease, 24, &p);
+		if (found != FR_FOUND)
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
+	}
+	struct val_own *own;
+	{
+		struct key_own key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.addr, ld32(ipv4_any->dst));
+		enum fr_found found = find_own(&key, pkt->lease, 40, &own);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			own = NULL;
+	}
+	if (!is_xdp_ipip_in) {
+		if (is_fou) {
+			/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) &... */
+			if (!(be16(&udp->dst_port) == ((be8(&ipv4_any->version_ihl) >> 4) == 4 ?
+						       0x15b3ULL : 0x15b4ULL) &&
+			      (p->zero || !(be16(&udp->checksum) == 0) ||
+			       (be8(&ipv4->version_ihl) >> 4) == 4)))
+				return XDP_PASS;
+		} else {
+			/* when:  "inner_eth.dst == p.own && ?(checked)" */
+			if (!(ld32(eth->dst) == ld32(p->own) &&
+			      ld16(eth->dst + 4) == ld16(p->own + 4) &&
+			      (p->zero || !(be16(&udp->checksum) == 0) ||
+			       (be8(&ipv4->version_ihl) >> 4) == 4)))
+				return XDP_PASS;
+		}
+	}
+
+	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
+		return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
+
+	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
+	/* "?(FOU)": ["udp", "outer"] */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	return FR_XDP_LEFT;
+}
+
+static __always_inline __u64 check_vxlan_2(struct xdp_md *xdp, void *data, void *data_end,
+					   __u64 udp_end, const __u32 at)
+{
+	struct hdr_vxlan *vxlan = data + at;
+
+	if ((void *)(vxlan + 1) > data_end || at + sizeof(*vxlan) > udp_end)
+		return FR_XDP_LEFT;
+	if (be8(&vxlan->flags) != 8)
+		return XDP_PASS;
+	if (((be16(vxlan->reserved) << 8) | be8(vxlan->reserved + 2)) != 0)
+		return XDP_PASS;
+	if (be8(&vxlan->reserved_2) != 0)
+		return XDP_PASS;
+	return 0;
+}
+
+static __always_inline __u64 check_ipv6_4(struct xdp_md *xdp, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end || at + sizeof(*ipv6) > udp_end ||
+	    (be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
+	    fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	__u64 inner_end = at + sizeof(*ipv6) + be16(&ipv6->payload_length);
+	if (inner_end > udp_end)
+		return FR_XDP_LEFT;
+	return 0;
+}
+
+static __always_inline __u64 xdp_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
+{
+	const int is_xdp_fou_in = pkt->prog == XDP_FOU_IN;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_vxlan *vxlan = pkt->data + 42;
+	struct hdr_eth *eth = pkt->data + 50;
+	struct hdr_ipv6 *ipv6 = pkt->data + (is_xdp_fou_in ? 42 : 64);
+
+	if ((void *)(ipv4 + 1) > pkt->data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
+	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
+	    be16(&ipv4->total_length) < 20)
+		return FR_XDP_LEFT;
+	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
+	if (outer_end > pkt->came ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+
+	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
+	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why;
+	if (is_xdp_fou_in)
+		why = check_udp_2(xdp, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end, 1);
+	else
+		why = check_udp_2(xdp, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end, 0);
+	if (why)
+		return why;
+	if (is_xdp_fou_in) {
+		if (pkt->data + 43 > pkt->data_end)
+			return FR_XDP_LEFT;
+		if ((be8(pkt->data + 42) >> 4) == 4 && (be8(pkt->data + 42) & 15) >= 5)
+			return xdp_in_ipv4_ipv4_any(xdp, pkt, 1);
+		if ((be8(pkt->data + 42) >> 4) != 6)
+			return XDP_PASS;
+	} else {
+		/* vxlan: { */
+		why = check_vxlan_2(xdp, pkt->data, pkt->data_end, pkt->udp_end, 42);
+		if (why)
+			return why;
+		if ((void *)(eth + 1) > pkt->data_end || 64ULL > pkt->udp_end)
+			return FR_XDP_LEFT;
+		if (be16(&eth->type) == ETH_P_IP)
+			return xdp_in_ipv4_ipv4_any(xdp, pkt, 0);
+		if (be16(&eth->type) != ETH_P_IPV6)
+			return XDP_PASS;
+	}
+	why = check_ipv6_4(xdp, pkt->data, pkt->data_end, pkt->udp_end, is_xdp_fou_in ? 42 : 64);
+	if (why)
+		return why;
+
+	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
+	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.remote, ld32(ipv4->src));
+		fr_put_v4(key.local, ld32(ipv4->dst));
+		key.kind = is_xdp_fou_in ? 4 : 1;
+		key.vni = is_xdp_fou_in ? 0 : (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
+		enum fr_found found = find_peers(&key, pkt->lease, 24, &p);
+		if (found != FR_FOUND)
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
+	}
+	struct val_own *own;
+	{
+		struct key_own key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.addr, ipv6->dst, 0);
+		enum fr_found found = find_own(&key, pkt->lease, 40, &own);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			own = NULL;
+	}
+	if (is_xdp_fou_in) {
+		/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(chec... */
+		if (!(be16(&udp->dst_port) == ((be8(ipv6->version_to_flow_label) >> 4) == 4 ?
+					       0x15b3ULL : 0x15b4ULL) &&
+		      (p->zero || !(be16(&udp->checksum) == 0) ||
+		       (be8(&ipv4->version_ihl) >> 4) == 4)))
+			return XDP_PASS;
+	} else {
+		/* when:  "inner_eth.dst == p.own && ?(checked)" */
+		if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
+		      (p->zero || !(be16(&udp->checksum) == 0) ||
+		       (be8(&ipv4->version_ihl) >> 4) == 4)))
+			return XDP_PASS;
+	}
+
+	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
+	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
+		return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
+
+	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
+	/* "?(FOU)": ["udp", "outer"] */
+	return FR_XDP_LEFT;
+}
+
+static __always_inline __u64 xdp_in_ipv4_any(struct xdp_md *xdp, struct packet *pkt)
+{
+	const int is_xdp_ipip_in = pkt->prog == XDP_IPIP_IN;
+	const int is_xdp_fou_in = pkt->prog == XDP_FOU_IN;
+	void *at_inner_options_end;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_vxlan *vxlan = pkt->data + 62;
+	struct hdr_eth *eth = pkt->data + 70;
+	struct hdr_ipv4_any *ipv4_any = pkt->data + (is_xdp_ipip_in ? 54 : is_xdp_fou_in ? 62 : 84);
+	__u64 inner_options_end;
+	__u64 why = check_ipv4_any_3(xdp, pkt->data, pkt->data_end, pkt->udp_end,
+				     is_xdp_ipip_in ? 54 : is_xdp_fou_in ? 62 :
+				     84, &inner_options_end);
+
+	if (why)
+		return why;
+	at_inner_options_end = fr_pin(pkt->data +
+				      fr_bound(inner_options_end, is_xdp_ipip_in ? 0x7f :
+					       is_xdp_fou_in ? 0x7f : 0xff));
+	if (at_inner_options_end > pkt->data_end)
+		return FR_XDP_LEFT;
+	if (is_xdp_ipip_in) {
+		if (inner_options_end > pkt->udp_end ||
+		    (be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 54 ||
+		    be16(&ipv4_any->total_length) < inner_options_end - 54)
+			return FR_XDP_LEFT;
+	} else if (is_xdp_fou_in) {
+		if (inner_options_end > pkt->udp_end ||
+		    (be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 62 ||
+		    be16(&ipv4_any->total_length) < inner_options_end - 62)
+			return FR_XDP_LEFT;
+	} else if (inner_options_end > pkt->udp_end ||
+		   (be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end - 84 ||
+		   be16(&ipv4_any->total_length) < inner_options_end - 84) {
+		return FR_XDP_LEFT;
+	}
+	__u64 inner_end = (is_xdp_ipip_in ? 54ULL : is_xdp_fou_in ? 62ULL : 84ULL) +
+		be16(&ipv4_any->total_length);
+	if (is_xdp_ipip_in) {
+		if (inner_end > pkt->udp_end ||
+		    !fr_sum_ok(fr_xdp_sum64(xdp, 54, inner_options_end - 54)))
+			return FR_XDP_LEFT;
+	} else if (is_xdp_fou_in) {
+		if (inner_end > pkt->udp_end ||
+		    !fr_sum_ok(fr_xdp_sum64(xdp, 62, inner_options_end - 62)))
+			return FR_XDP_LEFT;
+	} else if (inner_end > pkt->udp_end ||
+		   !fr_sum_ok(fr_xdp_sum64(xdp, 84, inner_options_end - 84))) {
+		return FR_XDP_LEFT;
+	}
+
+	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
+	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
+	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.remote, ipv6->src, 0);
+		fr_put_v6(key.local, ipv6->dst, 0);
+		key.kind = is_xdp_ipip_in ? 3 : is_xdp_fou_in ? 4 : 1;
+		key.vni = is_xdp_ipip_in ? 0 : is_xdp_fou_in ? 0 :
+			(be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
+		enum fr_found found = find_peers(&key, pkt->lease, 24, &p);
+		if (found != FR_FOUND)
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
+	}
+	struct val_own *own;
+	{
+		struct key_own key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.addr, ld32(ipv4_any->dst));
+		enum fr_found found = find_own(&key, pkt->lease, 40, &own);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			own = NULL;
+	}
+	if (!is_xdp_ipip_in) {
+		if (is_xdp_fou_in) {
+			/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) &... */
+			if (!(be16(&udp->dst_port) == ((be8(&ipv4_any->version_ihl) >> 4) == 4 ?
+						       0x15b3ULL : 0x15b4ULL) &&
+			      (p->zero || !(be16(&udp->checksum) == 0) ||
+			       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
+				return XDP_PASS;
+		} else {
+			/* when:  "inner_eth.dst == p.own && ?(checked)" */
+			if (!(ld32(eth->dst) == ld32(p->own) &&
+			      ld16(eth->dst + 4) == ld16(p->own + 4) &&
+			      (p->zero || !(be16(&udp->checksum) == 0) ||
+			       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
+				return XDP_PASS;
+		}
+	}
+
+	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
+		return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
+
+	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
+	/* "?(FOU)": ["udp", "outer"] */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	return FR_XDP_LEFT;
+}
+
 static __always_inline int ipip_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, struct packet *pkt,
 							struct fr_hop *hop,
 							struct bpf_fib_lookup *fib)
@@ -3077,7 +3465,7 @@ static __always_inline int vxlan_in_ip_ipv4_any(struct __sk_buff *skb, struct pa
 	if (!fr_sum_ok(fr_sum64(skb, v6 ? 84 : 64, pkt->inner_options_end - (v6 ? 84 : 64))))
 		return fr_punt(skb, pkt->prog + reason_ipv4_any_checksum);
 
-	/* hook: "tc/ingress" */
+	/* hook: ["xdp", "tc/ingress"] */
 	if (!(skb->gso_size == 0 || fr_encapsulated(skb)))
 		return fr_punt(skb, pkt->prog + reason_gso_packet);
 
@@ -3191,7 +3579,7 @@ SEC("tc") int prog_vxlan_in(struct __sk_buff *skb)
 	if (!fr_lease_valid(pkt.lease, now))
 		return fr_punt(skb, PROG_VXLAN_IN + reason_inactive);
 
-	/* hook: "tc/ingress" */
+	/* hook: ["xdp", "tc/ingress"] */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
 		return fr_punt(skb, PROG_VXLAN_IN + why);
@@ -3205,6 +3593,112 @@ SEC("tc") int prog_vxlan_in(struct __sk_buff *skb)
 }
 
 /*
+ * xdp_vxlan_in: xdp
+ *	eth ipv4 udp vxlan eth ipv4_any
+ *	eth ipv4 udp vxlan eth ipv6
+ *	eth ipv6 udp vxlan eth ipv4_any
+ *	eth ipv6 udp vxlan eth ipv6
+ */
+
+SEC("xdp.frags") __u64 xdp_vxlan_in(struct xdp_md *xdp)
+{
+	struct packet pkt;
+
+	pkt.prog = XDP_VXLAN_IN;
+	pkt.lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.data = (void *)(long)xdp->data;
+	pkt.data_end = (void *)(long)xdp->data_end;
+	struct hdr_eth *eth = pkt.data;
+	struct hdr_ipv6 *ipv6 = pkt.data + 14;
+	struct hdr_udp *udp = pkt.data + 54;
+	struct hdr_vxlan *vxlan = pkt.data + 62;
+	struct hdr_eth *eth_2 = pkt.data + 70;
+	struct hdr_ipv6 *ipv6_2 = pkt.data + 84;
+
+	/* "?(name)_in": { */
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, now))
+		return XDP_PASS;
+
+	/* hook: ["xdp", "tc/ingress"] */
+	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
+		return XDP_PASS;
+	if ((void *)(eth + 1) > pkt.data_end)
+		return FR_XDP_LEFT;
+
+	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
+	if (be16(&eth->type) == ETH_P_IP)
+		return xdp_in_ipv4(xdp, &pkt);
+	if (be16(&eth->type) != ETH_P_IPV6)
+		return XDP_PASS;
+	if ((void *)(ipv6 + 1) > pkt.data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	__u64 outer_end = 54ULL + be16(&ipv6->payload_length);
+	if (outer_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return FR_XDP_LEFT;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt.data, pkt.data_end, outer_end, 54, &pkt.udp_end, 0);
+	if (why)
+		return why;
+
+	/* vxlan: { */
+	why = check_vxlan_2(xdp, pkt.data, pkt.data_end, pkt.udp_end, 62);
+	if (why)
+		return why;
+	if ((void *)(eth_2 + 1) > pkt.data_end || 84ULL > pkt.udp_end)
+		return FR_XDP_LEFT;
+	if (be16(&eth_2->type) == ETH_P_IP)
+		return xdp_in_ipv4_any(xdp, &pkt);
+	if (be16(&eth_2->type) != ETH_P_IPV6)
+		return XDP_PASS;
+	why = check_ipv6_4(xdp, pkt.data, pkt.data_end, pkt.udp_end, 84);
+	if (why)
+		return why;
+
+	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.remote, ipv6->src, 0);
+		fr_put_v6(key.local, ipv6->dst, 0);
+		key.kind = 1;
+		key.vni = (be16(vxlan->vni) << 8) | be8(vxlan->vni + 2);
+		enum fr_found found = find_peers(&key, pkt.lease, 24, &p);
+		if (found != FR_FOUND)
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
+	}
+	struct val_own *own;
+	{
+		struct key_own key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.addr, ipv6_2->dst, 0);
+		enum fr_found found = find_own(&key, pkt.lease, 40, &own);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			own = NULL;
+	}
+
+	/* when:  "inner_eth.dst == p.own && ?(checked)" */
+	if (!(ld32(eth_2->dst) == ld32(p->own) && ld16(eth_2->dst + 4) == ld16(p->own + 4) &&
+	      (p->zero || !(be16(&udp->checksum) == 0) ||
+	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
+		return XDP_PASS;
+
+	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
+		return fr_xdp_drop(pkt.came, XDP_VXLAN_IN + reason_ecn);
+
+	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
+	return FR_XDP_LEFT;
+}
+
+/*
  * prog_geneve_in: tc/ingress
  *	eth ipv4 udp geneve eth ipv4_any
  *	eth ipv4 udp geneve eth ipv6
@@ -3212,7 +3706,7 @@ SEC("tc") int prog_vxlan_in(struct __sk_buff *skb)
  *	eth ipv6 udp geneve eth ipv6
  */
 
-static __always_inline __u32 check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+static __always_inline __u32 check_udp_3(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 outer_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
@@ -4012,10 +4506,10 @@ static __always_inline int geneve_in_ip(struct __sk_buff *skb, struct packet *pk
 
 	if (v6)
 		why = check_ipv6_3(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
-			check_udp_2(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
+			check_udp_3(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
 	else
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
-			check_udp_2(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
+			check_udp_3(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
 
@@ -4063,7 +4557,7 @@ SEC("tc") int prog_geneve_in(struct __sk_buff *skb)
 	if (!fr_lease_valid(pkt.lease, now))
 		return fr_punt(skb, PROG_GENEVE_IN + reason_inactive);
 
-	/* hook: "tc/ingress" */
+	/* hook: ["xdp", "tc/ingress"] */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
 		return fr_punt(skb, PROG_GENEVE_IN + why);
@@ -4074,6 +4568,370 @@ SEC("tc") int prog_geneve_in(struct __sk_buff *skb)
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return geneve_in_ip(skb, &pkt, 1);
 	return fr_punt(skb, PROG_GENEVE_IN + reason_not_outer);
+}
+
+/*
+ * xdp_geneve_in: xdp
+ *	eth ipv4 udp geneve eth ipv4_any
+ *	eth ipv4 udp geneve eth ipv6
+ *	eth ipv6 udp geneve eth ipv4_any
+ *	eth ipv6 udp geneve eth ipv6
+ */
+
+static __always_inline __u64 check_udp_4(struct xdp_md *xdp, void *data, void *data_end,
+					 __u64 outer_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || at + sizeof(*udp) > outer_end || be16(&udp->length) < 8)
+		return FR_XDP_LEFT;
+	__u64 udp_end = at + be16(&udp->length);
+	if (udp_end != outer_end)
+		return FR_XDP_LEFT;
+	if (be16(&udp->dst_port) != 0x17c1)
+		return XDP_PASS;
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline __u64 check_geneve_2(struct xdp_md *xdp, void *data, void *data_end,
+					    __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_geneve *geneve = data + at;
+
+	if ((void *)(geneve + 1) > data_end || at + sizeof(*geneve) > udp_end)
+		return FR_XDP_LEFT;
+	if ((be8(&geneve->version_words) >> 6) != 0)
+		return XDP_PASS;
+	if ((be8(&geneve->control_to_reserved) >> 7) != 0)
+		return XDP_PASS;
+	if (((be8(&geneve->control_to_reserved) >> 6) & 1) != 0)
+		return XDP_PASS;
+	if ((be8(&geneve->control_to_reserved) & 63) != 0)
+		return XDP_PASS;
+	if (be16(&geneve->protocol) != 0x6558)
+		return XDP_PASS;
+	if (be8(&geneve->reserved_2) != 0)
+		return XDP_PASS;
+	__u64 geneve_options_size = (be8(&geneve->version_words) & 63) * 4;
+	if (geneve_options_size > 252)
+		return XDP_PASS;
+	__u64 geneve_options_end = fr_xdp_forget(xdp, at + sizeof(*geneve) + geneve_options_size);
+
+	*end = geneve_options_end;
+	return 0;
+}
+
+static __always_inline __u64 xdp_geneve_in_ipv4_ipv4_any(struct xdp_md *xdp, struct packet *pkt,
+							 const int v6)
+{
+	void *at_inner_options_end;
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
+	struct hdr_geneve *geneve = pkt->data + (v6 ? 62 : 42);
+	struct hdr_ipv4_any *ipv4_any = pkt->at_geneve_options_end + 14;
+	struct hdr_eth *eth = pkt->at_geneve_options_end;
+
+	ipv4_any = pkt->at_geneve_options_end + 14;
+	if ((void *)(ipv4_any + 1) > pkt->data_end)
+		return FR_XDP_LEFT;
+	if (pkt->geneve_options_end + 34 > pkt->udp_end ||
+	    (be8(&ipv4_any->version_ihl) >> 4) != 4 || (be8(&ipv4_any->version_ihl) & 15) < 5)
+		return FR_XDP_LEFT;
+	__u64 inner_options_size = (be8(&ipv4_any->version_ihl) & 15) * 4 - 20;
+	if (inner_options_size > 40)
+		return FR_XDP_LEFT;
+	__u64 inner_options_end = fr_xdp_forget(xdp,
+						pkt->geneve_options_end + 34 + inner_options_size);
+	at_inner_options_end = fr_pin(pkt->data + fr_bound(inner_options_end, 0x1ff));
+	if (at_inner_options_end > pkt->data_end)
+		return FR_XDP_LEFT;
+	if (inner_options_end > pkt->udp_end ||
+	    (be8(&ipv4_any->version_ihl) & 15) * 4 != inner_options_end -
+	    (pkt->geneve_options_end + 14) ||
+	    be16(&ipv4_any->total_length) < inner_options_end - (pkt->geneve_options_end + 14))
+		return FR_XDP_LEFT;
+	__u64 inner_end = pkt->geneve_options_end + 14 + be16(&ipv4_any->total_length);
+	if (inner_end > pkt->udp_end ||
+	    !fr_sum_ok(fr_xdp_sum64(xdp, pkt->geneve_options_end + 14,
+				    inner_options_end - (pkt->geneve_options_end + 14))))
+		return FR_XDP_LEFT;
+
+	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+		if (v6) {
+			fr_put_v6(key.remote, ipv6->src, 0);
+			fr_put_v6(key.local, ipv6->dst, 0);
+		} else {
+			fr_put_v4(key.remote, ld32(ipv4->src));
+			fr_put_v4(key.local, ld32(ipv4->dst));
+		}
+		key.kind = 2;
+		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
+		enum fr_found found = find_peers(&key, pkt->lease, 24, &p);
+		if (found != FR_FOUND)
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
+	}
+	struct val_own *own;
+	{
+		struct key_own key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.addr, ld32(ipv4_any->dst));
+		enum fr_found found = find_own(&key, pkt->lease, 40, &own);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			own = NULL;
+	}
+	if (v6) {
+		/* when:  "inner_eth.dst == p.own && ?(checked)" */
+		if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
+		      (p->zero || !(be16(&udp->checksum) == 0) ||
+		       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
+			return XDP_PASS;
+
+		/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+		if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+		    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
+			return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
+	} else {
+		/* when:  "inner_eth.dst == p.own && ?(checked)" */
+		if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
+		      (p->zero || !(be16(&udp->checksum) == 0) ||
+		       (be8(&ipv4->version_ihl) >> 4) == 4)))
+			return XDP_PASS;
+
+		/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+		if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
+			return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
+	}
+
+	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
+	return FR_XDP_LEFT;
+}
+
+static __always_inline __u64 xdp_geneve_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_geneve *geneve = pkt->data + 42;
+	struct hdr_eth *eth;
+	struct hdr_ipv6 *ipv6;
+
+	if ((void *)(ipv4 + 1) > pkt->data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
+	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
+	    be16(&ipv4->total_length) < 20)
+		return FR_XDP_LEFT;
+	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
+	if (outer_end > pkt->came ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+
+	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_4(xdp, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
+	if (why)
+		return why;
+
+	/* {name: "options", bytes: "words * 4", max: 252}, */
+	why = check_geneve_2(xdp, pkt->data, pkt->data_end, pkt->udp_end, 42,
+			     &pkt->geneve_options_end);
+	if (why)
+		return why;
+	pkt->at_geneve_options_end = fr_pin(pkt->data + fr_bound(pkt->geneve_options_end, 0x1ff));
+	if (pkt->at_geneve_options_end > pkt->data_end)
+		return FR_XDP_LEFT;
+	if (pkt->geneve_options_end > pkt->udp_end)
+		return FR_XDP_LEFT;
+	eth = pkt->at_geneve_options_end;
+	if ((void *)(eth + 1) > pkt->data_end)
+		return FR_XDP_LEFT;
+	if (pkt->geneve_options_end + 14 > pkt->udp_end)
+		return FR_XDP_LEFT;
+	if (be16(&eth->type) == ETH_P_IP)
+		return xdp_geneve_in_ipv4_ipv4_any(xdp, pkt, 0);
+	if (be16(&eth->type) != ETH_P_IPV6)
+		return XDP_PASS;
+	ipv6 = pkt->at_geneve_options_end + 14;
+	if ((void *)(ipv6 + 1) > pkt->data_end)
+		return FR_XDP_LEFT;
+	if (pkt->geneve_options_end + 54 > pkt->udp_end ||
+	    (be8(ipv6->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6->src) ||
+	    fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	__u64 inner_end = pkt->geneve_options_end + 54 + be16(&ipv6->payload_length);
+	if (inner_end > pkt->udp_end)
+		return FR_XDP_LEFT;
+
+	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.remote, ld32(ipv4->src));
+		fr_put_v4(key.local, ld32(ipv4->dst));
+		key.kind = 2;
+		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
+		enum fr_found found = find_peers(&key, pkt->lease, 24, &p);
+		if (found != FR_FOUND)
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
+	}
+	struct val_own *own;
+	{
+		struct key_own key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.addr, ipv6->dst, 0);
+		enum fr_found found = find_own(&key, pkt->lease, 40, &own);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			own = NULL;
+	}
+
+	/* when:  "inner_eth.dst == p.own && ?(checked)" */
+	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
+	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
+		return XDP_PASS;
+
+	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
+	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
+		return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
+
+	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
+	return FR_XDP_LEFT;
+}
+
+static __always_inline __u64 xdp_geneve_in_ipv6(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_geneve *geneve = pkt->data + 62;
+	struct hdr_ipv6 *ipv6_2 = pkt->at_geneve_options_end + 14;
+	struct hdr_eth *eth = pkt->at_geneve_options_end;
+
+	ipv6_2 = pkt->at_geneve_options_end + 14;
+	if ((void *)(ipv6_2 + 1) > pkt->data_end)
+		return FR_XDP_LEFT;
+	if (pkt->geneve_options_end + 54 > pkt->udp_end ||
+	    (be8(ipv6_2->version_to_flow_label) >> 4) != 6 || fr_is_v4(ipv6_2->src) ||
+	    fr_is_v4(ipv6_2->dst))
+		return FR_XDP_LEFT;
+	__u64 inner_end = pkt->geneve_options_end + 54 + be16(&ipv6_2->payload_length);
+	if (inner_end > pkt->udp_end)
+		return FR_XDP_LEFT;
+
+	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.remote, ipv6->src, 0);
+		fr_put_v6(key.local, ipv6->dst, 0);
+		key.kind = 2;
+		key.vni = (be16(geneve->vni) << 8) | be8(geneve->vni + 2);
+		enum fr_found found = find_peers(&key, pkt->lease, 24, &p);
+		if (found != FR_FOUND)
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
+	}
+	struct val_own *own;
+	{
+		struct key_own key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.addr, ipv6_2->dst, 0);
+		enum fr_found found = find_own(&key, pkt->lease, 40, &own);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			own = NULL;
+	}
+
+	/* when:  "inner_eth.dst == p.own && ?(checked)" */
+	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
+	      (p->zero || !(be16(&udp->checksum) == 0) ||
+	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
+		return XDP_PASS;
+
+	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
+		return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
+
+	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
+	return FR_XDP_LEFT;
+}
+
+SEC("xdp.frags") __u64 xdp_geneve_in(struct xdp_md *xdp)
+{
+	struct packet pkt;
+
+	pkt.prog = XDP_GENEVE_IN;
+	pkt.lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.data = (void *)(long)xdp->data;
+	pkt.data_end = (void *)(long)xdp->data_end;
+	struct hdr_eth *eth = pkt.data;
+	struct hdr_ipv6 *ipv6 = pkt.data + 14;
+	struct hdr_eth *eth_2;
+
+	/* "?(name)_in": { */
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, now))
+		return XDP_PASS;
+
+	/* hook: ["xdp", "tc/ingress"] */
+	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
+		return XDP_PASS;
+	if ((void *)(eth + 1) > pkt.data_end)
+		return FR_XDP_LEFT;
+
+	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
+	if (be16(&eth->type) == ETH_P_IP)
+		return xdp_geneve_in_ipv4(xdp, &pkt);
+	if (be16(&eth->type) != ETH_P_IPV6)
+		return XDP_PASS;
+	if ((void *)(ipv6 + 1) > pkt.data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	__u64 outer_end = 54ULL + be16(&ipv6->payload_length);
+	if (outer_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return FR_XDP_LEFT;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_4(xdp, pkt.data, pkt.data_end, outer_end, 54, &pkt.udp_end);
+	if (why)
+		return why;
+
+	/* {name: "options", bytes: "words * 4", max: 252}, */
+	why = check_geneve_2(xdp, pkt.data, pkt.data_end, pkt.udp_end, 62, &pkt.geneve_options_end);
+	if (why)
+		return why;
+	pkt.at_geneve_options_end = fr_pin(pkt.data + fr_bound(pkt.geneve_options_end, 0x1ff));
+	if (pkt.at_geneve_options_end > pkt.data_end)
+		return FR_XDP_LEFT;
+	if (pkt.geneve_options_end > pkt.udp_end)
+		return FR_XDP_LEFT;
+	eth_2 = pkt.at_geneve_options_end;
+	if ((void *)(eth_2 + 1) > pkt.data_end)
+		return FR_XDP_LEFT;
+	if (pkt.geneve_options_end + 14 > pkt.udp_end)
+		return FR_XDP_LEFT;
+	if (be16(&eth_2->type) == ETH_P_IP)
+		return xdp_geneve_in_ipv4_ipv4_any(xdp, &pkt, 1);
+	if (be16(&eth_2->type) != ETH_P_IPV6)
+		return XDP_PASS;
+
+	return xdp_geneve_in_ipv6(xdp, &pkt);
 }
 
 /*
@@ -4355,7 +5213,7 @@ SEC("tc") int prog_ipip_in(struct __sk_buff *skb)
 	if (!fr_lease_valid(pkt.lease, now))
 		return fr_punt(skb, PROG_IPIP_IN + reason_inactive);
 
-	/* hook: "tc/ingress" */
+	/* hook: ["xdp", "tc/ingress"] */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
 		return fr_punt(skb, PROG_IPIP_IN + why);
@@ -4369,6 +5227,153 @@ SEC("tc") int prog_ipip_in(struct __sk_buff *skb)
 }
 
 /*
+ * xdp_ipip_in: xdp
+ *	eth ipv4 ipv4_any
+ *	eth ipv4 ipv6
+ *	eth ipv6 ipv4_any
+ *	eth ipv6 ipv6
+ */
+
+static __always_inline __u64 xdp_ipip_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 34;
+
+	if ((void *)(ipv4 + 1) > pkt->data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
+	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
+	    be16(&ipv4->total_length) < 20)
+		return FR_XDP_LEFT;
+	pkt->udp_end = 14ULL + be16(&ipv4->total_length);
+	if (pkt->udp_end > pkt->came ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+
+	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
+	if (be8(&ipv4->protocol) == IPPROTO_IPIP)
+		return xdp_in_ipv4_ipv4_any(xdp, pkt, 0);
+	if (be8(&ipv4->protocol) != IPPROTO_IPV6)
+		return XDP_PASS;
+	__u64 why = check_ipv6_4(xdp, pkt->data, pkt->data_end, pkt->udp_end, 34);
+	if (why)
+		return why;
+
+	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.remote, ld32(ipv4->src));
+		fr_put_v4(key.local, ld32(ipv4->dst));
+		key.kind = 3;
+		key.vni = 0;
+		enum fr_found found = find_peers(&key, pkt->lease, 24, &p);
+		if (found != FR_FOUND)
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
+	}
+	struct val_own *own;
+	{
+		struct key_own key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.addr, ipv6->dst, 0);
+		enum fr_found found = find_own(&key, pkt->lease, 40, &own);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			own = NULL;
+	}
+
+	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
+	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
+		return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
+
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	return FR_XDP_LEFT;
+}
+
+SEC("xdp.frags") __u64 xdp_ipip_in(struct xdp_md *xdp)
+{
+	struct packet pkt;
+
+	pkt.prog = XDP_IPIP_IN;
+	pkt.lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.data = (void *)(long)xdp->data;
+	pkt.data_end = (void *)(long)xdp->data_end;
+	struct hdr_eth *eth = pkt.data;
+	struct hdr_ipv6 *ipv6 = pkt.data + 14;
+	struct hdr_ipv6 *ipv6_2 = pkt.data + 54;
+
+	/* ipip_in: { */
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, now))
+		return XDP_PASS;
+
+	/* hook: ["xdp", "tc/ingress"] */
+	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
+		return XDP_PASS;
+	if ((void *)(eth + 1) > pkt.data_end)
+		return FR_XDP_LEFT;
+
+	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
+	if (be16(&eth->type) == ETH_P_IP)
+		return xdp_ipip_in_ipv4(xdp, &pkt);
+	if (be16(&eth->type) != ETH_P_IPV6)
+		return XDP_PASS;
+	if ((void *)(ipv6 + 1) > pkt.data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	pkt.udp_end = 54ULL + be16(&ipv6->payload_length);
+	if (pkt.udp_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return FR_XDP_LEFT;
+	if (be8(&ipv6->next_header) == IPPROTO_IPIP)
+		return xdp_in_ipv4_any(xdp, &pkt);
+	if (be8(&ipv6->next_header) != IPPROTO_IPV6)
+		return XDP_PASS;
+	__u64 why = check_ipv6_4(xdp, pkt.data, pkt.data_end, pkt.udp_end, 54);
+	if (why)
+		return why;
+
+	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.remote, ipv6->src, 0);
+		fr_put_v6(key.local, ipv6->dst, 0);
+		key.kind = 3;
+		key.vni = 0;
+		enum fr_found found = find_peers(&key, pkt.lease, 24, &p);
+		if (found != FR_FOUND)
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
+	}
+	struct val_own *own;
+	{
+		struct key_own key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.addr, ipv6_2->dst, 0);
+		enum fr_found found = find_own(&key, pkt.lease, 40, &own);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			own = NULL;
+	}
+
+	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
+		return fr_xdp_drop(pkt.came, XDP_IPIP_IN + reason_ecn);
+
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	return FR_XDP_LEFT;
+}
+
+/*
  * prog_fou_in: tc/ingress
  *	eth ipv4 udp ipv4_any
  *	eth ipv4 udp ipv6
@@ -4376,7 +5381,7 @@ SEC("tc") int prog_ipip_in(struct __sk_buff *skb)
  *	eth ipv6 udp ipv6
  */
 
-static __always_inline __u32 check_udp_3(struct __sk_buff *skb, void *data, void *data_end,
+static __always_inline __u32 check_udp_5(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 outer_end, const __u32 at, __u64 *end)
 {
 	struct hdr_udp *udp = data + at;
@@ -4399,7 +5404,7 @@ static __always_inline int fou_in_ipv4(struct __sk_buff *skb, struct packet *pkt
 {
 	__u64 outer_end;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
-		check_udp_3(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
+		check_udp_5(skb, pkt->data, pkt->data_end, outer_end, 34, &pkt->udp_end);
 
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
@@ -4418,7 +5423,7 @@ static __always_inline int fou_in_ipv6(struct __sk_buff *skb, struct packet *pkt
 {
 	__u64 outer_end;
 	__u32 why = check_ipv6_3(skb, pkt->data, pkt->data_end, 14, &outer_end) ?:
-		check_udp_3(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
+		check_udp_5(skb, pkt->data, pkt->data_end, outer_end, 54, &pkt->udp_end);
 
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
@@ -4450,7 +5455,7 @@ SEC("tc") int prog_fou_in(struct __sk_buff *skb)
 	if (!fr_lease_valid(pkt.lease, now))
 		return fr_punt(skb, PROG_FOU_IN + reason_inactive);
 
-	/* hook: "tc/ingress" */
+	/* hook: ["xdp", "tc/ingress"] */
 	__u32 why = check_eth(skb, pkt.data, pkt.data_end);
 	if (why)
 		return fr_punt(skb, PROG_FOU_IN + why);
@@ -4461,4 +5466,104 @@ SEC("tc") int prog_fou_in(struct __sk_buff *skb)
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return fou_in_ipv6(skb, &pkt);
 	return fr_punt(skb, PROG_FOU_IN + reason_not_outer);
+}
+
+/*
+ * xdp_fou_in: xdp
+ *	eth ipv4 udp ipv4_any
+ *	eth ipv4 udp ipv6
+ *	eth ipv6 udp ipv4_any
+ *	eth ipv6 udp ipv6
+ */
+
+SEC("xdp.frags") __u64 xdp_fou_in(struct xdp_md *xdp)
+{
+	struct packet pkt;
+
+	pkt.prog = XDP_FOU_IN;
+	pkt.lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.data = (void *)(long)xdp->data;
+	pkt.data_end = (void *)(long)xdp->data_end;
+	struct hdr_eth *eth = pkt.data;
+	struct hdr_ipv6 *ipv6 = pkt.data + 14;
+	struct hdr_udp *udp = pkt.data + 54;
+	struct hdr_ipv6 *ipv6_2 = pkt.data + 62;
+
+	/* fou_in: { */
+	if (fr_xdp_tagged(xdp) || !fr_lease_valid(pkt.lease, now))
+		return XDP_PASS;
+
+	/* hook: ["xdp", "tc/ingress"] */
+	if (fr_xdp_link_type(xdp, pkt.data, pkt.data_end) != PACKET_HOST)
+		return XDP_PASS;
+	if ((void *)(eth + 1) > pkt.data_end)
+		return FR_XDP_LEFT;
+
+	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
+	if (be16(&eth->type) == ETH_P_IP)
+		return xdp_in_ipv4(xdp, &pkt);
+	if (be16(&eth->type) != ETH_P_IPV6)
+		return XDP_PASS;
+	if ((void *)(ipv6 + 1) > pkt.data_end || (be8(ipv6->version_to_flow_label) >> 4) != 6 ||
+	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return FR_XDP_LEFT;
+	__u64 outer_end = 54ULL + be16(&ipv6->payload_length);
+	if (outer_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+		return FR_XDP_LEFT;
+	if (be8(&ipv6->next_header) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt.data, pkt.data_end, outer_end, 54, &pkt.udp_end, 1);
+	if (why)
+		return why;
+	if (pkt.data + 63 > pkt.data_end)
+		return FR_XDP_LEFT;
+	if ((be8(pkt.data + 62) >> 4) == 4 && (be8(pkt.data + 62) & 15) >= 5)
+		return xdp_in_ipv4_any(xdp, &pkt);
+	if ((be8(pkt.data + 62) >> 4) != 6)
+		return XDP_PASS;
+	why = check_ipv6_4(xdp, pkt.data, pkt.data_end, pkt.udp_end, 62);
+	if (why)
+		return why;
+
+	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.remote, ipv6->src, 0);
+		fr_put_v6(key.local, ipv6->dst, 0);
+		key.kind = 4;
+		key.vni = 0;
+		enum fr_found found = find_peers(&key, pkt.lease, 24, &p);
+		if (found != FR_FOUND)
+			return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
+	}
+	struct val_own *own;
+	{
+		struct key_own key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.addr, ipv6_2->dst, 0);
+		enum fr_found found = find_own(&key, pkt.lease, 40, &own);
+		if (unlikely(found == FR_CHANGING))
+			return FR_XDP_LEFT;
+		if (found == FR_MISSING)
+			own = NULL;
+	}
+
+	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
+	if (!(be16(&udp->dst_port) == ((be8(ipv6_2->version_to_flow_label) >> 4) == 4 ? 0x15b3ULL :
+				       0x15b4ULL) &&
+	      (p->zero || !(be16(&udp->checksum) == 0) ||
+	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
+		return XDP_PASS;
+
+	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
+		return fr_xdp_drop(pkt.came, XDP_FOU_IN + reason_ecn);
+
+	/* "?(FOU)": ["udp", "outer"] */
+	return FR_XDP_LEFT;
 }

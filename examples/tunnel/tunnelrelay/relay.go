@@ -978,7 +978,7 @@ var desc = abi.Desc{
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_inner", Kind: abi.ReasonPunted, Number: 38, Doc: "no inner header here"},
 		}},
-		{Name: "vxlan_in", Hook: abi.HookIngress, L2: true, Base: 264, Reasons: []abi.Reason{
+		{Name: "vxlan_in", Hook: abi.HookIngress, L2: true, Base: 264, XDPBase: 528, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Number: 3, Doc: "the relay's lease has expired"},
@@ -1051,7 +1051,7 @@ var desc = abi.Desc{
 			{Name: "not_inner", Kind: abi.ReasonPunted, Number: 38, Doc: "no inner header here"},
 			{Name: "not_outer", Kind: abi.ReasonPunted, Number: 57, Doc: "no outer header here"},
 		}, Lookups: []int{4, 6}},
-		{Name: "geneve_in", Hook: abi.HookIngress, L2: true, Base: 330, Reasons: []abi.Reason{
+		{Name: "geneve_in", Hook: abi.HookIngress, L2: true, Base: 330, XDPBase: 594, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Number: 3, Doc: "the relay's lease has expired"},
@@ -1129,7 +1129,7 @@ var desc = abi.Desc{
 			{Name: "not_inner", Kind: abi.ReasonPunted, Number: 38, Doc: "no inner header here"},
 			{Name: "not_outer", Kind: abi.ReasonPunted, Number: 57, Doc: "no outer header here"},
 		}, Lookups: []int{4, 6}},
-		{Name: "ipip_in", Hook: abi.HookIngress, L2: true, Base: 396, Reasons: []abi.Reason{
+		{Name: "ipip_in", Hook: abi.HookIngress, L2: true, Base: 396, XDPBase: 660, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Number: 3, Doc: "the relay's lease has expired"},
@@ -1193,7 +1193,7 @@ var desc = abi.Desc{
 			{Name: "not_inner", Kind: abi.ReasonPunted, Number: 38, Doc: "no inner header here"},
 			{Name: "not_outer", Kind: abi.ReasonPunted, Number: 57, Doc: "no outer header here"},
 		}, Lookups: []int{4, 6}},
-		{Name: "fou_in", Hook: abi.HookIngress, L2: true, Base: 462, Reasons: []abi.Reason{
+		{Name: "fou_in", Hook: abi.HookIngress, L2: true, Base: 462, XDPBase: 726, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Number: 3, Doc: "the relay's lease has expired"},

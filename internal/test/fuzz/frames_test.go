@@ -99,6 +99,24 @@ var frameFaults = []fault{
 			}
 			return found
 		}},
+	{where: "helper", spec: "admit-else", frame: true, what: "who asks a bucket needs nothing of it",
+		old: `now \+ takes(, rate, room\)\)\s*return FR_REFUSED;\s*return FR_ADMITTED)`, new: `now$1`},
+	{where: "helper", spec: "xdp", frame: true, what: "who asks a credit may exceed it",
+		old: `spent > limit - cost - floor \? FR`, new: `spent > limit ? FR`},
+	{where: "back end", spec: "gate", frame: true, what: "what is asked is spent", plan: func(p *ir.Plan) bool {
+		found := false
+		for p := range p.Flow() {
+			for s := range ir.Stmts(p.Body) {
+				if ask, ok := s.(*ir.Ask); ok {
+					found = true
+					for _, a := range ask.Admits {
+						a.Asked = false
+					}
+				}
+			}
+		}
+		return found
+	}},
 	{where: "back end", spec: "gate", frame: true, what: "frames for other hosts are dropped",
 		plan: func(p *ir.Plan) bool {
 			body := &p.Programs[0].XDP.Body
