@@ -144,7 +144,7 @@ struct packet {
 	__u64 payload_len;
 	struct val_calls *c;
 	__u64 ipv4_end;
-	__u32 came;
+	__u32 frame_len;
 };
 
 /*
@@ -188,7 +188,7 @@ static __always_inline __u64 xdp_calls_ip_send(struct xdp_md *xdp, struct packet
 {
 	struct hdr_udp *udp = pkt->data + (v6 ? 54 : 34);
 	struct hdr_call *call = pkt->data + (v6 ? 62 : 42);
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	__be16 call_kind_flags = bpf_htons((be8(&call->kind) << 8) | 7);
 	__be16 udp_old_checksum = 0;
 
@@ -215,7 +215,7 @@ static __always_inline __u64 xdp_calls_ip_send(struct xdp_md *xdp, struct packet
 
 static __always_inline __u64 xdp_calls_ipv4_send_2(struct xdp_md *xdp, struct packet *pkt)
 {
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 
 	fr_count(pkt->prog + reason_pass, len);
 	return XDP_PASS;
@@ -227,7 +227,7 @@ static __always_inline __u64 xdp_calls_ipv4_send_3(struct xdp_md *xdp, struct pa
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_call *call = pkt->data + 42;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 headers_len = 48, new_headers_len = 42;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
@@ -258,7 +258,7 @@ static __always_inline __u64 xdp_calls_ipv4_send_3(struct xdp_md *xdp, struct pa
 				&pkt->data);
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) :
-			fr_xdp_punt(pkt->came, pkt->prog + reason_no_memory);
+			fr_xdp_punt(pkt->frame_len, pkt->prog + reason_no_memory);
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv4 *new_ipv4 = pkt->data + 14;
@@ -289,7 +289,7 @@ static __always_inline __u64 xdp_calls_ip_send_4(struct xdp_md *xdp, struct pack
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
 	struct hdr_call *call = pkt->data + (to_v6 ? 62 : 42);
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 headers_len = to_v6 ? 68 : 48, new_headers_len = 42;
 
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
@@ -298,10 +298,10 @@ static __always_inline __u64 xdp_calls_ip_send_4(struct xdp_md *xdp, struct pack
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_refused_paid);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_refused_paid);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_contended);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_contended);
 	__be32 eth_type_to_ecn = 0;
 	__be16 ipv4_ttl_protocol = 0;
 	__be16 udp_old_checksum = 0;
@@ -367,7 +367,7 @@ static __always_inline __u64 xdp_calls_ip_send_4(struct xdp_md *xdp, struct pack
 	if (unlikely(err)) {
 		fr_refund(credit0, spent0);
 		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) :
-			fr_xdp_punt(pkt->came, pkt->prog + reason_no_memory);
+			fr_xdp_punt(pkt->frame_len, pkt->prog + reason_no_memory);
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
@@ -404,7 +404,7 @@ static __always_inline __u64 xdp_calls_ip_send_5(struct xdp_md *xdp, struct pack
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
 	struct hdr_call *call = pkt->data + (to_v6 ? 62 : 42);
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 headers_len = to_v6 ? 68 : 48, new_headers_len = 62;
 
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
@@ -413,10 +413,10 @@ static __always_inline __u64 xdp_calls_ip_send_5(struct xdp_md *xdp, struct pack
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_refused_paid);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_refused_paid);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_contended);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_contended);
 	__be32 ipv6_version_to_flow_label;
 	__be16 eth_type = 0;
 	__be16 ipv6_next_header_hop_limit = 0;
@@ -465,7 +465,7 @@ static __always_inline __u64 xdp_calls_ip_send_5(struct xdp_md *xdp, struct pack
 	if (unlikely(err)) {
 		fr_refund(credit0, spent0);
 		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) :
-			fr_xdp_punt(pkt->came, pkt->prog + reason_no_memory);
+			fr_xdp_punt(pkt->frame_len, pkt->prog + reason_no_memory);
 	}
 
 	struct hdr_eth *new_eth = pkt->data;
@@ -506,7 +506,7 @@ static __always_inline __u64 xdp_calls_ipv4_rules(struct xdp_md *xdp, struct pac
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return fr_xdp_punt(pkt->came, pkt->prog + reason_partial_checksum);
+			return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_partial_checksum);
 		return xdp_calls_ip_send(xdp, pkt, 0);
 	}
 
@@ -520,41 +520,41 @@ static __always_inline __u64 xdp_calls_ipv4_rules(struct xdp_md *xdp, struct pac
 	if (be8(&call->flags) == 3) {
 		pkt->payload_len = pkt->udp_end - 48;
 		if (pkt->payload_len + 28 > 0xffff || pkt->payload_len + 8 > 0xffff)
-			return fr_xdp_punt(pkt->came, pkt->prog + reason_length);
+			return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_length);
 		if (!(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return fr_xdp_punt(pkt->came, pkt->prog + reason_partial_checksum);
+			return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_partial_checksum);
 		return xdp_calls_ipv4_send_3(xdp, pkt);
 	}
 
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
 	if (fr_is_v4(pkt->c->local.addr) != fr_is_v4(pkt->c->peer.addr))
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_address_family);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_address_family);
 	pkt->payload_len = pkt->udp_end - 48;
 	if (fr_is_v4(pkt->c->peer.addr)) { /* ipv4 stays */
 		if (!(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return fr_xdp_punt(pkt->came, pkt->prog + reason_partial_checksum);
+			return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_partial_checksum);
 		if (unlikely(!fr_xdp_fits(&pkt->c->hop_peer, 28ULL + pkt->payload_len)))
-			return fr_xdp_punt(pkt->came,
+			return fr_xdp_punt(pkt->frame_len,
 					   fr_xdp_unfit(&pkt->c->hop_peer, 28ULL + pkt->payload_len,
 							pkt->prog + reason_no_frames,
 							pkt->prog + reason_too_big));
 		return xdp_calls_ip_send_4(xdp, pkt, 0);
 	}
 	if (be16(&udp->checksum) == 0)
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_udp_checksum);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_udp_checksum);
 	if (!(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length))))))
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_partial_checksum);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_partial_checksum);
 	if (unlikely(!fr_xdp_fits(&pkt->c->hop_peer, 48ULL + pkt->payload_len)))
-		return fr_xdp_punt(pkt->came,
+		return fr_xdp_punt(pkt->frame_len,
 				   fr_xdp_unfit(&pkt->c->hop_peer, 48ULL + pkt->payload_len,
 						pkt->prog + reason_no_frames,
 						pkt->prog + reason_too_big));
@@ -568,48 +568,48 @@ static __always_inline __u64 xdp_calls_ipv4(struct xdp_md *xdp, struct packet *p
 	struct hdr_call *call = pkt->data + 42;
 
 	if ((void *)(ipv4 + 1) > pkt->data_end)
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_truncated);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_ipv4_version);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_ipv4_version);
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_ip_options);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_ipv4_reserved);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_ipv4_reserved);
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_fragment);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_fragment);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ip_end > pkt->came)
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_ipv4_total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > pkt->frame_len)
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_ipv4_checksum);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_martian_source);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_martian_source);
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_xdp_punt(pkt->came, pkt->prog + reason_multicast);
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_martian_destination);
+			return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_multicast);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_martian_destination);
 	}
 
 	/* stack: ["eth", "ip", "udp", "call"] */
 	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_not_udp);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_not_udp);
 	__u32 why = check_udp(xdp, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
 	if (why)
-		return fr_xdp_punt(pkt->came, pkt->prog + why);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + why);
 
 	/* headers: call: fields: [ */
 	if ((void *)(call + 1) > pkt->data_end || 48ULL > pkt->udp_end)
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_truncated);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_truncated);
 
 	/* {name: "kind", bits: 8, is: 1 | 2 | 3}, */
 	if (!(be8(&call->kind) >= 1 && be8(&call->kind) <= 3))
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_call_kind);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_call_kind);
 
 	/* match: "udp.dst_port": 5060 */
 	if (be16(&udp->dst_port) != 0x13c4)
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_no_match);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_no_match);
 
 	/* lookup: c: calls: ["call.id"] */
 	struct key_calls key __attribute__((aligned(8))) = {};
@@ -617,14 +617,14 @@ static __always_inline __u64 xdp_calls_ipv4(struct xdp_md *xdp, struct packet *p
 	key.id = be32(&call->id);
 	enum fr_found found = find_calls(&key, pkt->lease, 0, &pkt->c);
 	if (found != FR_FOUND)
-		return fr_xdp_punt(pkt->came,
+		return fr_xdp_punt(pkt->frame_len,
 				   fr_unfound(found, pkt->prog + reason_no_calls,
 					      pkt->prog + reason_changing));
 
 	/* {when: "call.kind == 3", do: [{count: "refused"}, {drop: "refused"}]}, */
 	if (be8(&call->kind) == 3) {
 		fr_named_add(0, 1);
-		return fr_xdp_drop(pkt->came, pkt->prog + reason_refused);
+		return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_refused);
 	}
 
 	return xdp_calls_ipv4_rules(xdp, pkt);
@@ -632,7 +632,7 @@ static __always_inline __u64 xdp_calls_ipv4(struct xdp_md *xdp, struct packet *p
 
 static __always_inline __u64 xdp_calls_ipv6_send_2(struct xdp_md *xdp, struct packet *pkt)
 {
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 
 	fr_count(pkt->prog + reason_pass, len);
 	return XDP_PASS;
@@ -644,7 +644,7 @@ static __always_inline __u64 xdp_calls_ipv6_send_3(struct xdp_md *xdp, struct pa
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_call *call = pkt->data + 62;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 headers_len = 68, new_headers_len = 62;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
@@ -669,7 +669,7 @@ static __always_inline __u64 xdp_calls_ipv6_send_3(struct xdp_md *xdp, struct pa
 				&pkt->data);
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_xdp_drop(len, pkt->prog + reason_fault) :
-			fr_xdp_punt(pkt->came, pkt->prog + reason_no_memory);
+			fr_xdp_punt(pkt->frame_len, pkt->prog + reason_no_memory);
 
 	struct hdr_eth *new_eth = pkt->data;
 	struct hdr_ipv6 *new_ipv6 = pkt->data + 14;
@@ -709,9 +709,9 @@ static __always_inline __u64 xdp_calls_ipv6_rules(struct xdp_md *xdp, struct pac
 	if (be8(&call->flags) == 3) {
 		pkt->payload_len = pkt->udp_end - 68;
 		if (pkt->payload_len + 8 > 0xffff || pkt->payload_len + 8 > 0xffff)
-			return fr_xdp_punt(pkt->came, pkt->prog + reason_length);
+			return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_length);
 		if (be16(&udp->checksum) == 0)
-			return fr_xdp_punt(pkt->came, pkt->prog + reason_udp_checksum);
+			return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_udp_checksum);
 		if (!(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -719,33 +719,33 @@ static __always_inline __u64 xdp_calls_ipv6_rules(struct xdp_md *xdp, struct pac
 					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return fr_xdp_punt(pkt->came, pkt->prog + reason_partial_checksum);
+			return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_partial_checksum);
 		return xdp_calls_ipv6_send_3(xdp, pkt);
 	}
 
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
 	if (fr_is_v4(pkt->c->local.addr) != fr_is_v4(pkt->c->peer.addr))
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_address_family);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_address_family);
 	pkt->payload_len = pkt->udp_end - 68;
 	if (be16(&udp->checksum) == 0)
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_udp_checksum);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_udp_checksum);
 	if (!(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_partial_checksum);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_partial_checksum);
 	if (!fr_is_v4(pkt->c->peer.addr)) { /* ipv6 stays */
 		if (unlikely(!fr_xdp_fits(&pkt->c->hop_peer, 48ULL + pkt->payload_len)))
-			return fr_xdp_punt(pkt->came,
+			return fr_xdp_punt(pkt->frame_len,
 					   fr_xdp_unfit(&pkt->c->hop_peer, 48ULL + pkt->payload_len,
 							pkt->prog + reason_no_frames,
 							pkt->prog + reason_too_big));
 		return xdp_calls_ip_send_5(xdp, pkt, 1);
 	}
 	if (unlikely(!fr_xdp_fits(&pkt->c->hop_peer, 28ULL + pkt->payload_len)))
-		return fr_xdp_punt(pkt->came,
+		return fr_xdp_punt(pkt->frame_len,
 				   fr_xdp_unfit(&pkt->c->hop_peer, 28ULL + pkt->payload_len,
 						pkt->prog + reason_no_frames,
 						pkt->prog + reason_too_big));
@@ -759,40 +759,40 @@ static __always_inline __u64 xdp_calls_ipv6(struct xdp_md *xdp, struct packet *p
 	struct hdr_call *call = pkt->data + 62;
 
 	if ((void *)(ipv6 + 1) > pkt->data_end)
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_truncated);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_ipv6_version);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_ipv6_version);
 	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_mapped_address);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > pkt->came)
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_ipv6_payload_length);
+	if (ip_end > pkt->frame_len)
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_martian_source);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_martian_source);
 	if (!fr_unicast(ipv6->dst)) { /* not a host's */
 		if (fr_multicast(ipv6->dst))
-			return fr_xdp_punt(pkt->came, pkt->prog + reason_multicast);
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_martian_destination);
+			return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_multicast);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_martian_destination);
 	}
 
 	/* stack: ["eth", "ip", "udp", "call"] */
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_not_udp);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_not_udp);
 	__u32 why = check_udp(xdp, pkt->data, pkt->data_end, ip_end, 54, &pkt->udp_end);
 	if (why)
-		return fr_xdp_punt(pkt->came, pkt->prog + why);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + why);
 
 	/* headers: call: fields: [ */
 	if ((void *)(call + 1) > pkt->data_end || 68ULL > pkt->udp_end)
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_truncated);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_truncated);
 
 	/* {name: "kind", bits: 8, is: 1 | 2 | 3}, */
 	if (!(be8(&call->kind) >= 1 && be8(&call->kind) <= 3))
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_call_kind);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_call_kind);
 
 	/* match: "udp.dst_port": 5060 */
 	if (be16(&udp->dst_port) != 0x13c4)
-		return fr_xdp_punt(pkt->came, pkt->prog + reason_no_match);
+		return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_no_match);
 
 	/* lookup: c: calls: ["call.id"] */
 	struct key_calls key __attribute__((aligned(8))) = {};
@@ -800,20 +800,20 @@ static __always_inline __u64 xdp_calls_ipv6(struct xdp_md *xdp, struct packet *p
 	key.id = be32(&call->id);
 	enum fr_found found = find_calls(&key, pkt->lease, 0, &pkt->c);
 	if (found != FR_FOUND)
-		return fr_xdp_punt(pkt->came,
+		return fr_xdp_punt(pkt->frame_len,
 				   fr_unfound(found, pkt->prog + reason_no_calls,
 					      pkt->prog + reason_changing));
 
 	/* {when: "call.kind == 3", do: [{count: "refused"}, {drop: "refused"}]}, */
 	if (be8(&call->kind) == 3) {
 		fr_named_add(0, 1);
-		return fr_xdp_drop(pkt->came, pkt->prog + reason_refused);
+		return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_refused);
 	}
 
 	/* {when: "call.flags == 1", do: [{set: "call.flags": 7}, "pass"]}, */
 	if (be8(&call->flags) == 1) {
 		if (be16(&udp->checksum) == 0)
-			return fr_xdp_punt(pkt->came, pkt->prog + reason_udp_checksum);
+			return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_udp_checksum);
 		if (!(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -821,7 +821,7 @@ static __always_inline __u64 xdp_calls_ipv6(struct xdp_md *xdp, struct packet *p
 					ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
 					ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
 					bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length))))))
-			return fr_xdp_punt(pkt->came, pkt->prog + reason_partial_checksum);
+			return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_partial_checksum);
 		return xdp_calls_ip_send(xdp, pkt, 1);
 	}
 
@@ -835,28 +835,28 @@ SEC("xdp.frags") __u64 xdp_calls(struct xdp_md *xdp)
 	pkt.prog = XDP_CALLS;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.frame_len = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
 
 	/* calls: { */
 	if (fr_xdp_tagged(xdp))
-		return fr_xdp_punt(pkt.came, XDP_CALLS + reason_vlan_tag);
+		return fr_xdp_punt(pkt.frame_len, XDP_CALLS + reason_vlan_tag);
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_xdp_punt(pkt.came, XDP_CALLS + reason_inactive);
+		return fr_xdp_punt(pkt.frame_len, XDP_CALLS + reason_inactive);
 
 	/* hook: "xdp" */
 	__u32 why = check_eth(xdp, pkt.data, pkt.data_end);
 	if (why)
-		return fr_xdp_punt(pkt.came, XDP_CALLS + why);
+		return fr_xdp_punt(pkt.frame_len, XDP_CALLS + why);
 
 	/* stack: ["eth", "ip", "udp", "call"] */
 	if (be16(&eth->type) == ETH_P_IP)
 		return xdp_calls_ipv4(xdp, &pkt);
 	if (be16(&eth->type) == ETH_P_IPV6)
 		return xdp_calls_ipv6(xdp, &pkt);
-	return fr_xdp_punt(pkt.came, XDP_CALLS + reason_not_ip);
+	return fr_xdp_punt(pkt.frame_len, XDP_CALLS + reason_not_ip);
 }
 
 /*
@@ -904,7 +904,7 @@ static __always_inline __u64 xdp_others_send(struct xdp_md *xdp, struct packet *
 					     struct fr_hop *hop)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ipv4.checksum */
@@ -913,7 +913,7 @@ static __always_inline __u64 xdp_others_send(struct xdp_md *xdp, struct packet *
 
 	if (unlikely(len > pkt->ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_xdp_adjust_tail(xdp, pkt->ipv4_end - len))
-			return fr_xdp_punt(pkt->came, pkt->prog + reason_no_memory);
+			return fr_xdp_punt(pkt->frame_len, pkt->prog + reason_no_memory);
 
 		pkt->data = (void *)(long)xdp->data;
 		if (unlikely(pkt->data + 26 > (void *)(long)xdp->data_end))
@@ -940,7 +940,7 @@ SEC("xdp.frags") __u64 xdp_others(struct xdp_md *xdp)
 	void *at_tcp_options_end;
 	struct fr_hop hop[1];
 	struct bpf_fib_lookup fib[1];
-	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.frame_len = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_ipv4 *ipv4 = pkt.data + 14;
@@ -949,70 +949,70 @@ SEC("xdp.frags") __u64 xdp_others(struct xdp_md *xdp)
 
 	/* others: { */
 	if (fr_xdp_tagged(xdp))
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_vlan_tag);
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_vlan_tag);
 	if (!fr_lease_valid(pkt.lease, now))
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_inactive);
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_inactive);
 
 	/* hook: "xdp" */
 	__u32 why = check_eth_2(xdp, pkt.data, pkt.data_end);
 	if (why)
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + why);
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + why);
 	if ((void *)(ipv4 + 1) > pkt.data_end)
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_truncated);
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_ipv4_version);
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_ipv4_version);
 	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_ip_options);
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_ipv4_reserved);
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_ipv4_reserved);
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_fragment);
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_fragment);
 	pkt.ipv4_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || pkt.ipv4_end > pkt.came)
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_ipv4_total_length);
+	if (be16(&ipv4->total_length) < 20 || pkt.ipv4_end > pkt.frame_len)
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_ipv4_checksum);
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_martian_source);
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_martian_source);
 	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
 		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_multicast);
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_martian_destination);
+			return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_multicast);
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_martian_destination);
 	}
 
 	/* stack: ["eth", "ipv4", "tcp"] */
 	if (be8(&ipv4->protocol) != IPPROTO_TCP)
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_not_tcp);
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_not_tcp);
 	why = check_tcp(xdp, pkt.data, pkt.data_end, pkt.ipv4_end, 34, &tcp_options_end);
 	if (why)
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + why);
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + why);
 	at_tcp_options_end = fr_pin(pkt.data + fr_bound(tcp_options_end, 0x7f));
 	if (at_tcp_options_end > pkt.data_end)
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_truncated);
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_truncated);
 	if (tcp_options_end > pkt.ipv4_end)
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_truncated);
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) * 4 != tcp_options_end - 34)
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_tcp_data_offset);
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_tcp_data_offset);
 
 	/* do: [{send: via: "route"}] */
 	if (be8(&ipv4->ttl) <= 1)
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_hop_limit);
-	if (!(pkt.came <= pkt.ipv4_end || 0ULL < pkt.ipv4_end - 1) ||
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_hop_limit);
+	if (!(pkt.frame_len <= pkt.ipv4_end || 0ULL < pkt.ipv4_end - 1) ||
 	    !(be16(&tcp->checksum) != 0 &&
 	      be16(&tcp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_TCP) +
 				bpf_htons(pkt.ipv4_end - 34)))))
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_partial_checksum);
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_partial_checksum);
 	__builtin_memset(fib, 0, sizeof(*fib));
 	fib->family = AF_INET;
 	fib->src[0] = ld32(ipv4->src);
 	fib->dst[0] = ld32(ipv4->dst);
 	if (fr_route(xdp, xdp->ingress_ifindex, fib, pkt.ipv4_end - 14, hop))
-		return fr_xdp_punt(pkt.came, XDP_OTHERS + reason_too_big);
+		return fr_xdp_punt(pkt.frame_len, XDP_OTHERS + reason_too_big);
 	if (unlikely(!fr_xdp_fits(hop, pkt.ipv4_end - 14)))
-		return fr_xdp_punt(pkt.came,
+		return fr_xdp_punt(pkt.frame_len,
 				   fr_xdp_unrouted(hop, XDP_OTHERS + reason_no_frames,
 						   XDP_OTHERS + reason_not_forwarded,
 						   XDP_OTHERS + reason_unreachable));

@@ -8,10 +8,11 @@
  * Needs Linux 5.12 or newer.
  */
 
-#define FR_REASONS 94
+#define FR_REASONS 96
 #define FR_NEEDS_ROWS 128
 #define FR_NEEDS_SHARED 1025
 #define FR_NEEDS_NAMED 1
+#define FR_NEEDS_ASKED
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
 #define FR_DEVICES 256
@@ -115,13 +116,13 @@ enum {
 	reason_no_calls, reason_changing, reason_refused, reason_address_family,
 	reason_partial_checksum, reason_fault, reason_no_memory, reason_too_big, reason_no_route,
 	reason_local, reason_unreachable, reason_blackhole, reason_prohibit, reason_xfrm,
-	reason_rule, reason_encap, reason_no_neighbour, reason_udp_checksum, reason_refused_paid,
-	reason_contended, reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length,
-	reason_not_ip,
+	reason_rule, reason_encap, reason_no_neighbour, reason_udp_checksum, reason_unpaid,
+	reason_refused_paid, reason_contended, reason_ipv6_version, reason_mapped_address,
+	reason_ipv6_payload_length, reason_not_ip,
 };
 
 /* Where the counters of a program begin in fr_reasons. */
-enum { PROG_CALLS = 0, XDP_CALLS = 47 };
+enum { PROG_CALLS = 0, XDP_CALLS = 48 };
 
 /* What is known of a packet. */
 struct packet {
@@ -134,7 +135,7 @@ struct packet {
 	__u64 partial;
 	__u64 payload_len;
 	struct val_calls *c;
-	__u32 came;
+	__u32 frame_len;
 };
 
 /*
@@ -561,7 +562,27 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, struct packet 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int calls_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
+static __always_inline int calls_ip_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	/* {when: "call.flags == 3", do: [{admit: {credit: "c.paid", cost: "1", else: drop: "u... */
+	__u32 credit0 = fr_credit(pkt->c->paid, 0);
+	__u64 spent0 = 1;
+	int admitted0 = fr_admit(credit0, spent0, 0);
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, 0);
+		return fr_drop(skb->len, pkt->prog + reason_unpaid);
+	}
+	if (unlikely(admitted0 == FR_CONTENDED))
+		return fr_drop(skb->len, pkt->prog + reason_unpaid);
+
+	fr_count(pkt->prog + reason_pass, len);
+	fr_shared_add(pkt->c->packets, 1);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int calls_ipv4_send_3(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
@@ -645,7 +666,7 @@ static __always_inline int calls_ipv4_send_2(struct __sk_buff *skb, struct packe
 	return fr_send(&pkt->c->hop_peer, direct);
 }
 
-static __always_inline int calls_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
+static __always_inline int calls_ipv6_send_3(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
@@ -889,6 +910,10 @@ static __always_inline int calls_ip(struct __sk_buff *skb, struct packet *pkt, c
 		return calls_ipv4_send(skb, pkt);
 	}
 
+	/* {when: "call.flags == 3", do: [{admit: {credit: "c.paid", cost: "1", else: drop: "u... */
+	if (be8(&call->flags) == 3)
+		return calls_ip_send_2(skb, pkt);
+
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
 	if (fr_is_v4(pkt->c->local.addr) != fr_is_v4(pkt->c->peer.addr))
 		return fr_punt(skb, pkt->prog + reason_address_family);
@@ -907,7 +932,7 @@ static __always_inline int calls_ip(struct __sk_buff *skb, struct packet *pkt, c
 		if (fr_is_v4(pkt->c->peer.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&pkt->c->hop_peer, 28ULL + pkt->payload_len)))
 				return fr_unfit(skb, &pkt->c->hop_peer, pkt->prog + reason_too_big);
-			return calls_ipv4_send_2(skb, pkt);
+			return calls_ipv4_send_3(skb, pkt);
 		}
 	}
 	if (be16(&udp->checksum) == 0)
@@ -915,7 +940,7 @@ static __always_inline int calls_ip(struct __sk_buff *skb, struct packet *pkt, c
 	if (v6 && !fr_is_v4(pkt->c->peer.addr)) { /* ipv6 stays */
 		if (unlikely(!fr_fits(&pkt->c->hop_peer, 48ULL + pkt->payload_len)))
 			return fr_unfit(skb, &pkt->c->hop_peer, pkt->prog + reason_too_big);
-		return calls_ipv6_send_2(skb, pkt);
+		return calls_ipv6_send_3(skb, pkt);
 	}
 	if (unlikely(!fr_fits(&pkt->c->hop_peer, (v6 ? 28ULL : 48ULL) + pkt->payload_len)))
 		return fr_unfit(skb, &pkt->c->hop_peer, pkt->prog + reason_too_big);
@@ -981,7 +1006,7 @@ static __always_inline __u64 xdp_calls_ipv4_send(struct xdp_md *xdp, struct pack
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + (to_v6 ? 54 : 34);
 	struct hdr_call *call = pkt->data + (to_v6 ? 62 : 42);
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 headers_len = to_v6 ? 68 : 48, new_headers_len = 42;
 
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
@@ -1090,7 +1115,7 @@ static __always_inline __u64 xdp_calls_ipv4_send_2(struct xdp_md *xdp, struct pa
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_call *call = pkt->data + 42;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 headers_len = 48, new_headers_len = 62;
 
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
@@ -1146,72 +1171,15 @@ static __always_inline __u64 xdp_calls_ipv4_send_2(struct xdp_md *xdp, struct pa
 	return XDP_REDIRECT;
 }
 
-static __always_inline __u64 xdp_calls_ipv4(struct xdp_md *xdp, struct packet *pkt)
+static __always_inline __u64 xdp_calls_ipv4_others(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
-	struct hdr_call *call = pkt->data + 42;
-	__u64 udp_end;
-
-	if ((void *)(ipv4 + 1) > pkt->data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
-	    (be8(&ipv4->version_ihl) & 15) != 5 ||
-	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
-	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
-	    be16(&ipv4->total_length) < 20)
-		return FR_XDP_LEFT;
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > pkt->came ||
-	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
-	    !fr_unicast_v4(ld32(ipv4->dst)))
-		return FR_XDP_LEFT;
-
-	/* stack: ["eth", "ip", "udp", "call"] */
-	if (be8(&ipv4->protocol) != IPPROTO_UDP)
-		return XDP_PASS;
-	__u64 why = check_udp_2(xdp, pkt->data, pkt->data_end, ip_end, 34, &udp_end);
-	if (why)
-		return why;
-
-	/* headers: call: fields: [ */
-	if ((void *)(call + 1) > pkt->data_end || 48ULL > udp_end)
-		return FR_XDP_LEFT;
-
-	/* {name: "kind", bits: 8, is: 1 | 2 | 3}, */
-	if (!(be8(&call->kind) >= 1 && be8(&call->kind) <= 3))
-		return XDP_PASS;
-
-	/* match: "udp.dst_port": 5060 */
-	if (be16(&udp->dst_port) != 0x13c4)
-		return XDP_PASS;
-
-	/* lookup: c: calls: ["call.id"] */
-	struct key_calls key __attribute__((aligned(8))) = {};
-
-	key.id = be32(&call->id);
-	enum fr_found found = find_calls(&key, pkt->lease, 64, &pkt->c);
-	if (found != FR_FOUND)
-		return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
-
-	/* {when: "call.kind == 3", do: [{count: "refused"}, {drop: "refused"}]}, */
-	if (be8(&call->kind) == 3) {
-		fr_named_add(0, 1);
-		return fr_xdp_drop(pkt->came, pkt->prog + reason_refused);
-	}
-
-	/* {when: "call.flags == 1", do: [{mark: mark: 7}, {send: {from: "c.local", to: "c.pee... */
-	if (be8(&call->flags) == 1)
-		return FR_XDP_LEFT;
-
-	/* {when: "call.flags == 2", do: ["pass"]}, */
-	if (be8(&call->flags) == 2)
-		return FR_XDP_LEFT;
 
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
 	if (fr_is_v4(pkt->c->local.addr) != fr_is_v4(pkt->c->peer.addr))
 		return XDP_PASS;
-	pkt->payload_len = udp_end - 48;
+	pkt->payload_len = pkt->udp_end - 48;
 	if (fr_is_v4(pkt->c->peer.addr)) { /* ipv4 stays */
 		if (!(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
@@ -1234,13 +1202,89 @@ static __always_inline __u64 xdp_calls_ipv4(struct xdp_md *xdp, struct packet *p
 	return xdp_calls_ipv4_send_2(xdp, pkt);
 }
 
+static __always_inline __u64 xdp_calls_ipv4(struct xdp_md *xdp, struct packet *pkt)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_call *call = pkt->data + 42;
+
+	if ((void *)(ipv4 + 1) > pkt->data_end || (be8(&ipv4->version_ihl) >> 4) != 4 ||
+	    (be8(&ipv4->version_ihl) & 15) != 5 ||
+	    (be8(ipv4->reserved_to_fragment_offset) >> 7) != 0 ||
+	    ((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0 ||
+	    be16(&ipv4->total_length) < 20)
+		return FR_XDP_LEFT;
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > pkt->frame_len ||
+	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
+	    !fr_unicast_v4(ld32(ipv4->dst)))
+		return FR_XDP_LEFT;
+
+	/* stack: ["eth", "ip", "udp", "call"] */
+	if (be8(&ipv4->protocol) != IPPROTO_UDP)
+		return XDP_PASS;
+	__u64 why = check_udp_2(xdp, pkt->data, pkt->data_end, ip_end, 34, &pkt->udp_end);
+	if (why)
+		return why;
+
+	/* headers: call: fields: [ */
+	if ((void *)(call + 1) > pkt->data_end || 48ULL > pkt->udp_end)
+		return FR_XDP_LEFT;
+
+	/* {name: "kind", bits: 8, is: 1 | 2 | 3}, */
+	if (!(be8(&call->kind) >= 1 && be8(&call->kind) <= 3))
+		return XDP_PASS;
+
+	/* match: "udp.dst_port": 5060 */
+	if (be16(&udp->dst_port) != 0x13c4)
+		return XDP_PASS;
+
+	/* lookup: c: calls: ["call.id"] */
+	struct key_calls key __attribute__((aligned(8))) = {};
+
+	key.id = be32(&call->id);
+	enum fr_found found = find_calls(&key, pkt->lease, 64, &pkt->c);
+	if (found != FR_FOUND)
+		return found == FR_MISSING ? XDP_PASS : FR_XDP_LEFT;
+
+	/* {when: "call.kind == 3", do: [{count: "refused"}, {drop: "refused"}]}, */
+	if (be8(&call->kind) == 3) {
+		fr_named_add(0, 1);
+		return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_refused);
+	}
+
+	/* {when: "call.flags == 1", do: [{mark: mark: 7}, {send: {from: "c.local", to: "c.pee... */
+	if (be8(&call->flags) == 1)
+		return FR_XDP_LEFT;
+
+	/* {when: "call.flags == 2", do: ["pass"]}, */
+	if (be8(&call->flags) == 2)
+		return FR_XDP_LEFT;
+
+	/* {when: "call.flags == 3", do: [{admit: {credit: "c.paid", cost: "1", else: drop: "u... */
+	if (be8(&call->flags) == 3) {
+		__u32 credit0 = fr_credit(pkt->c->paid, 0);
+		__u64 spent0 = 1;
+		int admitted0 = fr_ask(credit0, spent0, 0);
+		if (admitted0 == FR_REFUSED) {
+			fr_refused(credit0, 0);
+			return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_unpaid);
+		}
+		return FR_XDP_LEFT;
+	}
+
+	return xdp_calls_ipv4_others(xdp, pkt);
+}
+
 static __always_inline __u64 xdp_calls_send(struct xdp_md *xdp, struct packet *pkt)
 {
 	struct hdr_eth *eth = pkt->data;
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_call *call = pkt->data + 62;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 headers_len = 68, new_headers_len = 62;
 
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
@@ -1312,6 +1356,18 @@ static __always_inline __u64 xdp_calls_left(struct xdp_md *xdp, struct packet *p
 	if (be8(&call->flags) == 2)
 		return FR_XDP_LEFT;
 
+	/* {when: "call.flags == 3", do: [{admit: {credit: "c.paid", cost: "1", else: drop: "u... */
+	if (be8(&call->flags) == 3) {
+		__u32 credit0 = fr_credit(pkt->c->paid, 0);
+		__u64 spent0 = 1;
+		int admitted0 = fr_ask(credit0, spent0, 0);
+		if (admitted0 == FR_REFUSED) {
+			fr_refused(credit0, 0);
+			return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_unpaid);
+		}
+		return FR_XDP_LEFT;
+	}
+
 	/* {do: [{admit: {credit: "c.paid", cost: "1"}}, {count: "c.packets"}, {pop: "call"}, ... */
 	if (fr_is_v4(pkt->c->local.addr) != fr_is_v4(pkt->c->peer.addr))
 		return XDP_PASS;
@@ -1342,7 +1398,7 @@ SEC("xdp.frags") __u64 xdp_calls(struct xdp_md *xdp)
 	pkt.prog = XDP_CALLS;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.frame_len = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
@@ -1369,7 +1425,7 @@ SEC("xdp.frags") __u64 xdp_calls(struct xdp_md *xdp)
 	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return FR_XDP_LEFT;
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+	if (ip_end > pkt.frame_len || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
 		return FR_XDP_LEFT;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return XDP_PASS;
@@ -1400,7 +1456,7 @@ SEC("xdp.frags") __u64 xdp_calls(struct xdp_md *xdp)
 	/* {when: "call.kind == 3", do: [{count: "refused"}, {drop: "refused"}]}, */
 	if (be8(&call->kind) == 3) {
 		fr_named_add(0, 1);
-		return fr_xdp_drop(pkt.came, XDP_CALLS + reason_refused);
+		return fr_xdp_drop(pkt.frame_len, XDP_CALLS + reason_refused);
 	}
 
 	return xdp_calls_left(xdp, &pkt);

@@ -415,7 +415,7 @@ struct packet {
 	void *at_answer_to_end;
 	struct val_known *conn;
 	struct val_seen *fresh;
-	__u32 came;
+	__u32 frame_len;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -1451,7 +1451,7 @@ static __always_inline __u64 xdp_ipv4_rules(struct xdp_md *xdp, struct packet *p
 	if (!v6) {
 		/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {wh... */
 		if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
-			return fr_xdp_drop(pkt->came, pkt->prog + reason_closed);
+			return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_closed);
 		if (!fr_lease_valid(pkt->lease, pkt->now))
 			return FR_XDP_LEFT;
 	}
@@ -1492,7 +1492,7 @@ static __always_inline __u64 xdp_ipv4_rules(struct xdp_md *xdp, struct packet *p
 	__u64 admitted0 = fr_ask_timed(credit0, spent0, 0, bpf_ktime_get_ns());
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_xdp_drop(pkt->came,
+		return fr_xdp_drop(pkt->frame_len,
 				   pkt->prog + (v6 ? reason_over_network : reason_stray));
 	}
 	if (v6) {
@@ -1502,7 +1502,7 @@ static __always_inline __u64 xdp_ipv4_rules(struct xdp_md *xdp, struct packet *p
 		__u64 admitted1 = fr_ask_timed(credit1, spent1, 0, bpf_ktime_get_ns());
 		if (admitted1 == FR_REFUSED) {
 			fr_refused(credit1, 0);
-			return fr_xdp_drop(pkt->came, pkt->prog + reason_over_newcomers);
+			return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_over_newcomers);
 		}
 	}
 	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
@@ -1553,7 +1553,7 @@ static __always_inline __u64 xdp_short_ipv4_peers(struct xdp_md *xdp, struct pac
 					bpf_ktime_get_ns());
 				if (admitted0 == FR_REFUSED) {
 					fr_refused(credit0, 0);
-					return fr_xdp_drop(pkt->came,
+					return fr_xdp_drop(pkt->frame_len,
 							   pkt->prog + reason_over_moves);
 				}
 
@@ -1598,7 +1598,7 @@ static __always_inline __u64 xdp_short_ipv4_peers(struct xdp_md *xdp, struct pac
 					bpf_ktime_get_ns());
 				if (admitted0 == FR_REFUSED) {
 					fr_refused(credit0, 0);
-					return fr_xdp_drop(pkt->came,
+					return fr_xdp_drop(pkt->frame_len,
 							   pkt->prog + reason_over_moves);
 				}
 				return FR_XDP_LEFT;
@@ -1663,7 +1663,7 @@ static __always_inline __u64 xdp_long_ipv4_sources(struct xdp_md *xdp, struct pa
 					bpf_ktime_get_ns());
 				if (admitted0 == FR_REFUSED) {
 					fr_refused(credit0, 0);
-					return fr_xdp_drop(pkt->came,
+					return fr_xdp_drop(pkt->frame_len,
 							   pkt->prog + reason_over_source);
 				}
 
@@ -1674,7 +1674,7 @@ static __always_inline __u64 xdp_long_ipv4_sources(struct xdp_md *xdp, struct pa
 					bpf_ktime_get_ns());
 				if (admitted1 == FR_REFUSED) {
 					fr_refused(credit1, 0);
-					return fr_xdp_drop(pkt->came,
+					return fr_xdp_drop(pkt->frame_len,
 							   pkt->prog + reason_over_network);
 				}
 
@@ -1685,7 +1685,7 @@ static __always_inline __u64 xdp_long_ipv4_sources(struct xdp_md *xdp, struct pa
 					bpf_ktime_get_ns());
 				if (admitted2 == FR_REFUSED) {
 					fr_refused(credit2, 0);
-					return fr_xdp_drop(pkt->came,
+					return fr_xdp_drop(pkt->frame_len,
 							   pkt->prog + reason_over_newcomers);
 				}
 
@@ -1723,7 +1723,7 @@ static __always_inline __u64 xdp_long_attempts(struct xdp_md *xdp, struct packet
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
 	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
-		return fr_xdp_drop(pkt->came, pkt->prog + reason_closed);
+		return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_closed);
 	if (!fr_lease_valid(pkt->lease, pkt->now))
 		return FR_XDP_LEFT;
 
@@ -1732,7 +1732,7 @@ static __always_inline __u64 xdp_long_attempts(struct xdp_md *xdp, struct packet
 	    !((be32(&v_long->version) == 1 && ((be8(&v_long->form_to_flags) >> 4) & 3) == 1) ||
 	      (be32(&v_long->version) == 0x6b3343cf &&
 	       ((be8(&v_long->form_to_flags) >> 4) & 3) == 2)))
-		return fr_xdp_drop(pkt->came, pkt->prog + reason_too_short);
+		return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_too_short);
 
 	/* let known_source = {src: sources: ["ip.src"]} */
 	struct val_sources *src;
@@ -1779,7 +1779,7 @@ static __always_inline __u64 xdp_long_attempts(struct xdp_md *xdp, struct packet
 						bpf_ktime_get_ns());
 					if (admitted0 == FR_REFUSED) {
 						fr_refused(credit0, 0);
-						return fr_xdp_drop(pkt->came,
+						return fr_xdp_drop(pkt->frame_len,
 							pkt->prog + reason_over_source);
 					}
 
@@ -1790,7 +1790,7 @@ static __always_inline __u64 xdp_long_attempts(struct xdp_md *xdp, struct packet
 						bpf_ktime_get_ns());
 					if (admitted1 == FR_REFUSED) {
 						fr_refused(credit1, 0);
-						return fr_xdp_drop(pkt->came,
+						return fr_xdp_drop(pkt->frame_len,
 							pkt->prog + reason_over_network);
 					}
 
@@ -1801,7 +1801,7 @@ static __always_inline __u64 xdp_long_attempts(struct xdp_md *xdp, struct packet
 						bpf_ktime_get_ns());
 					if (admitted2 == FR_REFUSED) {
 						fr_refused(credit2, 0);
-						return fr_xdp_drop(pkt->came,
+						return fr_xdp_drop(pkt->frame_len,
 							pkt->prog + reason_over_total);
 					}
 					return FR_XDP_LEFT;
@@ -1839,7 +1839,7 @@ static __always_inline __u64 xdp_long_ipv4_attempts(struct xdp_md *xdp, struct p
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
 	if (!fr_lease_valid(pkt->lease, pkt->now) && set_closed)
-		return fr_xdp_drop(pkt->came, pkt->prog + reason_closed);
+		return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_closed);
 	if (!fr_lease_valid(pkt->lease, pkt->now))
 		return FR_XDP_LEFT;
 
@@ -1848,7 +1848,7 @@ static __always_inline __u64 xdp_long_ipv4_attempts(struct xdp_md *xdp, struct p
 	    !((be32(&v_long->version) == 1 && ((be8(&v_long->form_to_flags) >> 4) & 3) == 1) ||
 	      (be32(&v_long->version) == 0x6b3343cf &&
 	       ((be8(&v_long->form_to_flags) >> 4) & 3) == 2)))
-		return fr_xdp_drop(pkt->came, pkt->prog + reason_too_short);
+		return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_too_short);
 
 	/* let known_source = {src: sources: ["ip.src"]} */
 	struct val_sources *src;
@@ -1895,7 +1895,7 @@ static __always_inline __u64 xdp_long_ipv4_attempts(struct xdp_md *xdp, struct p
 						bpf_ktime_get_ns());
 					if (admitted0 == FR_REFUSED) {
 						fr_refused(credit0, 0);
-						return fr_xdp_drop(pkt->came,
+						return fr_xdp_drop(pkt->frame_len,
 							pkt->prog + reason_over_source);
 					}
 
@@ -1906,7 +1906,7 @@ static __always_inline __u64 xdp_long_ipv4_attempts(struct xdp_md *xdp, struct p
 						bpf_ktime_get_ns());
 					if (admitted1 == FR_REFUSED) {
 						fr_refused(credit1, 0);
-						return fr_xdp_drop(pkt->came,
+						return fr_xdp_drop(pkt->frame_len,
 							pkt->prog + reason_over_network);
 					}
 
@@ -1917,7 +1917,7 @@ static __always_inline __u64 xdp_long_ipv4_attempts(struct xdp_md *xdp, struct p
 						bpf_ktime_get_ns());
 					if (admitted2 == FR_REFUSED) {
 						fr_refused(credit2, 0);
-						return fr_xdp_drop(pkt->came,
+						return fr_xdp_drop(pkt->frame_len,
 							pkt->prog + reason_over_total);
 					}
 					return FR_XDP_LEFT;
@@ -1974,7 +1974,7 @@ static __always_inline __u64 xdp_long_ipv4_peers(struct xdp_md *xdp, struct pack
 					bpf_ktime_get_ns());
 				if (admitted0 == FR_REFUSED) {
 					fr_refused(credit0, 0);
-					return fr_xdp_drop(pkt->came,
+					return fr_xdp_drop(pkt->frame_len,
 							   pkt->prog + reason_over_moves);
 				}
 
@@ -2019,7 +2019,7 @@ static __always_inline __u64 xdp_long_ipv4_peers(struct xdp_md *xdp, struct pack
 					bpf_ktime_get_ns());
 				if (admitted0 == FR_REFUSED) {
 					fr_refused(credit0, 0);
-					return fr_xdp_drop(pkt->came,
+					return fr_xdp_drop(pkt->frame_len,
 							   pkt->prog + reason_over_moves);
 				}
 				return FR_XDP_LEFT;
@@ -2049,7 +2049,7 @@ static __always_inline __u64 xdp_ipv4(struct xdp_md *xdp, struct packet *pkt)
 	    be16(&ipv4->total_length) < 20)
 		return FR_XDP_LEFT;
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > pkt->came ||
+	if (ip_end > pkt->frame_len ||
 	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
 	    !fr_unicast_v4(ld32(ipv4->dst)))
@@ -2085,7 +2085,7 @@ static __always_inline __u64 xdp_ipv4(struct xdp_md *xdp, struct packet *pkt)
 	if (is_xdp_tiny) {
 		/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: ... */
 		if (pkt->udp_end - 42 < 21 && (fr_lease_valid(pkt->lease, pkt->now) || set_closed))
-			return fr_xdp_drop(pkt->came, pkt->prog + reason_too_short);
+			return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_too_short);
 
 		/* tiny: { */
 		return XDP_PASS;
@@ -2224,7 +2224,7 @@ SEC("xdp.frags") __u64 xdp_long(struct xdp_md *xdp)
 	pkt.prog = XDP_LONG;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
-	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.frame_len = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
@@ -2249,7 +2249,7 @@ SEC("xdp.frags") __u64 xdp_long(struct xdp_md *xdp)
 	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return FR_XDP_LEFT;
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+	if (ip_end > pkt.frame_len || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
 		return FR_XDP_LEFT;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return XDP_PASS;
@@ -2345,7 +2345,7 @@ SEC("xdp.frags") __u64 xdp_short(struct xdp_md *xdp)
 	pkt.prog = XDP_SHORT;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
-	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.frame_len = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
@@ -2371,7 +2371,7 @@ SEC("xdp.frags") __u64 xdp_short(struct xdp_md *xdp)
 	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return FR_XDP_LEFT;
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+	if (ip_end > pkt.frame_len || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
 		return FR_XDP_LEFT;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return XDP_PASS;
@@ -2492,7 +2492,7 @@ SEC("xdp.frags") __u64 xdp_tiny(struct xdp_md *xdp)
 	pkt.prog = XDP_TINY;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
-	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.frame_len = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
@@ -2517,7 +2517,7 @@ SEC("xdp.frags") __u64 xdp_tiny(struct xdp_md *xdp)
 	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return FR_XDP_LEFT;
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+	if (ip_end > pkt.frame_len || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
 		return FR_XDP_LEFT;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return XDP_PASS;
@@ -2529,7 +2529,7 @@ SEC("xdp.frags") __u64 xdp_tiny(struct xdp_md *xdp)
 
 	/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: [{drop: ... */
 	if (udp_end - 62 < 21 && (fr_lease_valid(pkt.lease, pkt.now) || set_closed))
-		return fr_xdp_drop(pkt.came, XDP_TINY + reason_too_short);
+		return fr_xdp_drop(pkt.frame_len, XDP_TINY + reason_too_short);
 	return XDP_PASS;
 }
 

@@ -157,7 +157,7 @@ struct packet {
 	__u64 l4_options_end;
 	struct val_routes *r;
 	struct val_flows *flow;
-	__u32 came;
+	__u32 frame_len;
 };
 
 /*
@@ -991,7 +991,7 @@ static __always_inline __u64 xdp_forward_ipv4_udp_send(struct xdp_md *xdp, struc
 						       const int second)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | (be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
@@ -1028,7 +1028,7 @@ static __always_inline __u64 xdp_forward_ipv4_udp_send_2(struct xdp_md *xdp, str
 							 const int second)
 {
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
@@ -1100,7 +1100,7 @@ static __always_inline __u64 xdp_forward_ipv4_udp(struct xdp_md *xdp, struct pac
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv4->ttl) <= 1)
 			return XDP_PASS;
-		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -1116,7 +1116,7 @@ static __always_inline __u64 xdp_forward_ipv4_udp(struct xdp_md *xdp, struct pac
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv4->ttl) <= 1)
 			return XDP_PASS;
-		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -1133,7 +1133,7 @@ static __always_inline __u64 xdp_forward_ipv4_udp(struct xdp_md *xdp, struct pac
 	    (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46) {
 		if (be8(&ipv4->ttl) <= 1)
 			return XDP_PASS;
-		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -1145,7 +1145,7 @@ static __always_inline __u64 xdp_forward_ipv4_udp(struct xdp_md *xdp, struct pac
 	}
 	if (be8(&ipv4->ttl) <= 1)
 		return XDP_PASS;
-	if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+	if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 	    !(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
@@ -1183,7 +1183,7 @@ static __always_inline __u64 xdp_forward_ipv4_rules(struct xdp_md *xdp, struct p
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv4->ttl) <= 1)
 			return XDP_PASS;
-		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&tcp->checksum) != 0 &&
 		      be16(&tcp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -1201,7 +1201,7 @@ static __always_inline __u64 xdp_forward_ipv4_rules(struct xdp_md *xdp, struct p
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv4->ttl) <= 1)
 			return XDP_PASS;
-		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&tcp->checksum) != 0 &&
 		      be16(&tcp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -1213,7 +1213,7 @@ static __always_inline __u64 xdp_forward_ipv4_rules(struct xdp_md *xdp, struct p
 	}
 	if (be8(&ipv4->ttl) <= 1)
 		return XDP_PASS;
-	if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+	if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 	    !(be16(&tcp->checksum) != 0 &&
 	      be16(&tcp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_TCP) +
@@ -1239,7 +1239,7 @@ static __always_inline __u64 xdp_forward_ipv4(struct xdp_md *xdp, struct packet 
 	    be16(&ipv4->total_length) < 20)
 		return FR_XDP_LEFT;
 	pkt->ip_end = 14ULL + be16(&ipv4->total_length);
-	if (pkt->ip_end > pkt->came ||
+	if (pkt->ip_end > pkt->frame_len ||
 	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
 	    !fr_unicast_v4(ld32(ipv4->dst)))
@@ -1292,7 +1292,7 @@ static __always_inline __u64 xdp_forward_ipv4(struct xdp_md *xdp, struct packet 
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv4->ttl) <= 1)
 			return XDP_PASS;
-		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&tcp->checksum) != 0 &&
 		      be16(&tcp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -1310,7 +1310,7 @@ static __always_inline __u64 xdp_forward_udp_send(struct xdp_md *xdp, struct pac
 						  const int second)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x68800000ULL |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
@@ -1346,7 +1346,7 @@ static __always_inline __u64 xdp_forward_udp_send_2(struct xdp_md *xdp, struct p
 						    const int second)
 {
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 
@@ -1415,7 +1415,7 @@ static __always_inline __u64 xdp_forward_udp(struct xdp_md *xdp, struct packet *
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
 			return XDP_PASS;
-		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -1434,7 +1434,7 @@ static __always_inline __u64 xdp_forward_udp(struct xdp_md *xdp, struct packet *
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
 			return XDP_PASS;
-		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -1455,7 +1455,7 @@ static __always_inline __u64 xdp_forward_udp(struct xdp_md *xdp, struct packet *
 	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
 		if (be8(&ipv6->hop_limit) <= 1)
 			return XDP_PASS;
-		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -1470,7 +1470,7 @@ static __always_inline __u64 xdp_forward_udp(struct xdp_md *xdp, struct packet *
 	}
 	if (be8(&ipv6->hop_limit) <= 1)
 		return XDP_PASS;
-	if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+	if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 	    !(be16(&udp->checksum) != 0 &&
 	      be16(&udp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
@@ -1499,7 +1499,7 @@ static __always_inline __u64 xdp_forward_rules(struct xdp_md *xdp, struct packet
 		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
 			return XDP_PASS;
-		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&tcp->checksum) != 0 &&
 		      be16(&tcp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -1518,7 +1518,7 @@ static __always_inline __u64 xdp_forward_rules(struct xdp_md *xdp, struct packet
 		/* let by_slow = [{send: via: "r.slow"}] */
 		if (be8(&ipv6->hop_limit) <= 1)
 			return XDP_PASS;
-		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&tcp->checksum) != 0 &&
 		      be16(&tcp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -1539,7 +1539,7 @@ static __always_inline __u64 xdp_forward_rules(struct xdp_md *xdp, struct packet
 	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
 		if (be8(&ipv6->hop_limit) <= 1)
 			return XDP_PASS;
-		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&tcp->checksum) != 0 &&
 		      be16(&tcp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -1554,7 +1554,7 @@ static __always_inline __u64 xdp_forward_rules(struct xdp_md *xdp, struct packet
 	}
 	if (be8(&ipv6->hop_limit) <= 1)
 		return XDP_PASS;
-	if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+	if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 	    !(be16(&tcp->checksum) != 0 &&
 	      be16(&tcp->checksum) !=
 	      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
@@ -1575,7 +1575,7 @@ SEC("xdp.frags") __u64 xdp_forward(struct xdp_md *xdp)
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	void *at_l4_options_end;
-	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.frame_len = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
@@ -1602,7 +1602,7 @@ SEC("xdp.frags") __u64 xdp_forward(struct xdp_md *xdp)
 	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return FR_XDP_LEFT;
 	pkt.ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (pkt.ip_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+	if (pkt.ip_end > pkt.frame_len || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
 		return FR_XDP_LEFT;
 	if (be8(&ipv6->next_header) == IPPROTO_UDP)
 		return xdp_forward_udp(xdp, &pkt);

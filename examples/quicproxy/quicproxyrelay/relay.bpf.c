@@ -172,7 +172,7 @@ struct packet {
 	__u64 payload_len;
 	struct val_by_id *r;
 	struct val_by_id *r_2;
-	__u32 came;
+	__u32 frame_len;
 };
 
 /*
@@ -3466,7 +3466,7 @@ static __always_inline __u64 xdp_swap_ipv4_short20_rule_send(struct xdp_md *xdp,
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short20 *short20 = pkt->data + 42;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
 	/* udp.checksum */
@@ -3528,7 +3528,7 @@ xdp_swap_send_ipv6(struct xdp_md *xdp, struct packet *pkt, const __u32 headers_l
 		   __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
 		   __be16 ipv6_next_header_hop_limit, __u8 short20_long_flags)
 {
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 new_headers_len = 83;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 69ULL + pkt->payload_len)))
@@ -3586,7 +3586,7 @@ static __always_inline __u64 xdp_swap_ipv4_short20_rule(struct xdp_md *xdp, stru
 	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
 		return XDP_PASS;
 	if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -3634,7 +3634,7 @@ static __always_inline __u64 xdp_swap_ipv4_short16_rule_send(struct xdp_md *xdp,
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short16 *short16 = pkt->data + 42;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
 	/* udp.checksum */
@@ -3693,7 +3693,7 @@ xdp_swap_send_ipv6_2(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 		     __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
 		     __be16 ipv6_next_header_hop_limit, __u8 short16_long_flags)
 {
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 new_headers_len = 79;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 65ULL + pkt->payload_len)))
@@ -3749,7 +3749,7 @@ static __always_inline __u64 xdp_swap_ipv4_short16_rule(struct xdp_md *xdp, stru
 	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
 		return XDP_PASS;
 	if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -3797,7 +3797,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_send(struct xdp_md *xdp, struc
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short8 *short8 = pkt->data + 42;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 headers_len = 51, new_headers_len = 63;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -3869,7 +3869,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_send_2(struct xdp_md *xdp, str
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short8 *short8 = pkt->data + 42;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 headers_len = 51, new_headers_len = 59;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -3938,7 +3938,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_rule_send(struct xdp_md *xdp, 
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short8 *short8 = pkt->data + 42;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
 	/* udp.checksum */
@@ -3995,7 +3995,7 @@ xdp_swap_send_ipv6_3(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 		     __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
 		     __be16 ipv6_next_header_hop_limit, __u8 short8_long_flags)
 {
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 new_headers_len = 71;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 57ULL + pkt->payload_len)))
@@ -4049,7 +4049,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_rule(struct xdp_md *xdp, struc
 	if (fr_is_v4(pkt->r->from.addr) != fr_is_v4(pkt->r->to.addr))
 		return XDP_PASS;
 	if (fr_is_v4(pkt->r->to.addr)) { /* ipv4 stays */
-		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv4->src) + ld32(ipv4->dst) +
@@ -4087,7 +4087,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_send_3(struct xdp_md *xdp, str
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short8 *short8 = pkt->data + 42;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 headers_len = 51, new_headers_len = 47;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -4155,7 +4155,7 @@ xdp_swap_send_ipv6_4(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 		     __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
 		     __be16 ipv6_next_header_hop_limit, __u8 short4_long_flags)
 {
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 new_headers_len = 67;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 53ULL + pkt->payload_len)))
@@ -4246,7 +4246,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8_send_4(struct xdp_md *xdp, str
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short8 *short8 = pkt->data + 42;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 headers_len = 51, new_headers_len = 43;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -4311,7 +4311,7 @@ xdp_swap_send_ipv6_5(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 		     __u64 udp_sum, __be16 eth_type, __be32 ipv6_version_to_flow_label,
 		     __be16 ipv6_next_header_hop_limit, __u8 short0_long_flags)
 {
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 new_headers_len = 63;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
@@ -4497,7 +4497,7 @@ static __always_inline __u64 xdp_swap_ipv4_short4_send(struct xdp_md *xdp, struc
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short4 *short4 = pkt->data + 42;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 headers_len = 47, new_headers_len = 51;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -4613,7 +4613,7 @@ static __always_inline __u64 xdp_swap_ipv4_short0_send(struct xdp_md *xdp, struc
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_short0 *short0 = pkt->data + 42;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 headers_len = 43, new_headers_len = 51;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -4750,7 +4750,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8(struct xdp_md *xdp, struct pac
 	struct hdr_short4 *short4 = pkt->data + 42;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	if (51ULL <= pkt->came) { /* short8 */
+	if (51ULL <= pkt->frame_len) { /* short8 */
 		if ((void *)(short8 + 1) > pkt->data_end)
 			return FR_XDP_LEFT;
 		if (51ULL <= pkt->udp_end) { /* short8 */
@@ -4779,7 +4779,7 @@ static __always_inline __u64 xdp_swap_ipv4_short8(struct xdp_md *xdp, struct pac
 			}
 		}
 	}
-	if (47ULL <= pkt->came) { /* short4 */
+	if (47ULL <= pkt->frame_len) { /* short4 */
 		if ((void *)(short4 + 1) > pkt->data_end)
 			return FR_XDP_LEFT;
 		if (47ULL <= pkt->udp_end) { /* short4 */
@@ -4826,7 +4826,7 @@ static __always_inline __u64 xdp_swap_ipv4(struct xdp_md *xdp, struct packet *pk
 	    be16(&ipv4->total_length) < 20)
 		return FR_XDP_LEFT;
 	pkt->ip_end = 14ULL + be16(&ipv4->total_length);
-	if (pkt->ip_end > pkt->came ||
+	if (pkt->ip_end > pkt->frame_len ||
 	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
 	    !fr_unicast_v4(ld32(ipv4->dst)))
@@ -4840,7 +4840,7 @@ static __always_inline __u64 xdp_swap_ipv4(struct xdp_md *xdp, struct packet *pk
 		return why;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	if (63ULL <= pkt->came) { /* short20 */
+	if (63ULL <= pkt->frame_len) { /* short20 */
 		if ((void *)(short20 + 1) > pkt->data_end)
 			return FR_XDP_LEFT;
 		if (63ULL <= pkt->udp_end) { /* short20 */
@@ -4869,7 +4869,7 @@ static __always_inline __u64 xdp_swap_ipv4(struct xdp_md *xdp, struct packet *pk
 			}
 		}
 	}
-	if (59ULL <= pkt->came) { /* short16 */
+	if (59ULL <= pkt->frame_len) { /* short16 */
 		if ((void *)(short16 + 1) > pkt->data_end)
 			return FR_XDP_LEFT;
 		if (59ULL <= pkt->udp_end) { /* short16 */
@@ -4906,7 +4906,7 @@ static __always_inline __u64 xdp_swap_short20_rule_send(struct xdp_md *xdp, stru
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_short20 *short20 = pkt->data + 62;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
@@ -4960,7 +4960,7 @@ static __always_inline __u64 xdp_swap_send_ipv4(struct xdp_md *xdp, struct packe
 						__u64 udp_sum, __u64 ipv4_sum,
 						__be16 ipv4_version_to_ecn, __u8 short20_long_flags)
 {
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 new_headers_len = 63;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 49ULL + pkt->payload_len)))
@@ -5026,7 +5026,7 @@ static __always_inline __u64 xdp_swap_short20_rule(struct xdp_md *xdp, struct pa
 	if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
 		if (be16(&udp->checksum) == 0)
 			return FR_XDP_LEFT;
-		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -5079,7 +5079,7 @@ static __always_inline __u64 xdp_swap_short16_rule_send(struct xdp_md *xdp, stru
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_short16 *short16 = pkt->data + 62;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
@@ -5131,7 +5131,7 @@ xdp_swap_send_ipv4_2(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 		     __u64 udp_sum, __u64 ipv4_sum, __be16 ipv4_version_to_ecn,
 		     __u8 short16_long_flags)
 {
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 new_headers_len = 59;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 45ULL + pkt->payload_len)))
@@ -5195,7 +5195,7 @@ static __always_inline __u64 xdp_swap_short16_rule(struct xdp_md *xdp, struct pa
 	if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
 		if (be16(&udp->checksum) == 0)
 			return FR_XDP_LEFT;
-		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -5248,7 +5248,7 @@ static __always_inline __u64 xdp_swap_short8_rule_send(struct xdp_md *xdp, struc
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_short8 *short8 = pkt->data + 62;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
@@ -5297,7 +5297,7 @@ xdp_swap_send_ipv4_3(struct xdp_md *xdp, struct packet *pkt, const __u32 headers
 		     __u64 udp_sum, __u64 ipv4_sum, __be16 ipv4_version_to_ecn,
 		     __u8 short8_long_flags)
 {
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 new_headers_len = 51;
 
 	if (unlikely(!fr_xdp_fits(&pkt->r->hop_to, 37ULL + pkt->payload_len)))
@@ -5359,7 +5359,7 @@ static __always_inline __u64 xdp_swap_short8_rule(struct xdp_md *xdp, struct pac
 	if (!fr_is_v4(pkt->r->to.addr)) { /* ipv6 stays */
 		if (be16(&udp->checksum) == 0)
 			return FR_XDP_LEFT;
-		if (!(pkt->came <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
+		if (!(pkt->frame_len <= pkt->ip_end || 0ULL < pkt->ip_end - 1) ||
 		    !(be16(&udp->checksum) != 0 &&
 		      be16(&udp->checksum) !=
 		      bpf_htons(fr_fold((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) +
@@ -5401,7 +5401,7 @@ static __always_inline __u64 xdp_swap_short8_send(struct xdp_md *xdp, struct pac
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_short8 *short8 = pkt->data + 62;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 headers_len = 71, new_headers_len = 47;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
@@ -5463,7 +5463,7 @@ static __always_inline __u64 xdp_swap_short8_send_2(struct xdp_md *xdp, struct p
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_short8 *short8 = pkt->data + 62;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 headers_len = 71, new_headers_len = 43;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
@@ -5790,7 +5790,7 @@ static __always_inline __u64 xdp_swap_short4(struct xdp_md *xdp, struct packet *
 	struct hdr_short0 *short0 = pkt->data + 62;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	if (67ULL <= pkt->came) { /* short4 */
+	if (67ULL <= pkt->frame_len) { /* short4 */
 		if ((void *)(short4 + 1) > pkt->data_end)
 			return FR_XDP_LEFT;
 		if (67ULL <= pkt->udp_end) { /* short4 */
@@ -5899,7 +5899,7 @@ static __always_inline __u64 xdp_swap_short16(struct xdp_md *xdp, struct packet 
 	struct hdr_short8 *short8 = pkt->data + 62;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	if (79ULL <= pkt->came) { /* short16 */
+	if (79ULL <= pkt->frame_len) { /* short16 */
 		if ((void *)(short16 + 1) > pkt->data_end)
 			return FR_XDP_LEFT;
 		if (79ULL <= pkt->udp_end) { /* short16 */
@@ -5928,7 +5928,7 @@ static __always_inline __u64 xdp_swap_short16(struct xdp_md *xdp, struct packet 
 			}
 		}
 	}
-	if (71ULL <= pkt->came) { /* short8 */
+	if (71ULL <= pkt->frame_len) { /* short8 */
 		if ((void *)(short8 + 1) > pkt->data_end)
 			return FR_XDP_LEFT;
 		if (71ULL <= pkt->udp_end) { /* short8 */
@@ -5967,7 +5967,7 @@ SEC("xdp.frags") __u64 xdp_swap(struct xdp_md *xdp)
 	pkt.prog = XDP_SWAP;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
-	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.frame_len = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
@@ -5994,7 +5994,7 @@ SEC("xdp.frags") __u64 xdp_swap(struct xdp_md *xdp)
 	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return FR_XDP_LEFT;
 	pkt.ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (pkt.ip_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+	if (pkt.ip_end > pkt.frame_len || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
 		return FR_XDP_LEFT;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return XDP_PASS;
@@ -6003,7 +6003,7 @@ SEC("xdp.frags") __u64 xdp_swap(struct xdp_md *xdp)
 		return why;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
-	if (83ULL <= pkt.came) { /* short20 */
+	if (83ULL <= pkt.frame_len) { /* short20 */
 		if ((void *)(short20 + 1) > pkt.data_end)
 			return FR_XDP_LEFT;
 		if (83ULL <= pkt.udp_end) { /* short20 */

@@ -506,7 +506,7 @@ static __always_inline int shared_write(struct __sk_buff *skb, void *front, __u6
 }
 
 static __always_inline long shared_copy(struct __sk_buff *skb, void *front, __u64 udp_end,
-					__u64 rtp_extensions_end, __u64 priority, __u64 v_came,
+					__u64 rtp_extensions_end, __u64 priority, __u64 came,
 					__u64 number, struct receiver_subscribers *r,
 					struct same *same, const __u32 prog, const int second)
 {
@@ -549,7 +549,7 @@ static __always_inline long shared_copy(struct __sk_buff *skb, void *front, __u6
 	}
 
 	/* {count: {counter: "r.skipped", by: "came"}}, {count: "r.sent"}, {count: {counter: "... */
-	fr_shared_add(r->skipped, v_came);
+	fr_shared_add(r->skipped, came);
 	fr_shared_add(r->sent, 1);
 	fr_shared_add(r->octets, udp_end - rtp_extensions_end);
 	return 0;
@@ -606,7 +606,7 @@ static __always_inline long shared_turn(__u32 i, struct fan *fan, const int seco
 	}
 
 	/* {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.se... */
-	__u64 v_came = fr_shared_get(r->sent) == 0 ? be16(&saved_rtp->sequence) : 0ULL;
+	__u64 came = fr_shared_get(r->sent) == 0 ? be16(&saved_rtp->sequence) : 0ULL;
 	__u64 number = ((__u64)r->first +
 			(fr_shared_get(r->sent) == 0 ? 0ULL :
 			 be16(&saved_rtp->sequence) - fr_shared_get(r->skipped))) & 0xffff;
@@ -631,8 +631,8 @@ static __always_inline long shared_turn(__u32 i, struct fan *fan, const int seco
 				  fr_indirect(&r->hop_remote, prog + reason_no_route_2));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, prog + reason_too_big_2);
-	return shared_copy(skb, front, udp_end, rtp_extensions_end, priority, v_came, number, r,
-			   same, prog, second);
+	return shared_copy(skb, front, udp_end, rtp_extensions_end, priority, came, number, r, same,
+			   prog, second);
 }
 
 static __noinline long audio_turn2(__u32 i, struct fan *fan)

@@ -257,7 +257,7 @@ struct packet {
 	struct val_own *own;
 	__u64 geneve_options_end;
 	void *at_geneve_options_end;
-	__u32 came;
+	__u32 frame_len;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -2565,7 +2565,7 @@ static __always_inline __u64 xdp_in_ipv4_ipv4_any(struct xdp_md *xdp, struct pac
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
+		return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_ecn);
 
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 	/* "?(FOU)": ["udp", "outer"] */
@@ -2621,7 +2621,7 @@ static __always_inline __u64 xdp_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
 	    be16(&ipv4->total_length) < 20)
 		return FR_XDP_LEFT;
 	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (outer_end > pkt->came ||
+	if (outer_end > pkt->frame_len ||
 	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
 	    !fr_unicast_v4(ld32(ipv4->dst)))
@@ -2704,7 +2704,7 @@ static __always_inline __u64 xdp_in_ipv4(struct xdp_md *xdp, struct packet *pkt)
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
+		return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_ecn);
 
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 	/* "?(FOU)": ["udp", "outer"] */
@@ -2811,7 +2811,7 @@ static __always_inline __u64 xdp_in_ipv4_any(struct xdp_md *xdp, struct packet *
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-		return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
+		return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_ecn);
 
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 	/* "?(FOU)": ["udp", "outer"] */
@@ -3607,7 +3607,7 @@ SEC("xdp.frags") __u64 xdp_vxlan_in(struct xdp_md *xdp)
 	pkt.prog = XDP_VXLAN_IN;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.frame_len = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
@@ -3636,7 +3636,7 @@ SEC("xdp.frags") __u64 xdp_vxlan_in(struct xdp_md *xdp)
 	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return FR_XDP_LEFT;
 	__u64 outer_end = 54ULL + be16(&ipv6->payload_length);
-	if (outer_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+	if (outer_end > pkt.frame_len || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
 		return FR_XDP_LEFT;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return XDP_PASS;
@@ -3692,7 +3692,7 @@ SEC("xdp.frags") __u64 xdp_vxlan_in(struct xdp_md *xdp)
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_xdp_drop(pkt.came, XDP_VXLAN_IN + reason_ecn);
+		return fr_xdp_drop(pkt.frame_len, XDP_VXLAN_IN + reason_ecn);
 
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 	return FR_XDP_LEFT;
@@ -4697,7 +4697,7 @@ static __always_inline __u64 xdp_geneve_in_ipv4_ipv4_any(struct xdp_md *xdp, str
 		/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 		if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 		    (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-			return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
+			return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_ecn);
 	} else {
 		/* when:  "inner_eth.dst == p.own && ?(checked)" */
 		if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4) &&
@@ -4707,7 +4707,7 @@ static __always_inline __u64 xdp_geneve_in_ipv4_ipv4_any(struct xdp_md *xdp, str
 
 		/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 		if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0)
-			return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
+			return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_ecn);
 	}
 
 	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
@@ -4730,7 +4730,7 @@ static __always_inline __u64 xdp_geneve_in_ipv4(struct xdp_md *xdp, struct packe
 	    be16(&ipv4->total_length) < 20)
 		return FR_XDP_LEFT;
 	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (outer_end > pkt->came ||
+	if (outer_end > pkt->frame_len ||
 	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
 	    !fr_unicast_v4(ld32(ipv4->dst)))
@@ -4806,7 +4806,7 @@ static __always_inline __u64 xdp_geneve_in_ipv4(struct xdp_md *xdp, struct packe
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
+		return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_ecn);
 
 	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 	return FR_XDP_LEFT;
@@ -4865,7 +4865,7 @@ static __always_inline __u64 xdp_geneve_in_ipv6(struct xdp_md *xdp, struct packe
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
+		return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_ecn);
 
 	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 	return FR_XDP_LEFT;
@@ -4878,7 +4878,7 @@ SEC("xdp.frags") __u64 xdp_geneve_in(struct xdp_md *xdp)
 	pkt.prog = XDP_GENEVE_IN;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.frame_len = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
@@ -4904,7 +4904,7 @@ SEC("xdp.frags") __u64 xdp_geneve_in(struct xdp_md *xdp)
 	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return FR_XDP_LEFT;
 	__u64 outer_end = 54ULL + be16(&ipv6->payload_length);
-	if (outer_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+	if (outer_end > pkt.frame_len || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
 		return FR_XDP_LEFT;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return XDP_PASS;
@@ -5247,7 +5247,7 @@ static __always_inline __u64 xdp_ipip_in_ipv4(struct xdp_md *xdp, struct packet 
 	    be16(&ipv4->total_length) < 20)
 		return FR_XDP_LEFT;
 	pkt->udp_end = 14ULL + be16(&ipv4->total_length);
-	if (pkt->udp_end > pkt->came ||
+	if (pkt->udp_end > pkt->frame_len ||
 	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
 	    !fr_unicast_v4(ld32(ipv4->dst)))
@@ -5290,7 +5290,7 @@ static __always_inline __u64 xdp_ipip_in_ipv4(struct xdp_md *xdp, struct packet 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
 	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_xdp_drop(pkt->came, pkt->prog + reason_ecn);
+		return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	return FR_XDP_LEFT;
@@ -5303,7 +5303,7 @@ SEC("xdp.frags") __u64 xdp_ipip_in(struct xdp_md *xdp)
 	pkt.prog = XDP_IPIP_IN;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.frame_len = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
@@ -5329,7 +5329,7 @@ SEC("xdp.frags") __u64 xdp_ipip_in(struct xdp_md *xdp)
 	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return FR_XDP_LEFT;
 	pkt.udp_end = 54ULL + be16(&ipv6->payload_length);
-	if (pkt.udp_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+	if (pkt.udp_end > pkt.frame_len || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
 		return FR_XDP_LEFT;
 	if (be8(&ipv6->next_header) == IPPROTO_IPIP)
 		return xdp_in_ipv4_any(xdp, &pkt);
@@ -5367,7 +5367,7 @@ SEC("xdp.frags") __u64 xdp_ipip_in(struct xdp_md *xdp)
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_xdp_drop(pkt.came, XDP_IPIP_IN + reason_ecn);
+		return fr_xdp_drop(pkt.frame_len, XDP_IPIP_IN + reason_ecn);
 
 	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	return FR_XDP_LEFT;
@@ -5483,7 +5483,7 @@ SEC("xdp.frags") __u64 xdp_fou_in(struct xdp_md *xdp)
 	pkt.prog = XDP_FOU_IN;
 	pkt.lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.frame_len = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
@@ -5510,7 +5510,7 @@ SEC("xdp.frags") __u64 xdp_fou_in(struct xdp_md *xdp)
 	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return FR_XDP_LEFT;
 	__u64 outer_end = 54ULL + be16(&ipv6->payload_length);
-	if (outer_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+	if (outer_end > pkt.frame_len || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
 		return FR_XDP_LEFT;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return XDP_PASS;
@@ -5562,7 +5562,7 @@ SEC("xdp.frags") __u64 xdp_fou_in(struct xdp_md *xdp)
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0)
-		return fr_xdp_drop(pkt.came, XDP_FOU_IN + reason_ecn);
+		return fr_xdp_drop(pkt.frame_len, XDP_FOU_IN + reason_ecn);
 
 	/* "?(FOU)": ["udp", "outer"] */
 	return FR_XDP_LEFT;

@@ -189,7 +189,7 @@ struct packet {
 	__u64 udp_end;
 	__u64 channel_data_end;
 	struct val_by_peer *ch_2;
-	__u32 came;
+	__u32 frame_len;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -315,7 +315,7 @@ static __always_inline __u64 xdp_to_ipv4_send(struct xdp_md *xdp, struct packet 
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_channel_data *channel_data = pkt->data + 42;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 headers_len = is_xdp_to_client ? 42 :
 		46, new_headers_len = is_xdp_to_client ? 46 : 42;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
@@ -426,7 +426,7 @@ static __always_inline __u64 xdp_to_send_ipv6(struct xdp_md *xdp, struct packet 
 					      __be16 ipv6_next_header_hop_limit, __u64 udp_sum_2)
 {
 	const int is_xdp_to_client = pkt->prog == XDP_TO_CLIENT;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 new_headers_len = is_xdp_to_client ? 66 : 62;
 	__be16 udp_checksum;
 
@@ -501,7 +501,7 @@ static __always_inline __u64 xdp_to_send(struct xdp_md *xdp, struct packet *pkt)
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_channel_data *channel_data = pkt->data + 62;
-	__u32 len = pkt->came;
+	__u32 len = pkt->frame_len;
 	const __u32 headers_len = is_xdp_to_client ? 62 :
 		66, new_headers_len = is_xdp_to_client ? 46 : 42;
 	__be16 ipv4_version_to_ecn =
@@ -904,7 +904,7 @@ static __always_inline __u64 xdp_to_peer_ipv4(struct xdp_md *xdp, struct packet 
 	    be16(&ipv4->total_length) < 20)
 		return FR_XDP_LEFT;
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > pkt->came ||
+	if (ip_end > pkt->frame_len ||
 	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
 	    !fr_unicast_v4(ld32(ipv4->dst)))
@@ -975,7 +975,7 @@ SEC("xdp.frags") __u64 xdp_to_peer(struct xdp_md *xdp)
 	pkt.prog = XDP_TO_PEER;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
-	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.frame_len = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
@@ -1002,7 +1002,7 @@ SEC("xdp.frags") __u64 xdp_to_peer(struct xdp_md *xdp)
 	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return FR_XDP_LEFT;
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+	if (ip_end > pkt.frame_len || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
 		return FR_XDP_LEFT;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return XDP_PASS;
@@ -1325,7 +1325,7 @@ static __always_inline __u64 xdp_to_client_ipv4(struct xdp_md *xdp, struct packe
 	    be16(&ipv4->total_length) < 20)
 		return FR_XDP_LEFT;
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > pkt->came ||
+	if (ip_end > pkt->frame_len ||
 	    !fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)) || !fr_unicast_v4(ld32(ipv4->src)) ||
 	    !fr_unicast_v4(ld32(ipv4->dst)))
@@ -1388,7 +1388,7 @@ SEC("xdp.frags") __u64 xdp_to_client(struct xdp_md *xdp)
 	pkt.prog = XDP_TO_CLIENT;
 	pkt.lease = fr_the_lease();
 	pkt.now = bpf_jiffies64();
-	pkt.came = bpf_xdp_get_buff_len(xdp);
+	pkt.frame_len = bpf_xdp_get_buff_len(xdp);
 	pkt.data = (void *)(long)xdp->data;
 	pkt.data_end = (void *)(long)xdp->data_end;
 	struct hdr_eth *eth = pkt.data;
@@ -1415,7 +1415,7 @@ SEC("xdp.frags") __u64 xdp_to_client(struct xdp_md *xdp)
 	    fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return FR_XDP_LEFT;
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > pkt.came || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
+	if (ip_end > pkt.frame_len || !fr_unicast(ipv6->src) || !fr_unicast(ipv6->dst))
 		return FR_XDP_LEFT;
 	if (be8(&ipv6->next_header) != IPPROTO_UDP)
 		return XDP_PASS;
