@@ -23,8 +23,8 @@ var keywords = strings.Fields(
 
 // locals are names that functions use for what every relay has.
 var locals = strings.Fields(
-	`skb xdp pkt why data data_end lease now frame_len len csum err direct key val found list front same fan size clock event
-	element form how i params translation quiet`)
+	`skb xdp pkt why data data_end lease now frame_len len csum err direct key val found list front same fan size clock
+	event element form how i params translation quiet`)
 
 // ours are the beginnings of names that have a meaning at file scope.
 var ours = regexp.MustCompile(
