@@ -27,18 +27,21 @@ func main() {
 	name := flag.String("name", "", "what sockets choose it by; by default fr_ and the algorithm")
 	interval := flag.Duration("interval", 10*time.Millisecond, "between two signals of a flow, at least")
 	pins := flag.String("pins", "", "a folder in a BPF file system, for a successor")
+	lease := flag.Duration("lease", 0, "how long flows are decided for without this process, as until its successor is\n"+
+		"there; by default a second")
 	var watch relaycontrol.Flags
 	watch.Define(flag.CommandLine)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	if err := run(ctx, *algorithm, *name, *pins, *interval, watch); err != nil {
+	if err := run(ctx, *algorithm, *name, *pins, *interval, *lease, watch); err != nil {
 		fmt.Fprintln(os.Stderr, "congestion:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, algorithm, name, pins string, interval time.Duration, watch relaycontrol.Flags) error {
+func run(ctx context.Context, algorithm, name, pins string, interval, lease time.Duration,
+	watch relaycontrol.Flags) error {
 	a := control.Algorithms[algorithm]
 	if a == nil {
 		return fmt.Errorf("there is no algorithm %q", algorithm)
@@ -51,7 +54,7 @@ func run(ctx context.Context, algorithm, name, pins string, interval time.Durati
 	}
 	microseconds := uint32(interval / time.Microsecond)
 	relay, err := congestionrelay.Load(congestionrelay.Options{
-		Algorithm: name, PinPath: pins, Control: watch.Control(),
+		Algorithm: name, PinPath: pins, Lease: lease, Control: watch.Control(),
 		Settings: congestionrelay.Settings{Interval: &microseconds},
 	})
 	if err != nil {
