@@ -28,7 +28,7 @@ func Needs(plan *ir.Plan, floor *spec.Kernel, diags *diag.List) {
 		case ir.Congestion:
 			need(6, 4, "hook "+ir.Congestion+" (links of struct_ops)", p.Pos)
 		case ir.XDP:
-			need(6, 3, "hook "+ir.XDP+" alone (devices say what they can do)", p.Pos)
+			need(5, 18, "hook "+ir.XDP+" alone (frames of several buffers)", p.Pos)
 		}
 	}
 	for s := range ir.AllStmts(plan) {

@@ -5,7 +5,7 @@
 /*
  * xdp_alone: 2 programs, 1 table, 0 sessions
  *
- * Needs Linux 6.3 or newer.
+ * Needs Linux 5.18 or newer.
  */
 
 #define FR_REASONS 110

@@ -125,7 +125,7 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) (_ 
 		if ctx.Err() != nil {
 			break
 		}
-		why := testrun.ShowsFor(t.program, &t.packet)
+		why := testrun.Shows(&t.packet)
 		if want, err := trials[i].state.Run(t.program.Name, t.packet); why == "" && err == nil {
 			why = testrun.ShowsResult(t.program, &t.packet, &want)
 		}

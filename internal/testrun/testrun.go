@@ -137,7 +137,7 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 	return r, nil
 }
 
-// Program is a loaded program; nil if the kernel has none such at XDP.
+// Program is a loaded program.
 func (r *Relay) Program(name string) *ebpf.Program { return cmp.Or(r.progs[name], r.first[name]) }
 
 // Close unloads the object.
@@ -208,14 +208,6 @@ func Shows(p *sim.Packet) string {
 	return ""
 }
 
-// ShowsFor is Shows, for a program.
-func ShowsFor(p *ir.Program, packet *sim.Packet) string {
-	if p.Hook == ir.XDP && !skbfacts.Frames() {
-		return "a program at XDP needs Linux 5.18"
-	}
-	return Shows(packet)
-}
-
 // ShowsResult reports why a run can't show what the model makes of a packet, or "".
 //
 // The kernel's entry takes the first 14 bytes of every packet for an Ethernet header: if the packet begins with IP,
@@ -284,9 +276,6 @@ func (r *Relay) Run(program string, p *sim.Packet) (Result, error) {
 			return res, nil
 		}
 		others = res.Others
-	}
-	if r.progs[program] == nil {
-		return Result{}, fmt.Errorf("%q at XDP needs Linux 5.18: %w", program, ErrRefused)
 	}
 	act, err := r.progs[program].Run(&opts)
 	if errors.Is(err, syscall.EINVAL) {

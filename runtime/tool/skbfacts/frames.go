@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -111,15 +112,17 @@ func Frames() bool {
 	return err == nil && version >= 5<<16|18<<8
 }
 
-// AnyDevice leaves out programs at XDP that the kernel can't load. In those that are bound to no device, calls of tagOf
-// are replaced by its answer where a device has none.
+// AnyDevice leaves out programs at XDP that the kernel can't load, if they are in front of one at tc/ingress. In those
+// that are bound to no device, calls of tagOf are replaced by its answer where a device has none.
 func AnyDevice(spec *ebpf.CollectionSpec) {
 	for name, p := range spec.Programs {
 		switch {
 		case p.Type != ebpf.XDP || p.Flags&boundOnly != 0:
 			continue
 		case !Frames():
-			delete(spec.Programs, name)
+			if spec.Programs["prog_"+strings.TrimPrefix(name, "xdp_")] != nil { // it does all there
+				delete(spec.Programs, name)
+			}
 		}
 		for i, ins := range p.Instructions {
 			if ins.IsKfuncCall() && ins.Reference() == tagOf {
