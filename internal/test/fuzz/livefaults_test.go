@@ -119,5 +119,6 @@ var liveFaults = []fault{
 	{where: "code", spec: "bare", what: "the kernel doesn't learn that IPv4 is IPv6 now, on a tun device",
 		old: `, FR_TO_IPV6\b`, new: `, 0`},
 	{where: "helper", spec: "echo", what: "segments may be larger than the MTU of their route",
-		old: `fib->tot_len = len < 0xFFFF \? len : 0xFFFF;`, new: `fib->tot_len = ((struct __sk_buff *)ctx)->gso_size ? 0 : len;`},
+		old: `fib->tot_len = len < 0xFFFF \? len : 0xFFFF;`,
+		new: `fib->tot_len = ((struct __sk_buff *)ctx)->gso_size ? 0 : len;`},
 }
