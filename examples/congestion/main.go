@@ -27,8 +27,8 @@ func main() {
 	name := flag.String("name", "", "what sockets choose it by; by default fr_ and the algorithm")
 	interval := flag.Duration("interval", 10*time.Millisecond, "between two signals of a flow, at least")
 	pins := flag.String("pins", "", "a folder in a BPF file system, for a successor")
-	lease := flag.Duration("lease", 0, "how long flows are decided for without this process, as until its successor is\n"+
-		"there; by default a second")
+	lease := flag.Duration("lease", 0, "how long flows are decided for without this process, as until its successor\n"+
+		"is there; by default a second")
 	var watch relaycontrol.Flags
 	watch.Define(flag.CommandLine)
 	flag.Parse()
