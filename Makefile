@@ -4,6 +4,8 @@ GO       ?= go
 BIN      := bin/fastrelay-gen
 # Specs whose packages are kept here.
 SPECS    := $(addsuffix /spec.cue,examples/turn examples/sfu examples/gate examples/paths examples/tunnel examples/quic examples/quicproxy examples/congestion bench/fanout/rewrite bench/ipvs/balance)
+# And one whose package isn't beside it, since other modules import what stands on it.
+SEGMENTS := examples/segments/spec.cue -o runtime/segments/segmentsrelay
 TIME     ?= 60s
 BYTES    ?= 20s
 N        ?= 500
@@ -37,7 +39,7 @@ build: tools ## the command line, in bin/
 	@$(GO) build -o $(BIN) ./cmd/fastrelay-gen
 
 generate: build ## the packages of the examples and the bench, docs/language.md, messages.md, the tables of internals.md and pictures, anew
-	@for s in $(SPECS); do $(BIN) build -q $$s || exit 1; done
+	@for s in $(SPECS) "$(SEGMENTS)"; do $(BIN) build -q $$s || exit 1; done
 	@FASTRELAY_UPDATE=1 $(GO) test -count=1 -run '^Test(Language|ABI|Packages|Pictures|Results)' ./docs ./bench/results >/dev/null
 
 golden: build ## the golden files, anew; look at what changed before you commit it
@@ -49,8 +51,8 @@ check: build quic ## formatting, vet (every module, also for macOS and Windows),
 	@for m in $(OUTSIDE); do (cd $$m && $(GO) vet $$($(GO) list ./... | grep -v /quic-go)) || exit 1; done
 	@for system in darwin windows; do GOOS=$$system $(GO) vet $(PORTABLE) || exit 1; done
 	@tools/lint
-	@unformatted=$$($(BIN) fmt -l $(SPECS) golden/*/spec.cue); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi
-	@for s in $(SPECS); do $(BIN) build -q --check $$s || exit 1; done
+	@unformatted=$$($(BIN) fmt -l $(SPECS) $(firstword $(SEGMENTS)) golden/*/spec.cue); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi
+	@for s in $(SPECS) "$(SEGMENTS)"; do $(BIN) build -q --check $$s || exit 1; done
 	@$(GO) test -count=1 ./api
 
 portable: ## the compiler and its tests, built for macOS and Windows

@@ -24,7 +24,8 @@ const module = "github.com/fastrelay/fastrelay-gen/"
 // packages are those that others import, and what a generated one looks like.
 var packages = map[string]string{
 	"runtime.txt": module + "runtime", "abi.txt": module + "runtime/abi", "metrics.txt": module + "runtime/metrics",
-	"control.txt": module + "runtime/control", "controlapi.txt": module + "runtime/control/api",
+	"segments.txt": module + "runtime/segments",
+	"control.txt":  module + "runtime/control", "controlapi.txt": module + "runtime/control/api",
 	"turnrelay.txt": module + "examples/turn/turnrelay", "sfurelay.txt": module + "examples/sfu/sfurelay",
 }
 

@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/netip"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -167,6 +168,8 @@ type hops struct {
 	paths  *pathmtu.Paths
 	byKey  map[hopKey]*hop
 	epoch  uint64 // counts changes of the host's network that were applied
+	// changes counts hops that changed while rows had them. It is increased under relay.mu.
+	changes atomic.Uint64
 
 	// Held from the kernel's answers until rows have them, so that an older answer never replaces a newer one.
 	refreshing *ctxlock.Lock
@@ -301,6 +304,7 @@ func (h *hops) apply(e *hop, now Hop, via routes.Neighbour) (news *NextHop) {
 	for row := range e.rows {
 		h.rewrite(row)
 	}
+	h.changes.Add(1)
 	return news
 }
 

@@ -188,6 +188,16 @@ func (r *Relay) NextHops() []NextHop {
 	return out
 }
 
+// NextHopChanges returns how often next hops of rows have changed. While it stays the same, so does what NextHops of a
+// session or a receiver returns: it takes no lock, so it can be asked for each packet. It begins anew with each
+// process.
+func (r *Relay) NextHopChanges() uint64 {
+	if r.hops == nil {
+		return 0
+	}
+	return r.hops.changes.Load()
+}
+
 // destination is To, with the port if it matters.
 func (h NextHop) destination() any {
 	if h.ToPort != 0 {
