@@ -82,7 +82,7 @@ test-kernels: build ## every relay on Debian's kernels from 5.10 on, and on arm6
 fresh: ## the commands of the README on a bare Debian; RUN='make test' for another one
 	@tools/fresh $(if $(RUN),'$(RUN)')
 
-bench: build ## the numbers of the README, as ratios measured in one run; ONLY=kernel, xdp, veth, wire (PORTS=eth1,eth2: cards), path, fanout, quicproxy, tunnel, ipvs, compile, ratios or quic for a part
+bench: build ## the numbers of the README, as ratios measured in one run; ONLY=kernel, xdp, veth, wire (PORTS=eth1,eth2: cards), path, fanout, segments, quicproxy, tunnel, ipvs, compile, ratios or quic for a part
 	@tools/ensure test bench root
 	@$(if $(filter quic ratios,$(ONLY)),:,$(GO) run ./bench $(if $(ONLY),-only $(ONLY)) $(if $(PORTS),-ports $(PORTS)))
 	@$(if $(filter-out ratios,$(ONLY)),:,$(GO) test -run '^$$' -bench '^BenchmarkRatios$$' -benchtime 3x $(RATIOS))
@@ -90,7 +90,7 @@ bench: build ## the numbers of the README, as ratios measured in one run; ONLY=k
 
 results: build ## what docs/results.md and the README's tables are made of, measured anew in half an hour, and the pages
 	@tools/ensure test bench root
-	@$(GO) run ./bench -only kernel,xdp,veth,wire,path,fanout,tunnel,ipvs -rounds 2 -receivers 64 -json bench/results.json
+	@$(GO) run ./bench -only kernel,xdp,veth,wire,path,fanout,segments,tunnel,ipvs -rounds 2 -receivers 64 -json bench/results.json
 	@FASTRELAY_UPDATE=1 $(GO) test -count=1 -run '^TestResults$$' ./bench/results >/dev/null
 
 curves: build quic ## one to many and QUIC alone, and their curves in docs/fanout.png and docs/quic.png

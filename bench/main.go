@@ -1,6 +1,7 @@
 // The bench command measures the examples. The TURN relay: what a packet costs in the kernel, what a frame costs at XDP
 // and at TC, and the whole relay across namespaces beside plain kernel forwarding and beside the same server in user
-// space. One to many: what a copy costs, beside bare clones and a user-space relay. The QUIC proxy, beside itself in
+// space. One to many: what a copy costs, beside bare clones and a user-space relay; and what
+// it costs to send copies that user space has made. The QUIC proxy, beside itself in
 // user space. A tunnel, beside the kernel's own device. A balancer, beside IPVS. The compiler: each stage against the
 // size of a spec. Variants alternate within one run, and the report gives medians and ratios: absolute figures don't
 // carry over to other machines or runs.
@@ -26,6 +27,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/bench/live"
 	"github.com/fastrelay/fastrelay-gen/bench/quicproxy"
 	"github.com/fastrelay/fastrelay-gen/bench/results"
+	"github.com/fastrelay/fastrelay-gen/bench/segments"
 	"github.com/fastrelay/fastrelay-gen/bench/tunnel"
 	"github.com/fastrelay/fastrelay-gen/bench/veth"
 	"github.com/fastrelay/fastrelay-gen/bench/wire"
@@ -47,14 +49,14 @@ func main() {
 	}
 }
 
-var parts = []string{"kernel", "xdp", "veth", "wire", "path", "fanout", "quicproxy", "tunnel", "ipvs", "compile"}
+var parts = []string{"kernel", "xdp", "veth", "wire", "path", "fanout", "segments", "quicproxy", "tunnel", "ipvs", "compile"}
 
 func run() error {
 	rounds := flag.Int("rounds", 3, "rounds over which medians are taken")
 	only := flag.String("only", "", "`parts` to run, separated by commas: kernel (cost of a packet in the kernel), "+
 		"xdp (live frames at XDP and at TC), veth (the same across namespaces), wire (the same between two ports), "+
-		"path (across namespaces), fanout (one to many), quicproxy (QUIC packets "+
-		"of encrypted connections), tunnel (VXLAN), ipvs (in a virtual machine) or compile (each stage of a build)")
+		"path (across namespaces), fanout (one to many), segments (one to many from user space), quicproxy (QUIC "+
+		"packets of encrypted connections), tunnel (VXLAN), ipvs (in a virtual machine) or compile (each stage of a build)")
 	partial := flag.Bool("partial", false, "send packets with partial checksums, as from a virtual machine on the "+
 		"same host (path)")
 	ports := flag.String("ports", "", "`source,relay`: two ports of network cards that a cable joins, instead of a "+
@@ -160,6 +162,14 @@ func part[R any](run results.Run, print func(io.Writer, *R), do func() (*R, erro
 
 // measureOthers measures the parts that take no options, as far as they run, and prints what came out.
 func measureOthers(report *results.Report, runs func(part string) bool) (err error) {
+	if runs("segments") {
+		report.Segments, err = part(report.Run, segments.Print, func() (*segments.Report, error) {
+			return segments.Measure(report.Rounds, os.Stderr)
+		})
+		if err != nil {
+			return err
+		}
+	}
 	if runs("quicproxy") {
 		if report.QUICProxy, err = quicproxy.Measure(report.Rounds, os.Stderr); err != nil {
 			return err

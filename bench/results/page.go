@@ -11,6 +11,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/bench/baseline"
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
 	"github.com/fastrelay/fastrelay-gen/bench/ipvs"
+	"github.com/fastrelay/fastrelay-gen/bench/segments"
 	"github.com/fastrelay/fastrelay-gen/examples/turn/lab"
 	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 )
@@ -56,6 +57,7 @@ func (r *Report) Page() string {
 	p.cost(r)
 	p.xdp(r)
 	p.fanOut(r)
+	p.segments(r)
 	p.tunnel(r)
 	p.ipvs(r)
 	return strings.TrimSuffix(p.String(), "\n")
@@ -200,6 +202,24 @@ func inKernel(f *FanOut, c fanout.Cell, v fanout.Variant) float64 {
 		}
 	}
 	return 0
+}
+
+func (p *page) segments(r *Report) {
+	if r.Segments == nil {
+		return
+	}
+	p.line("%s", said("segments"))
+	p.line("%s", r.Segments.Where())
+	var rows [][]string
+	for _, c := range r.Segments.Report.Cells {
+		row := []string{fmt.Sprintf("IPv%d, %d receivers, %s bytes", c.Family, c.Receivers, number(float64(c.Size)))}
+		for _, way := range segments.Ways {
+			row = append(row, number(c.NS[way]))
+		}
+		ours := c.NS[segments.Segments]
+		rows = append(rows, append(row, measure.Ratio(ours, c.NS[segments.Each]), measure.Ratio(ours, c.NS[segments.Mmsg])))
+	}
+	p.table([]string{"ns a packet", "`sendmsg`", "`sendmmsg`", "segments", "segments / `sendmsg`", "… / `sendmmsg`"}, rows)
 }
 
 func (p *page) tunnel(r *Report) {

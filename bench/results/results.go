@@ -8,6 +8,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/bench/ipvs"
 	"github.com/fastrelay/fastrelay-gen/bench/live"
 	"github.com/fastrelay/fastrelay-gen/bench/quicproxy"
+	"github.com/fastrelay/fastrelay-gen/bench/segments"
 	"github.com/fastrelay/fastrelay-gen/bench/tunnel"
 	"github.com/fastrelay/fastrelay-gen/bench/veth"
 	"github.com/fastrelay/fastrelay-gen/bench/wire"
@@ -48,6 +49,7 @@ type Report struct {
 	Through []Comparison `json:"through,omitempty"`
 	FanOut  *FanOut      `json:"fanout,omitempty"`
 
+	Segments  *Part[segments.Report] `json:"segments,omitempty"`
 	QUICProxy []quicproxy.Comparison `json:"quicproxy,omitempty"`
 	Tunnel    []tunnel.Comparison    `json:"tunnel,omitempty"`
 	IPVS      *ipvs.Report           `json:"ipvs,omitempty"`
