@@ -11,7 +11,7 @@
 #define FR_REASONS 284
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_ZEROS 64
-#define FR_NEEDS_SHARED 14337
+#define FR_NEEDS_SHARED 16385
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 2049
 #define FR_NEEDS_CREDITS 4097
@@ -134,11 +134,13 @@ struct receiver_subscribers {
 	__u32 leased;
 	__u32 data;
 	__u32 window;
+	__u32 urgent;
 	struct fr_hop hop_remote;
 	__u32 receiver;
+	__u8 pad0[4];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct receiver_subscribers) == 152, "layout of receiver_subscribers");
+_Static_assert(sizeof(struct receiver_subscribers) == 160, "layout of receiver_subscribers");
 
 /* receivers of a group, in the order of sending */
 struct list_subscribers {
@@ -597,11 +599,13 @@ streams_copy(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_s
 	if (!event0)
 		return fr_decline(r->receiver, skb->len, prog + reason_ring_full);
 
-	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority... */
+	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "pick(pri... */
 	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(r->window, 0);
 	__u64 spent0 = udp_end - (second_2 ? 62 : is_streams_after_ack ? 42 : second ? 62 : 42);
-	int admitted0 = fr_admit(credit0, spent0, priority * 0x1770);
+	int admitted0 = fr_admit(credit0, spent0,
+				 priority > fr_shared_get(r->urgent) ?
+				 (priority - fr_shared_get(r->urgent)) * 0x1770 : 0ULL);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		bpf_ringbuf_discard(event0, 0);
@@ -2189,11 +2193,13 @@ static __always_inline long datagrams_copy(struct __sk_buff *skb, void *front, _
 	if (!event0)
 		return fr_decline(r->receiver, skb->len, prog + reason_ring_full);
 
-	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority... */
+	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "pick(pri... */
 	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(r->window, 0);
 	__u64 spent0 = udp_end - (second ? 62 : 42);
-	int admitted0 = fr_admit(credit0, spent0, priority * 0x1770);
+	int admitted0 = fr_admit(credit0, spent0,
+				 priority > fr_shared_get(r->urgent) ?
+				 (priority - fr_shared_get(r->urgent)) * 0x1770 : 0ULL);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
 		bpf_ringbuf_discard(event0, 0);

@@ -526,6 +526,7 @@ type SubscribersState struct {
 	Leased     *runtime.Counter
 	Data       *runtime.Credit
 	Window     *runtime.Credit
+	Urgent     *runtime.Counter
 }
 
 func laySubscribersState(c *runtime.Codec, v *SubscribersState) {
@@ -539,6 +540,7 @@ func laySubscribersState(c *runtime.Codec, v *SubscribersState) {
 	c.Counter(&v.Leased)
 	c.Credit(&v.Data)
 	c.Credit(&v.Window)
+	c.Counter(&v.Urgent)
 }
 
 // Event is what the relay's programs report: SentEvent, DatagramEvent, AckedEvent.
@@ -1025,7 +1027,7 @@ var desc = abi.Desc{
 			{Name: "not_ip", Kind: abi.ReasonPunted, Number: 66, Doc: "no ip header here"},
 		}},
 	},
-	Shared: 14337,
+	Shared: 16385,
 	Levels: 4,
 	Groups: []abi.Group{
 		{Name: "subscribers", Key: []abi.Member{
@@ -1047,10 +1049,11 @@ var desc = abi.Desc{
 			{Name: "leased", Kind: abi.KindCounter, Size: 4, Off: 116},
 			{Name: "data", Kind: abi.KindCredit, Size: 4, Off: 120},
 			{Name: "window", Kind: abi.KindCredit, Size: 4, Off: 124},
-			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 128, Hidden: true, To: "remote", From: "local",
+			{Name: "urgent", Kind: abi.KindCounter, Size: 4, Off: 128},
+			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 132, Hidden: true, To: "remote", From: "local",
 				Proto: 17},
-			{Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 148, Hidden: true},
-		}, ReceiverSize: 152, Max: 512, Rows: 2048, Size: 64, Base: 1},
+			{Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 152, Hidden: true},
+		}, ReceiverSize: 160, Max: 512, Rows: 2048, Size: 64, Base: 1},
 	},
 	Events: []abi.Event{
 		{Name: "sent", Fields: []abi.Member{

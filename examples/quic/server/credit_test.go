@@ -119,6 +119,7 @@ func (w *world) limits() quic.Limits {
 
 func (w *world) setData(limit uint64)         { w.limit = limit }
 func (w *world) setWindow(limit uint64)       { w.room = limit }
+func (w *world) setUrgent(int)                {}
 func (w *world) setIDs(end quic.StreamID)     { w.leased = max(4*processors, uint64(end)) - 4*processors }
 func (w *world) forwards(uint64) bool         { return true }
 func (w *world) withhold(number uint64) error { w.held[number] = true; return nil }

@@ -27,6 +27,8 @@ type feed struct {
 	subscribers []*subscriber
 	received    uint64              // bytes of data
 	loose       uint64              // datagrams that were received
+	used        [levels]time.Time   // when the publisher last sent something of each level of priority
+	urgent      int                 // the most urgent level that is in use
 	datagrams   map[datagram]copies // that are on their way from the socket
 	left        SubscriberStats
 }
@@ -54,9 +56,26 @@ func (f *feed) frame(from *conn, fr *quic.StreamFrame) {
 	}
 	c, added := st.add(fr)
 	f.received += added
+	f.use(st.level, c.at)
 	for _, u := range f.subscribers {
 		u.offer(st, c)
 		u.pump(c.at)
+	}
+}
+
+// inUse is how long a level of priority stays in use after something of it came.
+const inUse = time.Second
+
+// use notes that something of a level came. The kernel keeps a subscriber's window free for it from now on.
+func (f *feed) use(level int, at time.Time) {
+	f.used[level] = at
+	f.urgent = min(f.urgent, level)
+}
+
+// idle takes levels out of use of which nothing came for a while.
+func (f *feed) idle(now time.Time) {
+	for f.urgent < levels-1 && now.Sub(f.used[f.urgent]) > inUse {
+		f.urgent++
 	}
 }
 
@@ -183,6 +202,9 @@ func (f *feed) datagram(from *conn, r *quic.ReceivedDatagram) {
 		return
 	}
 	f.loose++
+	if r.Level >= 0 {
+		f.use(min(r.Level, levels-1), time.Now())
+	}
 	var have []*subscriber
 	for size := uint8(1); size <= 4; size++ {
 		d := datagram{uint32(r.Number & (1<<(8*size) - 1)), size}
@@ -229,6 +251,7 @@ func (f *feed) ending(number uint64) bool {
 func (f *feed) tick(now time.Time) (some, all bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.idle(now)
 	keep := f.server.config.Keep
 	maps.DeleteFunc(f.datagrams, func(_ datagram, c copies) bool { return now.Sub(c.at) > keep })
 	floor := f.next

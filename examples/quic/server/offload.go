@@ -68,6 +68,7 @@ type receiver struct {
 	margin quic.StreamID // IDs that programs may take which have seen the last one free: one on each processor
 	paused bool
 	room   uint64 // the window's limit
+	urgent int    // the most urgent level that the feed uses; 0 at first
 
 	withheld map[uint64]bool
 	over     []uint64 // streams below Begin since the last call of finished
@@ -88,6 +89,13 @@ func (r *receiver) forwards(number uint64) bool { return number >= r.from }
 func (r *receiver) setWindow(limit uint64) {
 	if r.room = limit; !r.paused {
 		r.v.State.Window.SetLimit(limit)
+	}
+}
+
+func (r *receiver) setUrgent(level int) {
+	if r.urgent != level {
+		r.urgent = level
+		r.v.State.Urgent.Store(uint64(level))
 	}
 }
 

@@ -32,6 +32,7 @@ type library interface {
 type kernel interface {
 	setData(limit uint64) // of its budget
 	setWindow(limit uint64)
+	setUrgent(level int)                                                  // the most urgent one that is in use
 	setIDs(end quic.StreamID)                                             // of the leased stream IDs
 	takeID(end quic.StreamID) (quic.StreamID, bool)                       // one of them
 	name(number uint64) (id quic.StreamID, ok bool)                       // a stream's ID, if it has one
@@ -216,6 +217,7 @@ func (u *subscriber) pump(now time.Time) {
 		if u.steering != nil && backlog == 0 && u.queued == 0 {
 			window = u.steering.room()
 		}
+		u.kernel.setUrgent(u.feed.urgent)
 		u.kernel.setWindow(u.window.limit(window, backlog))
 	}
 	u.lighten(now)
