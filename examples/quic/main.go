@@ -46,11 +46,16 @@ func run(args []string) (err error) {
 	flags.StringVar(&watch.Socket, "socket", "",
 		"path of the relay's control socket, or a name: that of one in /run/fastrelay")
 	flags.StringVar(&watch.Metrics, "metrics", "", "address:port where anyone may read /metrics")
+	round := flags.Duration("round", time.Millisecond, "how long datagrams may wait for others while there are thousands "+
+		"a second: more costs less, and adds to the delay; 0: they don't wait")
 	every := flags.Duration("stats", 10*time.Second, "how often counters are printed; 0: never")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	config := server.Config{Pins: *pins, Control: control.Algorithms[*algorithm], Watch: watch}
+	config := server.Config{Pins: *pins, Control: control.Algorithms[*algorithm], Watch: watch, Round: *round}
+	if *round <= 0 {
+		config.Round = -1 // 0 is the default
+	}
 	if *algorithm != "" && config.Control == nil {
 		return fmt.Errorf("-control: there is no algorithm %q; there are %s", *algorithm, algorithms)
 	}

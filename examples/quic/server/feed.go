@@ -59,7 +59,9 @@ func (f *feed) frame(from *conn, fr *quic.StreamFrame) {
 	f.use(st.level, c.at)
 	for _, u := range f.subscribers {
 		u.offer(st, c)
-		u.pump(c.at)
+		if u.kernel == nil || u.queued > 0 { // else the kernel has sent it, and its limits are what they were
+			u.pump(c.at)
+		}
 	}
 }
 
@@ -69,13 +71,27 @@ const inUse = time.Second
 // use notes that something of a level came. The kernel keeps a subscriber's window free for it from now on.
 func (f *feed) use(level int, at time.Time) {
 	f.used[level] = at
-	f.urgent = min(f.urgent, level)
+	f.setUrgent(min(f.urgent, level))
 }
 
 // idle takes levels out of use of which nothing came for a while.
 func (f *feed) idle(now time.Time) {
-	for f.urgent < levels-1 && now.Sub(f.used[f.urgent]) > inUse {
-		f.urgent++
+	level := f.urgent
+	for level < levels-1 && now.Sub(f.used[level]) > inUse {
+		level++
+	}
+	f.setUrgent(level)
+}
+
+func (f *feed) setUrgent(level int) {
+	if f.urgent == level {
+		return
+	}
+	f.urgent = level
+	for _, u := range f.subscribers {
+		if u.kernel != nil {
+			u.kernel.setUrgent(level)
+		}
 	}
 }
 

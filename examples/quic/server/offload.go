@@ -68,7 +68,6 @@ type receiver struct {
 	margin quic.StreamID // IDs that programs may take which have seen the last one free: one on each processor
 	paused bool
 	room   uint64 // the window's limit
-	urgent int    // the most urgent level that the feed uses; 0 at first
 
 	withheld map[uint64]bool
 	over     []uint64 // streams below Begin since the last call of finished
@@ -92,12 +91,7 @@ func (r *receiver) setWindow(limit uint64) {
 	}
 }
 
-func (r *receiver) setUrgent(level int) {
-	if r.urgent != level {
-		r.urgent = level
-		r.v.State.Urgent.Store(uint64(level))
-	}
-}
+func (r *receiver) setUrgent(level int) { r.v.State.Urgent.Store(uint64(level)) }
 
 // pause stops the kernel while it would send to a former address, or with a former connection ID.
 func (r *receiver) pause(paused bool) {

@@ -37,7 +37,10 @@ type Config struct {
 	// Keep is how long a stream's data is kept: what a subscriber lost before, or couldn't take, is not sent any more
 	// (default: 2 s).
 	Keep time.Duration
-	Pins string // a folder in a BPF file system, so that a successor takes over from a server that was killed
+	// Round is how long datagrams may wait for others while there are thousands a second (default: 1 ms; negative: they
+	// don't). More costs less for each delivery, and adds to its delay.
+	Round time.Duration
+	Pins  string // a folder in a BPF file system, so that a successor takes over from a server that was killed
 	// ResetKey, if a successor has the same, lets it tell clients at once that their connections are gone.
 	ResetKey *quic.StatelessResetKey
 	Watch    relaycontrol.Flags // how the relay is watched and operated
@@ -86,6 +89,7 @@ func Start(config Config) (_ *Server, err error) {
 	config.Streams = cmp.Or(config.Streams, 4096)
 	config.Backlog = cmp.Or(config.Backlog, 512<<10)
 	config.Keep = cmp.Or(config.Keep, 2*time.Second)
+	config.Round = cmp.Or(config.Round, time.Millisecond)
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{
 		config: config, log: config.Logger, stop: stop, dropper: newDropper(), rounds: newRounds(),
@@ -104,7 +108,7 @@ func Start(config Config) (_ *Server, err error) {
 		}
 		s.quiesce = s.relay.Runtime().Quiesce
 	}
-	if s.socket, err = listen(net.UDPAddrFromAddrPort(config.Address), s.drain, s.rounds); err != nil {
+	if s.socket, err = listen(net.UDPAddrFromAddrPort(config.Address), s.drain, s.rounds, max(0, config.Round)); err != nil {
 		return nil, err
 	}
 	s.transport = &quic.Transport{
@@ -119,6 +123,7 @@ func Start(config Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.running.Go(func() { s.accept(ctx) })
+	s.running.Go(func() { s.socket.outbox.run(ctx) })
 	s.running.Go(func() { s.tick(ctx) })
 	s.running.Go(func() { s.runDropper(ctx) })
 	if s.relay != nil {
@@ -274,6 +279,7 @@ func (s *Server) accelerate(ctx context.Context, c *conn, u *subscriber) error {
 	v.State.NextStream.Store(uint64(u.nextID))
 	r.setIDs(u.endID)
 	r.setPath(path.LargestAcked, path.MaxPacketSize)
+	r.setUrgent(u.feed.urgent)
 	u.kernel = r
 	if s.config.Control != nil {
 		u.steering = newSteering(s.config.Control, path, time.Now())

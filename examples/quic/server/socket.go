@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
@@ -18,8 +19,9 @@ type socket struct {
 	batch *ipv4.PacketConn
 	drain func()
 	*rounds
-	deaf bool // the process isn't woken for datagrams
-	full bool // the last call filled all there was room for
+	patience *patience
+	deaf     bool // the process isn't woken for datagrams
+	full     bool // the last call filled all there was room for
 }
 
 // Rounds are when the server looks for records and datagrams while it is busy: being woken for each would cost more
@@ -49,7 +51,38 @@ func (r *rounds) await() bool {
 	return r.on.Load()
 }
 
-func listen(at *net.UDPAddr, drain func(), r *rounds) (*socket, error) {
+// A patience is how long the reader of a socket leaves datagrams waiting, so that it gets several at once, and the answers
+// to them leave together. Being woken for each one costs more than most of what is done with it. While few come, it
+// leaves none waiting.
+type patience struct {
+	longest time.Duration
+	wait    atomic.Int64 // a time.Duration
+	since   time.Time    // when counting began
+	count   int          // of datagrams
+}
+
+const (
+	few      = 2000 // datagrams a second: up to so many none waits,
+	many     = 4000 // and from so many on they wait for the longest time
+	counting = 20 * time.Millisecond
+)
+
+// read notes how many datagrams were read.
+func (p *patience) read(n int, now time.Time) {
+	p.count += n
+	took := now.Sub(p.since)
+	if took < counting {
+		return
+	}
+	rate := float64(p.count) / took.Seconds()
+	p.wait.Store(int64(float64(p.longest) * min(1, max(0, rate-few)/(many-few))))
+	p.since, p.count = now, 0
+}
+
+// busy is how long datagrams wait; 0: they don't.
+func (p *patience) busy() time.Duration { return time.Duration(p.wait.Load()) }
+
+func listen(at *net.UDPAddr, drain func(), r *rounds, longest time.Duration) (*socket, error) {
 	u, err := listenUDP(at)
 	if err != nil {
 		return nil, err
@@ -59,12 +92,15 @@ func listen(at *net.UDPAddr, drain func(), r *rounds) (*socket, error) {
 	if err := u.set(unix.IPPROTO_UDP, unix.UDP_GRO, 0); err != nil {
 		return nil, fmt.Errorf("turn UDP_GRO off: %w", errors.Join(err, u.Close()))
 	}
-	return &socket{udp: u, batch: ipv4.NewPacketConn(u), drain: drain, rounds: r}, nil
+	p := &patience{longest: longest}
+	s := &socket{udp: u, batch: ipv4.NewPacketConn(u), drain: drain, rounds: r, patience: p}
+	u.outbox = newOutbox(s.batch, p)
+	return s, nil
 }
 
 // ReadBatch is what the library reads datagrams with.
 func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
-	for s.full || s.await() {
+	for s.full || s.await() || s.pause() {
 		if err := s.hear(false); err != nil {
 			return 0, err
 		}
@@ -82,8 +118,16 @@ func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
 func (s *socket) read(ms []ipv4.Message, flags int) (n int, err error) {
 	n, err = s.batch.ReadBatch(ms, flags)
 	s.full = n == len(ms)
+	s.patience.read(max(n, 0), time.Now())
 	s.drain()
 	return n, err
+}
+
+// pause leaves datagrams waiting for a while; false if there are too few of them.
+func (s *socket) pause() bool {
+	d := s.patience.busy()
+	time.Sleep(d)
+	return d > 0
 }
 
 // hear has the process woken when a datagram comes, or not.

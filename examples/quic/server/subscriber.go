@@ -217,7 +217,6 @@ func (u *subscriber) pump(now time.Time) {
 		if u.steering != nil && backlog == 0 && u.queued == 0 {
 			window = u.steering.room()
 		}
-		u.kernel.setUrgent(u.feed.urgent)
 		u.kernel.setWindow(u.window.limit(window, backlog))
 	}
 	u.lighten(now)

@@ -19,6 +19,7 @@ type udp struct {
 	*net.UDPConn // is closed: what isn't defined here, isn't there
 	epoll        *os.File
 	raw          syscall.RawConn // of epoll
+	outbox       *outbox
 
 	mu     sync.RWMutex // keeps fd open
 	fd     int
@@ -112,6 +113,11 @@ func (u *rawUDP) Write(f func(fd uintptr) (done bool)) error {
 
 // WriteMsgUDP sends a datagram, or several of one size. Peers have no zones: the server's own address has none.
 func (u *udp) WriteMsgUDP(b, oob []byte, addr *net.UDPAddr) (n, oobn int, err error) {
+	if u.outbox != nil {
+		if taken, err := u.outbox.add(b, oob, addr); taken {
+			return len(b), len(oob), err
+		}
+	}
 	var to unix.Sockaddr
 	if ip := addr.IP.To4(); ip != nil {
 		to = &unix.SockaddrInet4{Port: addr.Port, Addr: [4]byte(ip)}
