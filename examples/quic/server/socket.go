@@ -20,6 +20,7 @@ type socket struct {
 	drain func()
 	*rounds
 	patience *patience
+	ticker   *ticker
 	deaf     bool // the process isn't woken for datagrams
 	full     bool // the last call filled all there was room for
 }
@@ -92,11 +93,18 @@ func listen(at *net.UDPAddr, drain func(), r *rounds, longest time.Duration) (*s
 	if err := u.set(unix.IPPROTO_UDP, unix.UDP_GRO, 0); err != nil {
 		return nil, fmt.Errorf("turn UDP_GRO off: %w", errors.Join(err, u.Close()))
 	}
+	t, err := newTicker()
+	if err != nil {
+		return nil, errors.Join(err, u.Close())
+	}
 	p := &patience{longest: longest}
-	s := &socket{udp: u, batch: ipv4.NewPacketConn(u), drain: drain, rounds: r, patience: p}
+	s := &socket{udp: u, batch: ipv4.NewPacketConn(u), drain: drain, rounds: r, patience: p, ticker: t}
 	u.outbox = newOutbox(s.batch, p)
 	return s, nil
 }
+
+// Close closes the socket.
+func (s *socket) Close() error { return errors.Join(s.udp.Close(), s.ticker.Close()) }
 
 // ReadBatch is what the library reads datagrams with.
 func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
@@ -126,8 +134,7 @@ func (s *socket) read(ms []ipv4.Message, flags int) (n int, err error) {
 // pause leaves datagrams waiting for a while; false if there are too few of them.
 func (s *socket) pause() bool {
 	d := s.patience.busy()
-	time.Sleep(d)
-	return d > 0
+	return s.ticker.every(d) == nil && d > 0 && s.ticker.wait() == nil
 }
 
 // hear has the process woken when a datagram comes, or not.

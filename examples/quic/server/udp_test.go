@@ -157,3 +157,43 @@ func TestSocketUnheard(t *testing.T) {
 		}
 	}
 }
+
+// A ticker ticks as often as it is told, and waits no longer than it is open.
+func TestTicker(t *testing.T) {
+	w, err := newTicker()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, period := range []time.Duration{100 * time.Microsecond, 3 * time.Millisecond, time.Millisecond} {
+		if err := w.every(period); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		const ticks = 10
+		for range ticks {
+			if err := w.wait(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// A tick of the period before may be there.
+		if took := time.Since(began); took < (ticks-2)*period {
+			t.Errorf("%d ticks of %s took %s", ticks, period, took)
+		}
+	}
+	if err := w.every(0); err != nil {
+		t.Fatal(err)
+	}
+	waited := make(chan error)
+	go func() {
+		for {
+			if err := w.wait(); err != nil {
+				waited <- err
+				return
+			}
+		}
+	}()
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	<-waited
+}
