@@ -121,6 +121,7 @@ quic: ## the fork of quic-go, fetched and patched into examples/quicfork/quic-go
 test-quic: quic ## the fork's hooks and the examples on it: linters, and tests with the race detector
 	@tools/ensure build test all quic root
 	@examples/quic/endpoints/build
+	@examples/quic/bench/quinn/build >/dev/null
 	@for m in examples/quicfork examples/quic; do tools/lint $$m && (cd $$m && $(GO) vet ./... && $(GO) test -race -skip '^TestCredits$$' $(TESTFLAGS) $$($(GO) list ./... | grep -v /quic-go)) || exit 1; done
 	@cd examples/quic && $(GO) test -run '^TestCredits$$' ./server # a model of one goroutine, 20 times slower with the race detector
 
