@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -78,6 +79,32 @@ func TestVariantsDeliver(t *testing.T) {
 				t.Errorf("the kernel's share is %.0f%%", share)
 			}
 		})
+	}
+}
+
+// Without subscribers that take ACK_FREQUENCY, as quic-go's don't yet, there are no figures of thinned ACKs.
+func TestThinnedRefusesOthers(t *testing.T) {
+	needs.Root(t)
+	net, l, err := newLine()
+	check(t, err)
+	defer net.Close()
+	p, err := start(l, QuinnThinned, settings{acks: "10,20"})
+	check(t, err)
+	ended := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, p.out)
+		close(ended)
+	}()
+	if a, err := subscribe(QuinnThinned, l, 1); err == nil {
+		defer a.close()
+	}
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("the relay still runs")
+	}
+	if err := p.stop(); err == nil {
+		t.Error("the relay ended without an error")
 	}
 }
 
