@@ -83,7 +83,7 @@ fresh: ## the commands of the README on a bare Debian; RUN='make test' for anoth
 	@tools/fresh $(if $(RUN),'$(RUN)')
 
 bench: build ## the numbers of the README, as ratios measured in one run; ONLY=kernel, xdp, veth, wire (PORTS=eth1,eth2: cards), path, fanout, segments, quicproxy, tunnel, ipvs, compile, ratios or quic for a part
-	@tools/ensure test bench root
+	@tools/ensure test bench root $(if $(filter-out quic,$(ONLY)),,quic)
 	@$(if $(filter quic ratios,$(ONLY)),:,$(GO) run ./bench $(if $(ONLY),-only $(ONLY)) $(if $(PORTS),-ports $(PORTS)))
 	@$(if $(filter-out ratios,$(ONLY)),:,$(GO) test -run '^$$' -bench '^BenchmarkRatios$$' -benchtime 3x $(RATIOS))
 	@$(if $(filter-out quic,$(ONLY)),:,(cd examples/quicfork && $(GO) run ./cmd/quicfork quic-go) && cd examples/quic && $(GO) run ./bench && $(GO) test -run '^$$' -bench '^BenchmarkRatios$$' -benchtime 1x ./server)
@@ -94,7 +94,7 @@ results: build ## what docs/results.md and the README's tables are made of, meas
 	@FASTRELAY_UPDATE=1 $(GO) test -count=1 -run '^TestResults$$' ./bench/results >/dev/null
 
 curves: build quic ## one to many and QUIC alone, and their curves in docs/fanout.png and docs/quic.png
-	@tools/ensure test root
+	@tools/ensure test root quic
 	@$(GO) run ./bench -only fanout -receivers 1,8,64 -plot docs/fanout.png
 	@cd examples/quic && $(GO) run ./bench -plot ../../docs/quic.png
 
@@ -121,6 +121,7 @@ quic: ## the fork of quic-go, fetched and patched into examples/quicfork/quic-go
 test-quic: quic ## the fork's hooks and the examples on it: linters, and tests with the race detector
 	@tools/ensure build test all quic root
 	@examples/quic/endpoints/build
+	@examples/quic/bench/quinn/build >/dev/null
 	@for m in examples/quicfork examples/quic; do tools/lint $$m && (cd $$m && $(GO) vet ./... && $(GO) test -race -skip '^TestCredits$$' $(TESTFLAGS) $$($(GO) list ./... | grep -v /quic-go)) || exit 1; done
 	@cd examples/quic && $(GO) test -run '^TestCredits$$' ./server # a model of one goroutine, 20 times slower with the race detector
 

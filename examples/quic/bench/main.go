@@ -1,7 +1,7 @@
-// The bench command measures the relay of package server, with the kernel's part, beside a relay in user space on the
-// same library; both do without protection. Variants alternate within one run, and the report gives medians and ratios:
-// absolute figures don't carry over to other machines or runs. ../../../bench/README.md says how, and what the figures
-// mean.
+// The bench command measures the relay of package server: with the kernel's part, beside a relay in user space on the
+// same library, both without protection; and with the encrypted clients that any QUIC client is, beside a relay with
+// quinn. Variants alternate within one run, and the report gives medians and ratios: absolute figures don't carry over
+// to other machines or runs. ../../../bench/README.md says how, and what the figures mean.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -42,7 +43,13 @@ func run() (err error) {
 	only := flag.String("only", "", "`part` to run: copies (cost of a copy in the kernel) or path (the whole relay)")
 	subscribers := flag.String("subscribers", "1,8,64", "`counts` of subscribers (path)")
 	objects := flag.String("objects", "60,1", "`counts` of objects in a stream (path)")
-	profiles := flag.String("profiles", "", "`folder` that profiles of the relay's process are written into")
+	names := flag.String("variants", "user space,kernel,stock,quinn",
+		"`relays` to measure, of these and quinn thinned (path)")
+	rate := flag.Float64("rate", 8000, "`deliveries` a second, to all subscribers together (path)")
+	acks := flag.String("acks", "10,20",
+		"`packets,milliseconds` after which quinn thinned asks for an ACK; subscribers must take ACK_FREQUENCY (path)")
+	profiles := flag.String("profiles", "",
+		"`folder` that profiles of the relay's process are written into, if it is in Go")
 	picture := flag.String("plot", "", "PNG `file` that the curves are drawn into")
 	out := flag.String("json", "", "`file` that the report is written to as JSON")
 	flag.Parse()
@@ -52,12 +59,23 @@ func run() (err error) {
 	if runtime.NumCPU() < 2 {
 		return errors.New("two processors are needed: one for the load, one for the relay")
 	}
-	o := options{rounds: *rounds, profiles: *profiles}
+	o := options{rounds: *rounds, rate: *rate, acks: *acks, profiles: *profiles}
+	if *rate <= 0 {
+		return fmt.Errorf("-rate %v is not a rate", *rate)
+	}
+	if o.variants, err = variantsOf(*names); err != nil {
+		return err
+	}
 	if o.subscribers, err = numbers(*subscribers, most); err != nil {
 		return err
 	}
 	if o.objects, err = numbers(*objects, 1<<20); err != nil {
 		return err
+	}
+	if *only != "copies" && slices.ContainsFunc(o.variants, Variant.quinn) {
+		if _, err := quinnRelay(); err != nil { // while this process is an ordinary one
+			return err
+		}
 	}
 	// What else runs on the machine mustn't hold up the load.
 	runtime.GOMAXPROCS(1)

@@ -29,10 +29,14 @@ type Result struct {
 	Rate  float64 `json:"deliveries"` // a second
 	CPU   float64 `json:"cpu_us"`     // of the relay's processor, a delivery
 	Calls float64 `json:"calls"`      // system calls a delivery
-	P50   float64 `json:"p50_us"`     // from when an object is at the relay's device until a copy leaves through it
-	P99   float64 `json:"p99_us"`
-	Unit  float64 `json:"forwarding_p50_us"` // the same, if the relay's host is a plain router
-	Share float64 `json:"kernel_percent"`    // of the bytes, those that the kernel has sent
+	// From when an object is at the relay's device until a copy leaves through it; 0: packets are encrypted.
+	P50  float64 `json:"p50_us,omitempty"`
+	P99  float64 `json:"p99_us,omitempty"`
+	Unit float64 `json:"forwarding_p50_us,omitempty"` // the same, if the relay's host is a plain router
+	// From the publisher's call of Write until a subscriber has read the whole object.
+	ReadP50 float64 `json:"read_p50_us"`
+	ReadP99 float64 `json:"read_p99_us"`
+	Share   float64 `json:"kernel_percent"` // of the bytes, those that the kernel has sent
 	// of the bytes, those that subscribers never got: the relay has reset their streams
 	Missing float64 `json:"missing_percent"`
 }
@@ -40,7 +44,9 @@ type Result struct {
 type options struct {
 	rounds               int
 	subscribers, objects []int
-	profiles             string
+	variants             []Variant
+	rate                 float64 // deliveries a second, to all subscribers together
+	acks, profiles       string
 }
 
 const (
@@ -52,7 +58,7 @@ const (
 )
 
 func measurePath(o options) (cells []Cell, err error) {
-	b := &bench{}
+	b := &bench{rate: o.rate}
 	if b.busy, err = measure.NewBusy(measure.RelayCPU); err != nil {
 		return nil, err
 	}
@@ -65,14 +71,14 @@ func measurePath(o options) (cells []Cell, err error) {
 		for _, n := range o.subscribers {
 			all := map[Variant][]Result{}
 			for round := range o.rounds {
-				for _, v := range variants {
+				for _, v := range o.variants {
 					what := fmt.Sprintf("%d subscribers, %d objects a stream, %s", n, objects, v)
 					fmt.Fprintf(os.Stderr, "\r%-60s", fmt.Sprintf("%s, round %d", what, round+1))
-					profile := ""
+					s := settings{acks: o.acks}
 					if o.profiles != "" {
-						profile = filepath.Join(o.profiles, fmt.Sprintf("%d-%d-%.4s.pprof", n, objects, v))
+						s.profile = filepath.Join(o.profiles, fmt.Sprintf("%d-%d-%.4s.pprof", n, objects, v))
 					}
-					r, err := b.measure(v, n, objects, profile)
+					r, err := b.measure(v, n, objects, s)
 					if err != nil {
 						return cells, fmt.Errorf("%s: %w", what, err)
 					}
@@ -104,6 +110,8 @@ func medians(results []Result) (m Result) {
 	of(func(r *Result) *float64 { return &r.P50 })
 	of(func(r *Result) *float64 { return &r.P99 })
 	of(func(r *Result) *float64 { return &r.Unit })
+	of(func(r *Result) *float64 { return &r.ReadP50 })
+	of(func(r *Result) *float64 { return &r.ReadP99 })
 	of(func(r *Result) *float64 { return &r.Share })
 	of(func(r *Result) *float64 { return &r.Missing })
 	return m
@@ -116,6 +124,7 @@ func (r *Result) added() float64 { return max(0, r.P50-r.Unit) }
 type bench struct {
 	busy  *measure.Busy
 	calls *fanout.CallCounter
+	rate  float64 // deliveries a second
 }
 
 // newLine makes a line of hosts: publisher, relay and subscribers. What the relay's host receives is handled on the
@@ -146,18 +155,18 @@ func newLine() (*testnet.Net, *testnet.Line, error) {
 }
 
 // measure measures one variant with so many subscribers, and so many objects in a stream.
-func (b *bench) measure(v Variant, n, objects int, profile string) (r Result, err error) {
+func (b *bench) measure(v Variant, n, objects int, s settings) (r Result, err error) {
 	hosts, l, err := newLine()
 	if err != nil {
 		return r, err
 	}
 	defer hosts.Close()
-	p, err := start(l, v, profile)
+	p, err := start(l, v, s)
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, p.stop()) }()
-	a, err := subscribe(l, n)
+	a, err := subscribe(v, l, n)
 	if err != nil {
 		return r, err
 	}
@@ -166,12 +175,15 @@ func (b *bench) measure(v Variant, n, objects int, profile string) (r Result, er
 	if err != nil {
 		return r, err
 	}
-	unit, err := forwarding(l, deliveries/float64(n))
-	if err != nil {
-		return r, err
+	rate := b.rate / float64(n)
+	if v.null() {
+		unit, err := forwarding(l, rate)
+		if err != nil {
+			return r, err
+		}
+		r.Unit = micro(unit.Quantile(0.5))
 	}
-	r.Unit = float64(unit.Quantile(0.5)) / 1e3
-	load, err := publish(l, deliveries/float64(n), objects)
+	load, err := publish(v, l, a, rate, objects)
 	if err != nil {
 		return r, err
 	}
@@ -183,8 +195,15 @@ func (b *bench) measure(v Variant, n, objects int, profile string) (r Result, er
 	if err := b.cost(a, idle, &r); err != nil {
 		return r, err
 	}
-	if err := b.watch(p, l, a, &r); err != nil {
+	if err := b.watch(p, a, &r); err != nil {
 		return r, err
+	}
+	if v.null() {
+		delays, err := capture(l, func() error { time.Sleep(watching); return nil })
+		if err != nil {
+			return r, err
+		}
+		r.P50, r.P99 = micro(delays.Quantile(0.5)), micro(delays.Quantile(0.99))
 	}
 	if r.Share, err = p.share(); err != nil {
 		return r, err
@@ -235,14 +254,14 @@ func (b *bench) cost(a *audience, idle float64, r *Result) error {
 	return nil
 }
 
-// watch measures system calls and delays.
-func (b *bench) watch(p *process, l *testnet.Line, a *audience, r *Result) error {
+// watch measures system calls, and delays until objects are read.
+func (b *bench) watch(p *process, a *audience, r *Result) error {
 	if err := b.calls.Watch(p.cmd.Process.Pid); err != nil {
 		return err
 	}
 	var before, after uint64
 	var delivered int64
-	delays, err := capture(l, func() (err error) {
+	delays, err := a.watch(func() (err error) {
 		before, err = b.calls.Count()
 		delivered = a.bytes.Load()
 		time.Sleep(watching)
@@ -256,9 +275,11 @@ func (b *bench) watch(p *process, l *testnet.Line, a *audience, r *Result) error
 		return err
 	}
 	r.Calls = float64(after-before) * objectSize / float64(delivered)
-	r.P50, r.P99 = float64(delays.Quantile(0.5))/1e3, float64(delays.Quantile(0.99))/1e3
+	r.ReadP50, r.ReadP99 = micro(delays.Quantile(0.5)), micro(delays.Quantile(0.99))
 	return nil
 }
+
+func micro(d time.Duration) float64 { return float64(d) / 1e3 }
 
 // forwarding measures the delays of objects that the relay's host only forwards.
 func forwarding(l *testnet.Line, rate float64) (delays measure.Delays, err error) {

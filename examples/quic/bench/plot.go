@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"image/color"
+	"slices"
 
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg/draw"
@@ -15,20 +16,39 @@ var look = map[Variant]struct {
 	colour color.Color
 	shape  draw.GlyphDrawer
 }{
-	UserSpace: {color.RGBA{0xD5, 0x5E, 0x00, 0xFF}, draw.TriangleGlyph{}},
-	Kernel:    {color.RGBA{0x00, 0x72, 0xB2, 0xFF}, draw.CircleGlyph{}},
+	UserSpace:    {color.RGBA{0xD5, 0x5E, 0x00, 0xFF}, draw.TriangleGlyph{}},
+	Kernel:       {color.RGBA{0x00, 0x72, 0xB2, 0xFF}, draw.CircleGlyph{}},
+	Stock:        {color.RGBA{0x56, 0xB4, 0xE9, 0xFF}, draw.RingGlyph{}},
+	Quinn:        {color.RGBA{0x22, 0x22, 0x22, 0xFF}, draw.SquareGlyph{}},
+	QuinnThinned: {color.RGBA{0x77, 0x77, 0x77, 0xFF}, draw.CrossGlyph{}},
+}
+
+// A figure is what a panel shows. 0: it wasn't measured of a variant.
+type figure struct {
+	title, unit string
+	of          func(r Result) float64
+}
+
+// figures returns those that any variant has.
+func figures(cells []Cell) (list []figure) {
+	for _, f := range []figure{
+		{"delay in the relay, median", "µs", func(r Result) float64 { return r.P50 }},
+		{"delay until read, median", "µs", func(r Result) float64 { return r.ReadP50 }},
+		{"system calls", "a delivery", func(r Result) float64 { return r.Calls }},
+		{"CPU", "µs a delivery", func(r Result) float64 { return r.CPU }},
+	} {
+		measured := func(c Cell) bool {
+			return slices.ContainsFunc(variants, func(v Variant) bool { return f.of(c.Results[v]) > 0 })
+		}
+		if slices.ContainsFunc(cells, measured) {
+			list = append(list, f)
+		}
+	}
+	return list
 }
 
 // plot draws the curves into a PNG file: a row for each count of objects in a stream.
 func plot(file string, cells []Cell) error {
-	figures := []struct {
-		title, unit string
-		of          func(r Result) float64
-	}{
-		{"delay, median over all copies", "µs", func(r Result) float64 { return r.P50 }},
-		{"system calls", "a delivery", func(r Result) float64 { return r.Calls }},
-		{"CPU", "µs a delivery", func(r Result) float64 { return r.CPU }},
-	}
 	var rows [][]curves.Panel
 	for i, c := range cells {
 		if i > 0 && cells[i-1].Objects == c.Objects {
@@ -39,14 +59,13 @@ func plot(file string, cells []Cell) error {
 		if c.Objects == 1 {
 			shape = "1 object a stream"
 		}
-		for _, f := range figures {
+		for _, f := range figures(cells) {
 			p := curves.Panel{Title: f.title + ", " + shape, X: "subscribers", Unit: f.unit}
 			for _, v := range variants {
 				line := curves.Line{Name: string(v), Colour: look[v].colour, Shape: look[v].shape}
 				for _, cell := range cells {
-					if cell.Objects == c.Objects {
-						at := plotter.XY{X: float64(cell.Subscribers), Y: f.of(cell.Results[v])}
-						line.Points = append(line.Points, at)
+					if y := f.of(cell.Results[v]); cell.Objects == c.Objects && y > 0 {
+						line.Points = append(line.Points, plotter.XY{X: float64(cell.Subscribers), Y: y})
 					}
 				}
 				p.Lines = append(p.Lines, line)

@@ -11,7 +11,10 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"sync"
 
@@ -21,16 +24,52 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
-// A Variant is a relay.
+// A Variant is a relay, and how its clients' packets are protected.
 type Variant string
 
-// Both speak the protocol of package server, and send the same streams.
+// All speak the protocol of package server, and send the same streams.
 const (
-	Kernel    Variant = "kernel"
-	UserSpace Variant = "user space"
+	Kernel       Variant = "kernel"
+	UserSpace    Variant = "user space"
+	Stock        Variant = "stock" // package server without the kernel's part
+	Quinn        Variant = "quinn"
+	QuinnThinned Variant = "quinn thinned" // it asks its clients for fewer ACKs
 )
 
-var variants = []Variant{UserSpace, Kernel}
+var variants = []Variant{UserSpace, Kernel, Stock, Quinn, QuinnThinned}
+
+// null reports whether 1-RTT packets have null protection. Otherwise they are encrypted, as any QUIC client's.
+func (v Variant) null() bool { return v == Kernel || v == UserSpace }
+
+// quinn reports whether the relay is the one in Rust.
+func (v Variant) quinn() bool { return v == Quinn || v == QuinnThinned }
+
+// variantsOf returns those that a text names, separated by commas.
+func variantsOf(text string) (list []Variant, err error) {
+	for name := range strings.SplitSeq(text, ",") {
+		v := Variant(strings.TrimSpace(name))
+		if !slices.Contains(variants, v) {
+			return nil, fmt.Errorf("%q is not a variant; there are %q", name, variants)
+		}
+		if slices.Contains(list, v) {
+			return nil, fmt.Errorf("%q is named twice", v)
+		}
+		list = append(list, v)
+	}
+	return list, nil
+}
+
+// quinnRelay makes the relay with quinn and returns its path. That takes a minute the first time.
+var quinnRelay = sync.OnceValues(func() (program string, err error) {
+	_, file, _, _ := runtime.Caller(0)
+	build := exec.Command(filepath.Join(filepath.Dir(file), "quinn", "build"))
+	build.Stderr = os.Stderr
+	out, err := build.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s (tools/ensure quic installs what it needs): %w", build.Path, err)
+	}
+	return strings.TrimSpace(string(out)), nil
+})
 
 // role is the environment variable that tells a copy of the running program to be a relay.
 const role = "FASTRELAY_QUICBENCH"
@@ -67,10 +106,12 @@ func serve(v Variant, args []string) (err error) {
 		return err
 	}
 	kernelShare := func() float64 { return 0 }
-	if v == Kernel {
-		s, err := server.Start(server.Config{
-			Address: address, TLS: secrets(), Interfaces: strings.Split(*devices, ","),
-		})
+	if v == Kernel || v == Stock {
+		config := server.Config{Address: address, TLS: secrets()}
+		if v == Kernel {
+			config.Interfaces = strings.Split(*devices, ",")
+		}
+		s, err := server.Start(config)
 		if err != nil {
 			return err
 		}
@@ -116,14 +157,33 @@ type process struct {
 	out *bufio.Reader
 }
 
+// settings are what else a relay is told.
+type settings struct {
+	profile string // file of Go's profile; none if it is empty
+	acks    string // what quinn thinned asks for: packets, and milliseconds, after which a subscriber acknowledges
+}
+
+// command returns the program of a variant's relay, with its arguments.
+func (s *settings) command(l *testnet.Line, v Variant) (program string, args []string, err error) {
+	args = []string{"--listen", serverAt(l).String()}
+	if v.quinn() {
+		if v == QuinnThinned {
+			args = append(args, "--acks", s.acks)
+		}
+		program, err = quinnRelay()
+		return program, args, err
+	}
+	program, err = os.Executable()
+	return program, append(args, "--devices", l.RelayIn.Name+","+l.RelayOut.Name, "--profile", s.profile), err
+}
+
 // start starts a relay on the line's middle host and on the relay's processor, and waits until it listens.
-func start(l *testnet.Line, v Variant, profile string) (*process, error) {
-	self, err := os.Executable()
+func start(l *testnet.Line, v Variant, s settings) (*process, error) {
+	program, args, err := s.command(l, v)
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: l.Relay.Command(context.Background(), self, "--listen", serverAt(l).String(),
-		"--devices", l.RelayIn.Name+","+l.RelayOut.Name, "--profile", profile)}
+	p := &process{cmd: l.Relay.Command(context.Background(), program, args...)}
 	p.cmd.Env = append(os.Environ(), role+"="+string(v), "GOMAXPROCS=1") // it has one processor
 	p.cmd.Stderr = os.Stderr
 	if p.in, err = p.cmd.StdinPipe(); err != nil {

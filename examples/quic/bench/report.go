@@ -23,16 +23,37 @@ func printPath(w io.Writer, cells []Cell) {
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "subscribers\tobjects a stream\t\tdeliveries a second\tmissing\tby the kernel\t"+
-		"added p50 µs\tp99 µs\tsystem calls\tCPU µs\t")
+		"added p50 µs\tp99 µs\tuntil read p50 µs\tp99 µs\tsystem calls\tCPU µs\t")
 	for _, c := range cells {
 		for _, v := range variants {
-			r := c.Results[v]
-			fmt.Fprintf(t, "%d\t%d\t%s\t%.0f\t%.1f%%\t%.0f%%\t%.0f\t%.0f\t%.2f\t%.1f\t\n", c.Subscribers, c.Objects, v,
-				r.Rate, r.Missing, r.Share, r.added(), r.P99, r.Calls, r.CPU)
+			if r, ok := c.Results[v]; ok {
+				added, p99 := "–", "–"
+				if v.null() {
+					added, p99 = fmt.Sprintf("%.0f", r.added()), fmt.Sprintf("%.0f", r.P99)
+				}
+				fmt.Fprintf(t, "%d\t%d\t%s\t%.0f\t%.1f%%\t%.0f%%\t%s\t%s\t%.0f\t%.0f\t%.2f\t%.1f\t\n", c.Subscribers,
+					c.Objects, v, r.Rate, r.Missing, r.Share, added, p99, r.ReadP50, r.ReadP99, r.Calls, r.CPU)
+			}
 		}
-		k, u := c.Results[Kernel], c.Results[UserSpace]
-		fmt.Fprintf(t, "\t\tkernel / user space\t%.2f\t\t\t%.2f\t%.2f\t%.2f\t%.2f\t\n", k.Rate/u.Rate,
-			k.added()/u.added(), k.P99/u.P99, k.Calls/u.Calls, k.CPU/u.CPU)
+		for _, pair := range [][2]Variant{{Kernel, UserSpace}, {Stock, Quinn}, {Stock, QuinnThinned}} {
+			printRatios(t, c, pair[0], pair[1])
+		}
 	}
 	t.Flush()
+}
+
+// printRatios prints what one variant's figures are of another one's, if both were measured.
+func printRatios(w io.Writer, c Cell, of, by Variant) {
+	a, measured := c.Results[of]
+	b, too := c.Results[by]
+	if !measured || !too {
+		return
+	}
+	fmt.Fprintf(w, "\t\t%s / %s\t%.2f\t\t\t", of, by, a.Rate/b.Rate)
+	if of.null() && by.null() {
+		fmt.Fprintf(w, "%.2f\t%.2f\t", a.added()/b.added(), a.P99/b.P99)
+	} else {
+		fmt.Fprint(w, "\t\t")
+	}
+	fmt.Fprintf(w, "%.2f\t%.2f\t%.2f\t%.2f\t\n", a.ReadP50/b.ReadP50, a.ReadP99/b.ReadP99, a.Calls/b.Calls, a.CPU/b.CPU)
 }
