@@ -16,6 +16,7 @@ type ticker struct {
 	file   *os.File // of a timerfd
 	raw    syscall.RawConn
 	period time.Duration
+	ticks  [8]byte
 }
 
 func newTicker() (*ticker, error) {
@@ -46,16 +47,8 @@ func (t *ticker) every(period time.Duration) (err error) {
 
 // wait waits for the next tick, or until the ticker is closed.
 func (t *ticker) wait() error {
-	waited := false
-	return t.raw.Read(func(fd uintptr) bool {
-		if !waited {
-			waited = true // a read now would hardly find anything
-			return false
-		}
-		var ticks [8]byte
-		_, err := unix.Read(int(fd), ticks[:])
-		return err == nil
-	})
+	_, err := t.file.Read(t.ticks[:])
+	return err
 }
 
 func (t *ticker) Close() error { return t.file.Close() }
