@@ -76,7 +76,8 @@ func TestNames(t *testing.T) {
 
 // empty are queries of the dashboard that have no answer here, and why.
 var empty = map[string]string{
-	"Alerts": "nothing is wrong for as long as an alert takes",
+	"Alerts":            "nothing is wrong for as long as an alert takes",
+	"Dropped after XDP": "the relay has no program at XDP",
 }
 
 // prometheus is one that scrapes.

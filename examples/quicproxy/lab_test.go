@@ -162,6 +162,7 @@ func newBed(t *testing.T, hook runtime.Hook, e endpoints, family int, flags ...s
 		"proxy", "--listen", at, "--target", l.PeerAddr.V4.String() + "/32",
 		"--target", l.PeerAddr.V6.String() + "/128",
 		"--interfaces", "eth0,eth1", "--hook", hook.String(),
+		"--lease", "1m", // other tests may hold up what renews it
 	}, flags...)...)
 	b.proxy.line()
 	check(t, l.Client.Run("ip", "link", "set", "lo", "up"))

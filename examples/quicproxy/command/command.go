@@ -67,6 +67,8 @@ func Run(args []string, stdout, stderr io.Writer) int {
 	interfaces := flags.String("interfaces", "", "`names` of the devices that clients and targets are behind (proxy)")
 	flags.TextVar(&proxy.Hook, "hook", runtime.HookAuto,
 		"`hook` that packets come to: tc, auto (XDP first, if that is right for the device) or xdp (proxy)")
+	flags.DurationVar(&proxy.Lease, "lease", time.Second,
+		"how long the kernel goes on without the proxy, if that is killed or gets no CPU time (proxy)")
 	proxy.Control.Define(flags)
 	flags.BoolVar(&proxy.NoOffload, "no-offload", false, "forward everything in user space (proxy)")
 	flags.DurationVar(&agent.Idle, "idle", time.Minute, "how long a tunnel without packets is kept (agent)")

@@ -30,6 +30,8 @@ type Config struct {
 	Interfaces []string
 	// Hook is whether packets come to the relay at XDP first: by default at tc/ingress alone.
 	Hook runtime.Hook
+	// Lease is how long the kernel goes on forwarding without this process. 0: one second.
+	Lease time.Duration
 	// NoOffload keeps everything in user space.
 	NoOffload bool
 	// Control says how the relay is watched and operated.
@@ -105,7 +107,9 @@ func Start(config Config) (_ *Proxy, err error) {
 
 // load loads the relay and attaches all its programs to all interfaces.
 func (p *Proxy) load() error {
-	relay, err := quicproxyrelay.Load(quicproxyrelay.Options{Logger: p.log, Control: p.config.Control.Control()})
+	relay, err := quicproxyrelay.Load(quicproxyrelay.Options{
+		Lease: p.config.Lease, Logger: p.log, Control: p.config.Control.Control(),
+	})
 	if err != nil {
 		return err
 	}
