@@ -46,7 +46,7 @@ func run(args []string) (err error) {
 	flags.StringVar(&watch.Socket, "socket", "",
 		"path of the relay's control socket, or a name: that of one in /run/fastrelay")
 	flags.StringVar(&watch.Metrics, "metrics", "", "address:port where anyone may read /metrics")
-	round := flags.Duration("round", time.Millisecond, "how long datagrams may wait for others while there are thousands "+
+	round := flags.Duration("round", 750*time.Microsecond, "how long datagrams may wait for others while there are thousands "+
 		"a second: more costs less, and adds to the delay; 0: they don't wait")
 	every := flags.Duration("stats", 10*time.Second, "how often counters are printed; 0: never")
 	if err := flags.Parse(args); err != nil {

@@ -45,7 +45,8 @@ type options struct {
 	rounds               int
 	subscribers, objects []int
 	variants             []Variant
-	rate                 float64 // deliveries a second, to all subscribers together
+	rate                 float64       // deliveries a second, to all subscribers together
+	round                time.Duration // of our server; 0: the default
 	acks, profiles       string
 }
 
@@ -74,7 +75,7 @@ func measurePath(o options) (cells []Cell, err error) {
 				for _, v := range o.variants {
 					what := fmt.Sprintf("%d subscribers, %d objects a stream, %s", n, objects, v)
 					fmt.Fprintf(os.Stderr, "\r%-60s", fmt.Sprintf("%s, round %d", what, round+1))
-					s := settings{acks: o.acks}
+					s := settings{round: o.round, acks: o.acks}
 					if o.profiles != "" {
 						s.profile = filepath.Join(o.profiles, fmt.Sprintf("%d-%d-%.4s.pprof", n, objects, v))
 					}

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/server"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
@@ -98,6 +99,7 @@ func serve(v Variant, args []string) (err error) {
 	listen := flags.String("listen", "", "")
 	devices := flags.String("devices", "", "")
 	profile := flags.String("profile", "", "")
+	round := flags.Duration("round", 0, "")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -107,7 +109,7 @@ func serve(v Variant, args []string) (err error) {
 	}
 	kernelShare := func() float64 { return 0 }
 	if v == Kernel || v == Stock {
-		config := server.Config{Address: address, TLS: secrets()}
+		config := server.Config{Address: address, TLS: secrets(), Round: *round}
 		if v == Kernel {
 			config.Interfaces = strings.Split(*devices, ",")
 		}
@@ -159,8 +161,9 @@ type process struct {
 
 // settings are what else a relay is told.
 type settings struct {
-	profile string // file of Go's profile; none if it is empty
-	acks    string // what quinn thinned asks for: packets, and milliseconds, after which a subscriber acknowledges
+	profile string        // file of Go's profile; none if it is empty
+	round   time.Duration // of our server; 0: the default
+	acks    string        // what quinn thinned asks for: packets, and milliseconds, after which a subscriber acknowledges
 }
 
 // command returns the program of a variant's relay, with its arguments.
@@ -174,7 +177,8 @@ func (s *settings) command(l *testnet.Line, v Variant) (program string, args []s
 		return program, args, err
 	}
 	program, err = os.Executable()
-	return program, append(args, "--devices", l.RelayIn.Name+","+l.RelayOut.Name, "--profile", s.profile), err
+	return program, append(args, "--devices", l.RelayIn.Name+","+l.RelayOut.Name, "--profile", s.profile,
+		"--round", s.round.String()), err
 }
 
 // start starts a relay on the line's middle host and on the relay's processor, and waits until it listens.

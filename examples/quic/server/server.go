@@ -37,8 +37,8 @@ type Config struct {
 	// Keep is how long a stream's data is kept: what a subscriber lost before, or couldn't take, is not sent any more
 	// (default: 2 s).
 	Keep time.Duration
-	// Round is how long datagrams may wait for others while there are thousands a second (default: 1 ms; negative: they
-	// don't). More costs less for each delivery, and adds to its delay.
+	// Round is how long datagrams may wait for others while there are thousands a second (default: 0.75 ms; negative:
+	// they don't). More costs less for each delivery, and adds to its delay.
 	Round time.Duration
 	Pins  string // a folder in a BPF file system, so that a successor takes over from a server that was killed
 	// ResetKey, if a successor has the same, lets it tell clients at once that their connections are gone.
@@ -89,7 +89,7 @@ func Start(config Config) (_ *Server, err error) {
 	config.Streams = cmp.Or(config.Streams, 4096)
 	config.Backlog = cmp.Or(config.Backlog, 512<<10)
 	config.Keep = cmp.Or(config.Keep, 2*time.Second)
-	config.Round = cmp.Or(config.Round, time.Millisecond)
+	config.Round = cmp.Or(config.Round, 750*time.Microsecond)
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{
 		config: config, log: config.Logger, stop: stop, dropper: newDropper(), rounds: newRounds(),
