@@ -331,6 +331,25 @@ func TestWithoutRights(t *testing.T) {
 	b.counts(Stats{Single: 2})
 }
 
+// A sender that is to send one by one has no devices, and needs no rights.
+func TestOneByOne(t *testing.T) {
+	b := newBed(t)
+	check(t, b.sender.Close())
+	b.do(func() (err error) {
+		b.sender, err = New(Config{Conn: b.conn, OneByOne: true})
+		return err
+	})
+	if err := b.sender.Kernel(); err == nil || b.sender.Device() != "" {
+		t.Errorf("device %q, %v", b.sender.Device(), err)
+	}
+	clients := []client{b.client(4), b.client(6)}
+	packets := two(clients[0], clients[1])
+	check(t, b.sender.Send(packets))
+	b.wants(clients[0], packets[0].Payload)
+	b.wants(clients[1], packets[1].Payload)
+	b.counts(Stats{Single: 2})
+}
+
 // Senders of one namespace have devices of their own. What a dead one left is replaced, what isn't a sender's is left
 // alone, and nothing stays after Close.
 func TestDevices(t *testing.T) {
