@@ -133,14 +133,6 @@ func (b *bed) stats() sfu.Stats {
 	return st
 }
 
-// others is how many packets that aren't RTP have come to subscribers and the publisher.
-func (b *bed) others() (n int64) {
-	for _, s := range b.subscribers {
-		n += s.Others()
-	}
-	return n + b.publisher.Others()
-}
-
 // Each packet of a publisher comes to each subscriber once, encrypted for it, however the SFU sends; and all copies
 // leave in segments where it sends those.
 func TestSFU(t *testing.T) {
@@ -160,7 +152,6 @@ func testSFU(t *testing.T, family int, sends sfu.Sends) {
 	b := newBed(t, family, sends)
 	// A subscriber is connected a moment before the SFU has its keys.
 	b.all(0, func() { check(t, b.publisher.Send(0, 100)) })
-	before, others := b.stats(), b.others()
 
 	const packets, together = 200, 10 // together: no more than a socket has room for
 	for n := uint64(1); n <= packets; n++ {
@@ -191,31 +182,32 @@ func testSFU(t *testing.T, family int, sends sfu.Sends) {
 		t.Errorf("it says of itself: %+v", st)
 	}
 	if sends != sfu.Plain {
-		b.counted(before, others, packets*subscribers)
+		b.counted(packets * subscribers)
 	}
 }
 
-// counted looks at the counters: all copies have left as they should. What isn't RTP may have left with them.
-func (b *bed) counted(before sfu.Stats, others int64, copies uint64) {
+// counted compares the SFU's counters with what has come to the subscribers' sockets since they are there: all RTP was
+// sent as it should be, and perhaps some of what isn't RTP with it. So many copies have been sent to all at once.
+func (b *bed) counted(copies uint64) {
 	b.Helper()
-	var relayed, single uint64
-	check(b.T, testnet.Until(wait, "all copies are counted", func() bool { // which is after they are sent
-		now := b.stats().Sent
-		relayed, single = now.Relayed-before.Sent.Relayed, now.Single-before.Sent.Single
-		return relayed+single >= copies
-	}))
-	others = b.others() - others
-	if relayed+single > copies+uint64(others) {
-		b.Errorf("%d left in segments and %d alone; there were %d copies, and %d other packets", relayed, single, copies,
-			others)
+	var st sfu.Stats
+	var rtp, others uint64
+	if err := testnet.Until(wait, "all copies are counted", func() bool { // which may be after they have come
+		rtp, others = 0, b.publisher.Others()
+		for _, s := range b.subscribers {
+			rtp, others = rtp+s.RTP(), others+s.Others()
+		}
+		st = b.stats()
+		counted := st.Sent.Relayed + st.Sent.Single
+		return counted >= rtp && counted <= rtp+others
+	}); err != nil {
+		b.Errorf("%v: %d came, and %d other packets; counters: %+v", err, rtp, others, *st.Sent)
 	}
-	switch st := b.stats(); {
-	case st.Kernel && single > uint64(others):
-		b.Errorf("%d packets left alone, and only %d weren't copies", single, others)
-	case !st.Kernel && relayed > 0:
-		b.Errorf("%d packets left in segments", relayed)
-	case st.Sent.Returned+st.Sent.Refused+st.Sent.TooBig+st.Sent.Failed > 0:
-		b.Errorf("%+v", *st.Sent)
+	if relayed := st.Sent.Relayed; st.Kernel && relayed < copies || !st.Kernel && relayed > 0 {
+		b.Errorf("%d packets have left in segments, of %d", relayed, copies)
+	}
+	if s := st.Sent; s.Segments != s.Relayed || s.Returned+s.Refused+s.TooBig+s.Failed > 0 {
+		b.Errorf("counters: %+v", *s)
 	}
 }
 

@@ -36,7 +36,8 @@ type peer struct {
 	*webrtc.PeerConnection
 	mux       ice.UDPMux
 	connected chan struct{}
-	others    atomic.Int64 // packets that came and are no RTP
+	// Packets that the socket has received.
+	rtp, others atomic.Uint64
 }
 
 // newPeer makes a peer with a socket of its own on its host.
@@ -77,8 +78,11 @@ func newPeer(s Site) (*peer, error) {
 // Close ends the connection.
 func (p *peer) Close() error { return errors.Join(p.PeerConnection.Close(), p.mux.Close()) }
 
-// Others returns how many packets came that aren't RTP.
-func (p *peer) Others() int64 { return p.others.Load() }
+// RTP returns how many packets of RTP have come, those included that can't be decrypted.
+func (p *peer) RTP() uint64 { return p.rtp.Load() }
+
+// Others returns how many other packets have come.
+func (p *peer) Others() uint64 { return p.others.Load() }
 
 // connect has the server answer an offer, and waits for the connection.
 func (p *peer) connect(s Site, path string) error {
@@ -131,7 +135,7 @@ func post(s Site, path, offer string) (string, error) {
 	return string(body), err
 }
 
-// counting is a socket that counts what isn't RTP.
+// counting is a socket that counts what it receives.
 type counting struct {
 	*net.UDPConn
 	peer *peer
@@ -139,8 +143,10 @@ type counting struct {
 
 func (c *counting) ReadFromAddrPort(b []byte) (int, netip.AddrPort, error) {
 	n, from, err := c.ReadFromUDPAddrPort(b)
-	const media, control = 2 << 6, 192 // the version, and the types of RTCP (RFC 5761 §4, without the marker)
-	if err == nil && n > 1 && (b[0]&0xC0 != media || b[1] >= control && b[1] < control+32) {
+	const version, control = 2 << 6, 192 // of RTP; the types of RTCP begin there, and end at 223 (RFC 5761 §4)
+	if err == nil && n > 1 && b[0]&0xC0 == version && (b[1] < control || b[1] >= control+32) {
+		c.peer.rtp.Add(1)
+	} else if err == nil {
 		c.peer.others.Add(1)
 	}
 	return n, from, err
