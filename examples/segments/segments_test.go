@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pion/rtcp"
 	"github.com/pion/rtp"
 	"github.com/pion/webrtc/v4"
 
@@ -30,6 +31,7 @@ const wait = 10 * time.Second
 type got struct {
 	mu    sync.Mutex
 	times map[uint64]int
+	last  rtp.Header
 	wrong error
 }
 
@@ -38,6 +40,7 @@ func (g *got) packet(p *rtp.Packet) {
 	defer g.mu.Unlock()
 	n, err := lab.Number(p.Payload)
 	g.times[n]++
+	g.last = p.Header
 	g.wrong = errors.Join(g.wrong, err)
 }
 
@@ -256,6 +259,37 @@ func TestRefusals(t *testing.T) {
 	server.Handler().ServeHTTP(w, httptest.NewRequest("POST", "/publish/cam", strings.NewReader(good)))
 	if w.Code != http.StatusServiceUnavailable {
 		t.Errorf("after the end: %d %q", w.Code, w.Body.String())
+	}
+}
+
+// A packet that a subscriber asks for again is sent to it again.
+func TestResend(t *testing.T) {
+	needs.Root(t)
+	b := newBed(t, 4, sfu.Segments)
+	b.all(0, func() { check(t, b.publisher.Send(0, 100)) })
+	check(t, b.publisher.Send(1, 100))
+	b.all(1, func() {})
+	b.subscribers[0].LoseNext()
+	for n := uint64(2); n <= 3; n++ {
+		check(t, b.publisher.Send(n, 100))
+	}
+	g := b.got[0]
+	check(t, testnet.Until(wait, "the third one comes", func() bool { return g.has(3) }))
+	if g.has(2) {
+		t.Fatal("the second one isn't lost")
+	}
+	g.mu.Lock()
+	last := g.last
+	g.mu.Unlock()
+	ask := &rtcp.TransportLayerNack{MediaSSRC: last.SSRC, Nacks: rtcp.NackPairsFromSequenceNumbers(
+		[]uint16{last.SequenceNumber - 1, last.SequenceNumber + 100})} // and one that there isn't
+	check(t, b.subscribers[0].WriteRTCP([]rtcp.Packet{ask}))
+	check(t, testnet.Until(wait, "the second one comes", func() bool { return g.has(2) }))
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if again := g.last; g.wrong != nil || again.SSRC != last.SSRC || again.PayloadType != last.PayloadType ||
+		again.SequenceNumber != last.SequenceNumber-1 {
+		t.Errorf("the second one comes as %+v, after %+v: %v", again, last, g.wrong)
 	}
 }
 

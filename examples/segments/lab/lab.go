@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/pion/ice/v4"
+	"github.com/pion/interceptor"
 	"github.com/pion/rtp"
 	"github.com/pion/webrtc/v4"
 
@@ -38,6 +39,7 @@ type peer struct {
 	connected chan struct{}
 	// Packets that the socket has received.
 	rtp, others atomic.Uint64
+	lose        atomic.Bool // the next one of RTP is lost
 }
 
 // newPeer makes a peer with a socket of its own on its host.
@@ -60,8 +62,9 @@ func newPeer(s Site) (*peer, error) {
 	settings.SetICEMulticastDNSMode(ice.MulticastDNSModeDisabled)
 	settings.SetICETimeouts(0, 0, s.KeepAlive)
 	settings.SetNetworkTypes([]webrtc.NetworkType{webrtc.NetworkTypeUDP4, webrtc.NetworkTypeUDP6})
-	// Without interceptors nothing is asked for again: what gets lost is missing.
-	api := webrtc.NewAPI(webrtc.WithMediaEngine(media), webrtc.WithSettingEngine(settings))
+	// Without interceptors (nil would mean pion's own) nothing is asked for again: what gets lost is missing.
+	api := webrtc.NewAPI(webrtc.WithMediaEngine(media), webrtc.WithSettingEngine(settings),
+		webrtc.WithInterceptorRegistry(&interceptor.Registry{}))
 	var err error
 	if p.PeerConnection, err = api.NewPeerConnection(webrtc.Configuration{}); err != nil {
 		return nil, errors.Join(err, p.mux.Close())
@@ -83,6 +86,9 @@ func (p *peer) RTP() uint64 { return p.rtp.Load() }
 
 // Others returns how many other packets have come.
 func (p *peer) Others() uint64 { return p.others.Load() }
+
+// LoseNext has the next packet of RTP get lost.
+func (p *peer) LoseNext() { p.lose.Store(true) }
 
 // connect has the server answer an offer, and waits for the connection.
 func (p *peer) connect(s Site, path string) error {
@@ -142,14 +148,20 @@ type counting struct {
 }
 
 func (c *counting) ReadFromAddrPort(b []byte) (int, netip.AddrPort, error) {
-	n, from, err := c.ReadFromUDPAddrPort(b)
 	const version, control = 2 << 6, 192 // of RTP; the types of RTCP begin there, and end at 223 (RFC 5761 §4)
-	if err == nil && n > 1 && b[0]&0xC0 == version && (b[1] < control || b[1] >= control+32) {
-		c.peer.rtp.Add(1)
-	} else if err == nil {
-		c.peer.others.Add(1)
+	for {
+		n, from, err := c.ReadFromUDPAddrPort(b)
+		switch media := n > 1 && b[0]&0xC0 == version && (b[1] < control || b[1] >= control+32); {
+		case err != nil:
+		case media && c.peer.lose.CompareAndSwap(true, false):
+			continue
+		case media:
+			c.peer.rtp.Add(1)
+		default:
+			c.peer.others.Add(1)
+		}
+		return n, from, err
 	}
-	return n, from, err
 }
 
 func (c *counting) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {

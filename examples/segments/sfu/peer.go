@@ -17,8 +17,8 @@ import (
 // stream is what a publisher sends, under a name.
 type stream struct {
 	publisher *peer
-	tracks    map[webrtc.RTPCodecType]*webrtc.TrackLocalStaticRTP // to all subscribers
-	video     atomic.Uint32                                       // the publisher's SSRC of it; 0: there is none yet
+	tracks    map[webrtc.RTPCodecType]*track
+	video     atomic.Uint32 // the publisher's SSRC of it; 0: there is none yet
 }
 
 // peer is a publisher or a subscriber.
@@ -75,14 +75,14 @@ func (r *refusal) Error() string { return r.text }
 
 // publish answers the offer of a publisher.
 func (s *Server) publish(name, offer string) (string, error) {
-	st := &stream{tracks: map[webrtc.RTPCodecType]*webrtc.TrackLocalStaticRTP{}}
-	for kind, codec := range codecs {
+	st := &stream{tracks: map[webrtc.RTPCodecType]*track{}}
+	for kind := range codecs {
 		var err error
-		if st.tracks[kind], err = webrtc.NewTrackLocalStaticRTP(codec.RTPCodecCapability, kind.String(), name); err != nil {
+		if st.tracks[kind], err = newTrack(kind, name); err != nil {
 			return "", err
 		}
 	}
-	p, err := s.newPeer(st)
+	p, err := s.newPeer(s.publishers, st)
 	if err != nil {
 		return "", err
 	}
@@ -114,7 +114,7 @@ func (s *Server) subscribe(name, offer string) (string, error) {
 	if st == nil {
 		return "", &refusal{http.StatusNotFound, fmt.Sprintf("%q has no publisher", name)}
 	}
-	p, err := s.newPeer(st)
+	p, err := s.newPeer(s.subscribers, st)
 	if err != nil {
 		return "", err
 	}
@@ -127,14 +127,14 @@ func (s *Server) subscribe(name, offer string) (string, error) {
 			s.drop(p)
 			return "", err
 		}
-		go st.feedback(sender)
+		go st.feedback(sender, track)
 	}
 	return s.answer(p, offer)
 }
 
 // newPeer makes a peer, which the server forgets when its connection ends.
-func (s *Server) newPeer(st *stream) (*peer, error) {
-	connection, err := s.api.NewPeerConnection(webrtc.Configuration{})
+func (s *Server) newPeer(api *webrtc.API, st *stream) (*peer, error) {
+	connection, err := api.NewPeerConnection(webrtc.Configuration{})
 	if err != nil {
 		return nil, err
 	}
@@ -210,38 +210,50 @@ func (s *Server) drop(p *peer) {
 	}
 }
 
-// forward sends what comes from a publisher to all subscribers, until the publisher ends.
-func (s *Server) forward(from *webrtc.TrackRemote, to *webrtc.TrackLocalStaticRTP) {
-	const mtu = 1500
-	buf := make([]byte, mtu)
-	var packet rtp.Packet
-	write := func() error { return to.WriteRTP(&packet) }
-	for {
-		n, _, err := from.Read(buf)
-		if err != nil {
-			return
+// forward sends what comes from a publisher to all subscribers, until the publisher ends. What has come meanwhile, such
+// as the rest of a frame, leaves together.
+func (s *Server) forward(from *webrtc.TrackRemote, to *track) {
+	packets := make(chan *rtp.Packet, 64)
+	go func() {
+		defer close(packets)
+		for {
+			p, _, err := from.ReadRTP()
+			if err != nil {
+				return
+			}
+			p.Extension, p.Extensions = false, nil // their numbers are each connection's own
+			packets <- p
 		}
-		if err := packet.Unmarshal(buf[:n]); err != nil {
-			continue
-		}
-		packet.Extension, packet.Extensions = false, nil // their numbers are each connection's own
-		if err := s.together(write); err != nil {
+	}()
+	for p := range packets {
+		if err := s.together(func() error {
+			err := to.send(p)
+			for range len(packets) {
+				err = errors.Join(err, to.send(<-packets))
+			}
+			return err
+		}); err != nil {
 			s.log.Debug("not all subscribers were sent a packet", "error", err)
 		}
 	}
 }
 
 // feedback reads a subscriber's RTCP until it ends.
-func (st *stream) feedback(sender *webrtc.RTPSender) {
+func (st *stream) feedback(sender *webrtc.RTPSender, to *track) {
+	ssrc := sender.GetParameters().Encodings[0].SSRC
 	for {
 		packets, _, err := sender.ReadRTCP()
 		if err != nil {
 			return
 		}
 		for _, p := range packets {
-			switch p.(type) {
+			switch p := p.(type) {
 			case *rtcp.PictureLossIndication, *rtcp.FullIntraRequest:
 				st.wantKeyFrame()
+			case *rtcp.TransportLayerNack:
+				for _, pair := range p.Nacks {
+					to.resend(ssrc, pair.PacketList())
+				}
 			}
 		}
 	}

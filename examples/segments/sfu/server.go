@@ -11,6 +11,7 @@ import (
 
 	"github.com/pion/ice/v4"
 	"github.com/pion/interceptor"
+	"github.com/pion/interceptor/pkg/nack"
 	"github.com/pion/webrtc/v4"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/control"
@@ -50,7 +51,8 @@ type Server struct {
 	sends Sends
 	mux   ice.UDPMux
 	conn  *segments.Conn // nil: Plain
-	api   *webrtc.API
+	// Publishers are asked for what is missing. Subscribers have no interceptor: each costs time for each copy.
+	publishers, subscribers *webrtc.API
 
 	mu      sync.Mutex
 	closed  bool
@@ -86,24 +88,28 @@ func Start(c Config) (*Server, error) {
 		conn = s.conn
 	}
 	s.mux = webrtc.NewICEUDPMux(nil, conn)
-	if s.api, err = newAPI(s.mux, c.Address.Addr()); err != nil {
+	asks, err := nack.NewGeneratorInterceptor()
+	var asking interceptor.Registry
+	if err == nil {
+		asking.Add(asks)
+		s.publishers, err = newAPI(s.mux, c.Address.Addr(), &asking)
+	}
+	if err == nil {
+		s.subscribers, err = newAPI(s.mux, c.Address.Addr(), &interceptor.Registry{})
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.mux.Close())
 	}
 	return s, nil
 }
 
-// newAPI says what all peer connections have: one codec a kind, and no more interceptors than it takes to replace lost
-// packets, since each of them costs time for each copy.
-func newAPI(mux ice.UDPMux, at netip.Addr) (*webrtc.API, error) {
+// newAPI says what peer connections have: one codec a kind, and these interceptors.
+func newAPI(mux ice.UDPMux, at netip.Addr, interceptors *interceptor.Registry) (*webrtc.API, error) {
 	media := &webrtc.MediaEngine{}
 	for kind, codec := range codecs {
 		if err := media.RegisterCodec(codec, kind); err != nil {
 			return nil, err
 		}
-	}
-	var interceptors interceptor.Registry
-	if err := webrtc.ConfigureNack(media, &interceptors); err != nil {
-		return nil, err
 	}
 	var settings webrtc.SettingEngine
 	settings.SetLite(true) // the server has an address that peers reach
@@ -112,7 +118,7 @@ func newAPI(mux ice.UDPMux, at netip.Addr) (*webrtc.API, error) {
 	settings.SetIncludeLoopbackCandidate(at.IsLoopback())
 	settings.SetNetworkTypes([]webrtc.NetworkType{webrtc.NetworkTypeUDP4, webrtc.NetworkTypeUDP6})
 	return webrtc.NewAPI(webrtc.WithMediaEngine(media), webrtc.WithSettingEngine(settings),
-		webrtc.WithInterceptorRegistry(&interceptors)), nil
+		webrtc.WithInterceptorRegistry(interceptors)), nil
 }
 
 // codecs are what is forwarded, one of each kind, so that nothing has to be chosen.
