@@ -102,7 +102,9 @@ func (c *Conn) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
 }
 
 // ReadFromAddrPort is the socket's ReadFromUDPAddrPort.
-func (c *Conn) ReadFromAddrPort(b []byte) (int, netip.AddrPort, error) { return c.ReadFromUDPAddrPort(b) }
+func (c *Conn) ReadFromAddrPort(b []byte) (int, netip.AddrPort, error) {
+	return c.ReadFromUDPAddrPort(b)
+}
 
 // keep keeps a copy of a packet, if it is to wait.
 func (c *Conn) keep(b []byte, to netip.AddrPort) bool {

@@ -54,6 +54,7 @@ func serverMain() {
 type options struct {
 	subscribers   []int
 	rate, packets int // of the publisher: packets a second, and in a round
+	frame         int // so many of them are sent at once
 	rounds        int
 	profiles      string
 }
@@ -62,6 +63,7 @@ func run() error {
 	var o options
 	list := flag.String("subscribers", "8,64", "`counts` of subscribers")
 	flag.IntVar(&o.rate, "rate", 500, "packets a second that the publisher sends at most")
+	flag.IntVar(&o.frame, "frame", 8, "packets of a frame, which the publisher sends at once")
 	flag.IntVar(&o.packets, "packets", 1000, "packets that the publisher sends in a round")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds over which medians are taken")
 	flag.StringVar(&o.profiles, "profiles", "", "`folder` that profiles of the SFU's processes are written into")
@@ -74,8 +76,8 @@ func run() error {
 		o.subscribers = append(o.subscribers, n)
 	}
 	switch {
-	case o.rate < 1 || o.packets < 1 || o.rounds < 1:
-		return errors.New("-rate, -packets and -rounds: want 1 or more")
+	case o.rate < 1 || o.frame < 1 || o.packets < 1 || o.rounds < 1:
+		return errors.New("-rate, -frame, -packets and -rounds: want 1 or more")
 	case os.Geteuid() != 0:
 		return testnet.ErrNotRoot
 	case runtime.NumCPU() < 2:

@@ -249,14 +249,17 @@ func (p *path) measure(o options) (float64, error) {
 		return 0, err
 	}
 	next := time.Now()
-	for range o.packets {
-		if time.Sleep(time.Until(next)); missing() >= window {
+	for n := range o.packets {
+		if n%o.frame == 0 {
+			time.Sleep(time.Until(next))
+			next = next.Add(time.Second * time.Duration(o.frame) / time.Duration(o.rate))
+		}
+		if missing() >= window {
 			if testnet.Until(time.Second/2, "", func() bool { return missing() < window }) != nil {
 				return 0, lost()
 			}
-			next = time.Now()
+			next = time.Now() // it isn't made up for
 		}
-		next = next.Add(time.Second / time.Duration(o.rate))
 		if err := p.publisher.Send(p.sent, rtpSize-rtpHeader); err != nil {
 			return 0, err
 		}
