@@ -1,5 +1,4 @@
-// The segments command is an SFU for WebRTC that sends each packet to all subscribers by one call. See the README beside
-// it.
+// The segments command is an SFU for WebRTC that sends the copies of each packet by one call. See the README beside it.
 package main
 
 import (

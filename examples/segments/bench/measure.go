@@ -66,7 +66,8 @@ func measureAll(o options, subscribers int) (c cell, err error) {
 	var seals []float64
 	for round := range o.rounds {
 		for _, p := range labs {
-			fmt.Fprintf(os.Stderr, "\r%-60s", fmt.Sprintf("%d subscribers, round %d: %s", subscribers, round+1, p.sends))
+			what := fmt.Sprintf("%d subscribers, round %d: %s", subscribers, round+1, p.sends)
+			fmt.Fprintf(os.Stderr, "\r%-60s", what)
 			used, err := p.measure(o)
 			for range retries {
 				if err == nil {
@@ -75,7 +76,7 @@ func measureAll(o options, subscribers int) (c cell, err error) {
 				used, err = p.measure(o)
 			}
 			if err != nil {
-				return c, fmt.Errorf("%s, %d subscribers: %w", p.sends, subscribers, err)
+				return c, fmt.Errorf("%s: %w", what, err)
 			}
 			all[p.sends] = append(all[p.sends], used)
 		}
@@ -123,15 +124,20 @@ func newPath(o options, sends sfu.Sends, subscribers int) (_ *path, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// What the SFU's host receives is handled on the SFU's processor, all else on the other one.
+	// What the SFU's host receives is handled on the SFU's processor, all else on the other one (RPS), or what
+	// subscribers receive where it was sent.
+	steer := l.PeerDev.SetReceiveCPU
+	if !o.steer {
+		steer = func(int) error { return nil }
+	}
 	if err := errors.Join(
 		l.RelayIn.SetReceiveCPU(measure.RelayCPU), l.RelayOut.SetReceiveCPU(measure.RelayCPU),
-		l.ClientDev.SetReceiveCPU(measure.LoadCPU), steer(l.PeerDev),
+		l.ClientDev.SetReceiveCPU(measure.LoadCPU), steer(measure.LoadCPU),
 		offloads.TxChecksum(l.ClientDev, false), offloads.TxChecksum(l.PeerDev, false),
 	); err != nil {
 		return nil, err
 	}
-	if err := p.serve(o, l); err != nil {
+	if err := p.serve(o, l, subscribers); err != nil {
 		return nil, err
 	}
 	site := lab.Site{Host: l.Client, Addr: l.ClientAddr.V4, API: net.JoinHostPort(l.RelayInAddr.V4.String(), apiPort),
@@ -158,7 +164,7 @@ func newPath(o options, sends sfu.Sends, subscribers int) (_ *path, err error) {
 }
 
 // serve starts the SFU, and waits until it is ready.
-func (p *path) serve(o options, l *testnet.Line) error {
+func (p *path) serve(o options, l *testnet.Line, subscribers int) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -167,7 +173,7 @@ func (p *path) serve(o options, l *testnet.Line) error {
 		"-address", netip.AddrPortFrom(l.RelayInAddr.V4, mediaPort).String())
 	profile := "none"
 	if o.profiles != "" {
-		profile = filepath.Join(o.profiles, fmt.Sprintf("%d-%s.pprof", len(p.peers), p.sends))
+		profile = filepath.Join(o.profiles, fmt.Sprintf("%d-%s.pprof", subscribers, p.sends))
 	}
 	p.process.Env = append(os.Environ(), role+"="+profile, "GOMAXPROCS=1")
 	log, err := p.process.StderrPipe()
@@ -315,12 +321,4 @@ func threadTime() (time.Duration, error) {
 	var at unix.Timespec
 	err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &at)
 	return time.Duration(at.Nano()), err
-}
-
-func steer(d *testnet.Dev) error {
-	switch os.Getenv("STEER") {
-	case "no":
-		return nil
-	}
-	return d.SetReceiveCPU(measure.LoadCPU)
 }

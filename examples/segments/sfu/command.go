@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-const usage = `segments is an SFU for WebRTC that sends each packet to all subscribers by one call.
+const usage = `segments is an SFU for WebRTC that sends the copies of each packet by one call.
 
   sudo segments -address 192.0.2.1:5004
   segments -address [2001:db8::1]:5004 -sends plain -api 127.0.0.1:8080

@@ -262,6 +262,7 @@ func (st *stream) feedback(sender *webrtc.RTPSender, to *track) {
 // wantKeyFrame asks the publisher for a key frame, which a decoder can begin with.
 func (st *stream) wantKeyFrame() {
 	if ssrc := st.video.Load(); ssrc != 0 {
-		_ = st.publisher.WriteRTCP([]rtcp.Packet{&rtcp.PictureLossIndication{MediaSSRC: ssrc}}) // asked for again if lost
+		ask := &rtcp.PictureLossIndication{MediaSSRC: ssrc}
+		_ = st.publisher.WriteRTCP([]rtcp.Packet{ask}) // subscribers ask again
 	}
 }
