@@ -67,8 +67,8 @@ func run() error {
 	flag.IntVar(&o.frame, "frame", 8, "packets of a frame, which the publisher sends at once")
 	flag.IntVar(&o.packets, "packets", 1000, "packets that the publisher sends in a round")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds over which medians are taken")
-	flag.BoolVar(&o.steer, "steer", true, "the peers' processor handles what subscribers receive; else the SFU's does, "+
-		"up to their sockets")
+	flag.BoolVar(&o.steer, "steer", true, "the peers' processor handles what subscribers receive; else the SFU's "+
+		"does, up to their sockets")
 	flag.StringVar(&o.profiles, "profiles", "", "`folder` that profiles of the SFU's processes are written into")
 	flag.Parse()
 	for _, text := range strings.Split(*list, ",") {

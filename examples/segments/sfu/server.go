@@ -181,9 +181,8 @@ func (s *Server) Close() error {
 	for p := range peers {
 		errs = append(errs, p.Close())
 	}
-	errs = append(errs, s.mux.Close())
 	if s.conn != nil {
-		errs = append(errs, s.conn.Sender().Close()) // the mux drops errors
+		errs = append(errs, s.conn.Sender().Close()) // the mux, which closes the socket, drops errors
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.mux.Close())...)
 }
