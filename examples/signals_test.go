@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	segments "github.com/fastrelay/fastrelay-gen/examples/segments/sfu"
 	sfu "github.com/fastrelay/fastrelay-gen/examples/sfu/server"
 	turn "github.com/fastrelay/fastrelay-gen/examples/turn/server"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
@@ -57,6 +58,8 @@ func TestEnd(t *testing.T) {
 	}{
 		"turn": {turn.Command, []string{"--no-offload", "--listen", "127.0.0.1:0", "--user", "a=b"}, "listening"},
 		"sfu":  {sfu.Command, []string{"--no-offload", "--address", "127.0.0.1", "--api", "127.0.0.1:0"}, "ready"},
+		"segments": {segments.Command, []string{"-sends", "plain", "-address", "127.0.0.1:0", "-api", "127.0.0.1:0"},
+			"ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			came := make(chan os.Signal, 1)

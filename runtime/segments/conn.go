@@ -92,6 +92,20 @@ func (c *Conn) WriteTo(b []byte, to net.Addr) (int, error) {
 	return c.UDPConn.WriteTo(b, to)
 }
 
+// WriteToAddrPort is WriteTo, with an address that takes no memory. With ReadFromAddrPort it is pion's
+// ice.AddrPortReaderWriter.
+func (c *Conn) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
+	if c.keep(b, to) {
+		return len(b), nil
+	}
+	return c.WriteToUDPAddrPort(b, to)
+}
+
+// ReadFromAddrPort is the socket's ReadFromUDPAddrPort.
+func (c *Conn) ReadFromAddrPort(b []byte) (int, netip.AddrPort, error) {
+	return c.ReadFromUDPAddrPort(b)
+}
+
 // keep keeps a copy of a packet, if it is to wait.
 func (c *Conn) keep(b []byte, to netip.AddrPort) bool {
 	c.mu.Lock()

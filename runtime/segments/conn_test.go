@@ -34,7 +34,13 @@ func TestConn(t *testing.T) {
 	write := func(n int) error {
 		for _, c := range clients {
 			p := payload(300, n)
-			if _, err := conn.WriteTo(p, c.conn.LocalAddr()); err != nil {
+			var err error
+			if to := c.conn.LocalAddr().(*net.UDPAddr); n%2 == 0 {
+				_, err = conn.WriteToAddrPort(p, to.AddrPort())
+			} else {
+				_, err = conn.WriteTo(p, to)
+			}
+			if err != nil {
 				return err
 			}
 			clear(p) // the caller's again
@@ -70,4 +76,14 @@ func TestConn(t *testing.T) {
 	}
 	check(t, conn.Together(func() error { return write(11) }))
 	all(11)
+
+	_, err := clients[0].conn.WriteToUDPAddrPort(payload(300, 12), clients[0].from)
+	check(t, err)
+	check(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+	buf := make([]byte, 1000)
+	n, from, err := conn.ReadFromAddrPort(buf)
+	from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+	if to := clients[0].conn.LocalAddr().(*net.UDPAddr).AddrPort(); err != nil || from != to || n != 300 {
+		t.Errorf("read %d bytes from %s, want 300 from %s: %v", n, from, to, err)
+	}
 }

@@ -22,6 +22,8 @@ import (
 type Config struct {
 	// Conn is the server's UDP socket, which sends what isn't sent in segments. The sender doesn't close it.
 	Conn *net.UDPConn
+	// OneByOne has Conn send all packets, so that both can be compared: the sender makes no devices and loads no relay.
+	OneByOne bool
 	// Lease, Control and Logger are the relay's: see runtime.Options.
 	Lease   time.Duration
 	Control runtime.Control
@@ -63,6 +65,10 @@ func New(c Config) (*Sender, error) {
 	}
 	s := &Sender{single: newSingle(c.Conn), log: c.Logger, fd: -1, receivers: map[uint32]*Receiver{}}
 	s.batches.New = func() any { return &batch{sender: s} }
+	if c.OneByOne {
+		s.lacks = errOneByOne
+		return s, nil
+	}
 	goruntime.LockOSThread() // all is made in one namespace
 	defer goruntime.UnlockOSThread()
 	if err := s.start(c); err != nil {
@@ -71,6 +77,9 @@ func New(c Config) (*Sender, error) {
 	}
 	return s, nil
 }
+
+// errOneByOne is why nothing is sent in segments where that is asked for.
+var errOneByOne = errors.New("segments: Config.OneByOne is set")
 
 func (s *Sender) start(c Config) (err error) {
 	s.relay, err = segmentsrelay.Load(segmentsrelay.Options{Lease: c.Lease, Control: c.Control, Logger: c.Logger})

@@ -24,18 +24,18 @@ const port = 5004
 
 // bed is a server with a sender, and a host whose sockets are its receivers.
 type bed struct {
-	*testing.T
+	testing.TB
 	line   *testnet.Line
 	conn   *net.UDPConn // the server's
 	sender *Sender
 }
 
-func newBed(t *testing.T) *bed {
+func newBed(t testing.TB) *bed {
 	t.Helper()
 	needs.Root(t)
 	line, err := testnet.Start(t).Line()
 	check(t, err)
-	b := &bed{T: t, line: line}
+	b := &bed{TB: t, line: line}
 	b.do(func() (err error) {
 		if b.conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: port}); err != nil {
 			return err
@@ -53,7 +53,7 @@ func newBed(t *testing.T) *bed {
 // do runs f in the server's namespace.
 func (b *bed) do(f func() error) {
 	b.Helper()
-	check(b.T, b.line.Relay.Do(f))
+	check(b.TB, b.line.Relay.Do(f))
 }
 
 func check(t testing.TB, err error) {
@@ -79,24 +79,24 @@ func (b *bed) client(family int) client {
 func (b *bed) clientAt(host *testnet.Host, local, at netip.Addr) client {
 	b.Helper()
 	c := client{from: netip.AddrPortFrom(local, port)}
-	check(b.T, host.Do(func() (err error) {
+	check(b.TB, host.Do(func() (err error) {
 		c.conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 0)))
 		return err
 	}))
 	b.Cleanup(func() { c.conn.Close() })
 	var err error
 	c.Receiver, err = b.sender.Add(c.from, c.conn.LocalAddr().(*net.UDPAddr).AddrPort())
-	check(b.T, err)
+	check(b.TB, err)
 	return c
 }
 
 // wants reads the next packet, and compares it and where it is from.
 func (b *bed) wants(c client, payload []byte) {
 	b.Helper()
-	check(b.T, c.conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+	check(b.TB, c.conn.SetReadDeadline(time.Now().Add(10*time.Second)))
 	buf := make([]byte, 1<<16)
 	n, from, err := c.conn.ReadFromUDPAddrPort(buf)
-	check(b.T, err)
+	check(b.TB, err)
 	if from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port()); from != c.from || !bytes.Equal(buf[:n], payload) {
 		b.Fatalf("%s got %d bytes %.8x… from %s, want %d bytes %.8x… from %s",
 			c.conn.LocalAddr(), n, buf[:n], from, len(payload), payload, c.from)
@@ -120,7 +120,7 @@ func two(a, b client) []Packet {
 func (b *bed) counts(want Stats) {
 	b.Helper()
 	got, err := b.sender.Stats()
-	check(b.T, err)
+	check(b.TB, err)
 	if got != want {
 		b.Errorf("counted\n%+v, want\n%+v", got, want)
 	}
@@ -300,7 +300,7 @@ func TestWithoutRights(t *testing.T) {
 	needs.Root(t)
 	line, err := testnet.Start(t).Line()
 	check(t, err)
-	b := &bed{T: t, line: line}
+	b := &bed{TB: t, line: line}
 	b.do(func() (err error) {
 		if b.conn, err = net.ListenUDP("udp", &net.UDPAddr{Port: port}); err != nil {
 			return err
@@ -322,6 +322,25 @@ func TestWithoutRights(t *testing.T) {
 	var missing *runtime.KernelError
 	if err := b.sender.Kernel(); !errors.As(err, &missing) || b.sender.Device() != "" {
 		t.Errorf("without rights: device %q, %v", b.sender.Device(), err)
+	}
+	clients := []client{b.client(4), b.client(6)}
+	packets := two(clients[0], clients[1])
+	check(t, b.sender.Send(packets))
+	b.wants(clients[0], packets[0].Payload)
+	b.wants(clients[1], packets[1].Payload)
+	b.counts(Stats{Single: 2})
+}
+
+// A sender that is to send one by one has no devices, and needs no rights.
+func TestOneByOne(t *testing.T) {
+	b := newBed(t)
+	check(t, b.sender.Close())
+	b.do(func() (err error) {
+		b.sender, err = New(Config{Conn: b.conn, OneByOne: true})
+		return err
+	})
+	if err := b.sender.Kernel(); err == nil || b.sender.Device() != "" {
+		t.Errorf("device %q, %v", b.sender.Device(), err)
 	}
 	clients := []client{b.client(4), b.client(6)}
 	packets := two(clients[0], clients[1])
