@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
@@ -67,6 +68,9 @@ func load(t testing.TB, server *control.Server, opt runtime.Options) (*runtime.R
 	return runtime.Load(desc, object, opt)
 }
 
+// lease is longer than a machine stalls: what isn't forwarded meanwhile makes no events.
+const lease = time.Minute
+
 // start loads the relay on a host of its own. Every address is behind its router, but for 203.0.113.99, which can't be
 // reached.
 func start(t testing.TB, set ...func(*control.Server)) *lab {
@@ -79,7 +83,7 @@ func start(t testing.TB, set ...func(*control.Server)) *lab {
 	}
 	err := l.host.Run("ip", "route", "add", "unreachable", "203.0.113.99")
 	if err == nil {
-		err = l.host.Do(func() (err error) { l.relay, err = load(t, l.server, runtime.Options{}); return err })
+		err = l.host.Do(func() (err error) { l.relay, err = load(t, l.server, runtime.Options{Lease: lease}); return err })
 	}
 	if err != nil {
 		t.Fatal(err)
