@@ -49,14 +49,17 @@ func main() {
 	}
 }
 
-var parts = []string{"kernel", "xdp", "veth", "wire", "path", "fanout", "segments", "quicproxy", "tunnel", "ipvs", "compile"}
+var parts = []string{
+	"kernel", "xdp", "veth", "wire", "path", "fanout", "segments", "quicproxy", "tunnel", "ipvs", "compile",
+}
 
 func run() error {
 	rounds := flag.Int("rounds", 3, "rounds over which medians are taken")
 	only := flag.String("only", "", "`parts` to run, separated by commas: kernel (cost of a packet in the kernel), "+
 		"xdp (live frames at XDP and at TC), veth (the same across namespaces), wire (the same between two ports), "+
 		"path (across namespaces), fanout (one to many), segments (one to many from user space), quicproxy (QUIC "+
-		"packets of encrypted connections), tunnel (VXLAN), ipvs (in a virtual machine) or compile (each stage of a build)")
+		"packets of encrypted connections), tunnel (VXLAN), ipvs (in a virtual machine) or compile (each stage "+
+		"of a build)")
 	partial := flag.Bool("partial", false, "send packets with partial checksums, as from a virtual machine on the "+
 		"same host (path)")
 	ports := flag.String("ports", "", "`source,relay`: two ports of network cards that a cable joins, instead of a "+

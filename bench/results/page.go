@@ -213,13 +213,15 @@ func (p *page) segments(r *Report) {
 	var rows [][]string
 	for _, c := range r.Segments.Report.Cells {
 		row := []string{fmt.Sprintf("IPv%d, %d receivers, %s bytes", c.Family, c.Receivers, number(float64(c.Size)))}
-		for _, way := range segments.Ways {
-			row = append(row, number(c.NS[way]))
+		for _, method := range segments.Methods {
+			row = append(row, number(c.NS[method]))
 		}
 		ours := c.NS[segments.Segments]
-		rows = append(rows, append(row, measure.Ratio(ours, c.NS[segments.Each]), measure.Ratio(ours, c.NS[segments.Mmsg])))
+		row = append(row, measure.Ratio(ours, c.NS[segments.Each]), measure.Ratio(ours, c.NS[segments.Mmsg]))
+		rows = append(rows, row)
 	}
-	p.table([]string{"ns a packet", "`sendmsg`", "`sendmmsg`", "segments", "segments / `sendmsg`", "… / `sendmmsg`"}, rows)
+	head := []string{"ns a packet", "`sendmsg`", "`sendmmsg`", "segments", "segments / `sendmsg`", "… / `sendmmsg`"}
+	p.table(head, rows)
 }
 
 func (p *page) tunnel(r *Report) {

@@ -1,7 +1,7 @@
-// Package segments measures what it costs to send a packet to each of many receivers whose copies user space has made: by
-// a system call each, by sendmmsg, and by runtime/segments. One thread sends without a pause, and has a processor for
-// itself and for what the kernel does there, up to the receivers' device, which drops what it gets: so what a packet
-// costs is the time that goes by.
+// Package segments measures what it costs to send a packet to each of many receivers whose copies user space has made:
+// by a system call each, by sendmmsg, and by runtime/segments. One thread sends without a pause, and has a processor
+// for itself and for what the kernel does there, up to the receivers' device, which drops what it gets: so what a
+// packet costs is the time that goes by.
 package segments
 
 import (
@@ -25,22 +25,22 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
-// Ways to send.
+// Methods to send.
 const (
 	Each     = "sendmsg"
 	Mmsg     = "sendmmsg"
 	Segments = "segments"
 )
 
-// Ways are all ways to send, in the order of tables.
-var Ways = []string{Each, Mmsg, Segments}
+// Methods are all methods to send, in the order of tables.
+var Methods = []string{Each, Mmsg, Segments}
 
 // Cell is what a packet cost.
 type Cell struct {
 	Family    int                `json:"family"`    // 4 or 6: the receivers' addresses
 	Receivers int                `json:"receivers"` // packets that are sent at once, one to each
 	Size      int                `json:"size"`      // bytes of payload
-	NS        map[string]float64 `json:"ns"`        // time a packet, by way
+	NS        map[string]float64 `json:"ns"`        // time a packet, by method
 }
 
 // Report is the result of a run.
@@ -50,7 +50,7 @@ type Report struct {
 
 const (
 	port  = 5004
-	try   = 100 * time.Millisecond // of one way: the scheduler leaves 50 ms of each second to others
+	try   = 100 * time.Millisecond // of one method: the scheduler leaves 50 ms of each second to others
 	tries = 3                      // of a round
 	most  = 64                     // receivers
 )
@@ -63,7 +63,7 @@ type server struct {
 	receivers map[int][]*segments.Receiver
 }
 
-// Measure measures all ways, in turn: the least of all rounds.
+// Measure measures all methods, in turn: the least of all rounds.
 func Measure(rounds int, progress io.Writer) (_ *Report, err error) {
 	nets, err := testnet.New()
 	if err != nil {
@@ -142,7 +142,7 @@ func newServer(line *testnet.Line) (*server, error) {
 	return s, nil
 }
 
-// compare measures all ways with packets of one size to n receivers.
+// compare measures all methods with packets of one size to n receivers.
 func (s *server) compare(family, n, size, rounds int) (map[string]float64, error) {
 	payload := make([]byte, size)
 	var letters []ipv4.Message
@@ -152,7 +152,7 @@ func (s *server) compare(family, n, size, rounds int) (map[string]float64, error
 		packets = append(packets, segments.Packet{To: s.receivers[family][i], Payload: payload})
 	}
 	batches := ipv4.NewPacketConn(s.conn)
-	ways := map[string]func() error{
+	methods := map[string]func() error{
 		Each: func() error {
 			for _, to := range s.to[family][:n] {
 				if _, err := s.conn.WriteToUDPAddrPort(payload, to); err != nil {
@@ -171,30 +171,30 @@ func (s *server) compare(family, n, size, rounds int) (map[string]float64, error
 	}
 	results := map[string][]float64{}
 	for range rounds * tries {
-		for _, way := range Ways {
+		for _, method := range Methods {
 			before, err := s.sender.Stats()
 			if err != nil {
 				return nil, err
 			}
-			sends, took, err := timed(ways[way])
+			sends, took, err := timed(methods[method])
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w", way, err)
+				return nil, fmt.Errorf("%s: %w", method, err)
 			}
 			after, err := s.sender.Stats()
 			if err != nil {
 				return nil, err
 			}
 			sent, want := after.Relayed-before.Relayed, uint64((sends+1)*n)
-			if way == Segments && sent != want {
+			if method == Segments && sent != want {
 				return nil, fmt.Errorf("of %d packets in segments, %d left for their receivers", want, sent)
 			}
-			results[way] = append(results[way], float64(took)/float64(sends*n))
+			results[method] = append(results[method], float64(took)/float64(sends*n))
 			time.Sleep(try / 10) // others' turn
 		}
 	}
 	least := map[string]float64{} // other work can only make it more
-	for way, all := range results {
-		least[way] = slices.Min(all)
+	for method, all := range results {
+		least[method] = slices.Min(all)
 	}
 	return least, nil
 }

@@ -83,7 +83,10 @@ func start(t testing.TB, set ...func(*control.Server)) *lab {
 	}
 	err := l.host.Run("ip", "route", "add", "unreachable", "203.0.113.99")
 	if err == nil {
-		err = l.host.Do(func() (err error) { l.relay, err = load(t, l.server, runtime.Options{Lease: lease}); return err })
+		err = l.host.Do(func() (err error) {
+			l.relay, err = load(t, l.server, runtime.Options{Lease: lease})
+			return err
+		})
 	}
 	if err != nil {
 		t.Fatal(err)

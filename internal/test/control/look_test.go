@@ -15,7 +15,8 @@ import (
 func TestOverview(t *testing.T) {
 	l := start(t)
 	r := get[api.Relay](l, "/v1")
-	if r.Name != "lab" || r.Lease.Seconds != lease.Seconds() || r.Lease.Left <= 0 || r.Draining || r.CanStop || r.Levels != 2 {
+	if r.Name != "lab" || r.Lease.Seconds != lease.Seconds() || r.Lease.Left <= 0 || r.Draining || r.CanStop ||
+		r.Levels != 2 {
 		t.Errorf("the relay is %+v", r)
 	}
 	if diff := cmp.Diff(`[{port 7000} {self 192.0.2.1}]`, fmt.Sprint(r.Settings)); diff != "" {
