@@ -48,11 +48,14 @@ func run(args []string) (err error) {
 	flags.StringVar(&watch.Metrics, "metrics", "", "address:port where anyone may read /metrics")
 	round := flags.Duration("round", 750*time.Microsecond, "how long datagrams may wait for others while there are thousands "+
 		"a second: more costs less, and adds to the delay; 0: they don't wait")
+	inSegments := flags.Bool("segments", false, "what leaves for several peers at once leaves by one system call: "+
+		"this takes root")
 	every := flags.Duration("stats", 10*time.Second, "how often counters are printed; 0: never")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	config := server.Config{Pins: *pins, Control: control.Algorithms[*algorithm], Watch: watch, Round: *round}
+	config := server.Config{Pins: *pins, Control: control.Algorithms[*algorithm], Watch: watch, Round: *round,
+		Segments: *inSegments}
 	if *round <= 0 {
 		config.Round = -1 // 0 is the default
 	}

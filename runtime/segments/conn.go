@@ -2,14 +2,12 @@ package segments
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync"
 	"time"
 )
-
-// idle is how long a Conn keeps a receiver that nothing is written to, at least.
-const idle = 30 * time.Second
 
 // Conn is a server's UDP socket for libraries that send by a net.PacketConn, such as pion's ICE: what is written to it
 // within [Conn.Together] leaves together. All else is the socket's.
@@ -21,40 +19,26 @@ const idle = 30 * time.Second
 type Conn struct {
 	*net.UDPConn
 	sender *Sender
-	local  map[bool]netip.AddrPort // by whether it is IPv4
 
-	mu      sync.Mutex
-	callers int // of Together
-	waiting []Packet
-	spare   []Packet // waiting was that, the last time
-	known   map[netip.AddrPort]*correspondent
-	swept   time.Time
-}
-
-// correspondent is a receiver that the socket has written to.
-type correspondent struct {
-	*Receiver
-	used bool // since the last sweep
+	mu        sync.Mutex
+	callers   int // of Together
+	waiting   []Packet
+	spare     []Packet // waiting was that, the last time
+	receivers *Receivers
 }
 
 // NewConn makes a Conn, and a sender for it, in the network namespace of the calling thread. The local addresses are
 // those that packets come from where the socket has none of its own: one, or one of each IP version.
 func NewConn(c Config, local ...netip.Addr) (*Conn, error) {
+	socket, ok := c.Conn.(*net.UDPConn)
+	if !ok {
+		return nil, fmt.Errorf("segments: a Conn is made of a *net.UDPConn, not of a %T", c.Conn)
+	}
 	s, err := New(c)
 	if err != nil {
 		return nil, err
 	}
-	out := &Conn{
-		UDPConn: c.Conn, sender: s, local: map[bool]netip.AddrPort{}, known: map[netip.AddrPort]*correspondent{},
-		swept: time.Now(),
-	}
-	at := c.Conn.LocalAddr().(*net.UDPAddr).AddrPort()
-	for _, a := range append(local, at.Addr()) {
-		if a = a.Unmap(); !a.IsUnspecified() {
-			out.local[a.Is4()] = netip.AddrPortFrom(a, at.Port())
-		}
-	}
-	return out, nil
+	return &Conn{UDPConn: socket, sender: s, receivers: NewReceivers(s, local...)}, nil
 }
 
 // Sender returns what sends, for its counters.
@@ -74,7 +58,7 @@ func (c *Conn) Together(f func() error) error {
 	c.callers--
 	packets := c.waiting
 	c.waiting, c.spare = c.spare[:0], nil
-	c.sweep()
+	c.receivers.Sweep(time.Now())
 	c.mu.Unlock()
 	err = errors.Join(err, c.sender.Send(packets))
 	c.mu.Lock()
@@ -113,42 +97,16 @@ func (c *Conn) keep(b []byte, to netip.AddrPort) bool {
 	if c.callers == 0 {
 		return false
 	}
-	r := c.known[to]
+	r := c.receivers.Of(to)
 	if r == nil {
-		local, ok := c.local[to.Addr().Unmap().Is4()]
-		if !ok {
-			return false
-		}
-		receiver, err := c.sender.Add(local, to)
-		if err != nil { // there are too many, or it has no address of a host
-			return false
-		}
-		r = &correspondent{Receiver: receiver}
-		c.known[to] = r
+		return false
 	}
-	r.used = true
 	if n := len(c.waiting); n < cap(c.waiting) {
 		c.waiting = c.waiting[:n+1]
 	} else {
 		c.waiting = append(c.waiting, Packet{})
 	}
 	p := &c.waiting[len(c.waiting)-1]
-	p.To, p.Payload = r.Receiver, append(p.Payload[:0], b...)
+	p.To, p.Payload = r, append(p.Payload[:0], b...)
 	return true
-}
-
-// sweep removes those who weren't written to for a while. c.mu is held.
-func (c *Conn) sweep() {
-	now := time.Now()
-	if now.Sub(c.swept) < idle {
-		return
-	}
-	c.swept = now
-	for at, r := range c.known {
-		if !r.used { // so no packet to it waits
-			r.Close() // its row can only be gone already
-			delete(c.known, at)
-		}
-		r.used = false
-	}
 }

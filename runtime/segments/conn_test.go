@@ -68,9 +68,9 @@ func TestConn(t *testing.T) {
 	all(10)
 
 	for _, left := range []int{6, 0} { // those of the last while stay
-		conn.swept = time.Now().Add(-idle)
+		conn.receivers.swept = time.Now().Add(-idle)
 		check(t, conn.Together(func() error { return nil }))
-		if known, open := len(conn.known), len(conn.sender.receivers); known != left || open != left {
+		if known, open := len(conn.receivers.known), len(conn.sender.receivers); known != left || open != left {
 			t.Errorf("%d receivers are known, %d in the kernel, want %d", known, open, left)
 		}
 	}

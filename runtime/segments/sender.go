@@ -18,10 +18,16 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/segments/segmentsrelay"
 )
 
+// Socket is a UDP socket, as a *net.UDPConn is.
+type Socket interface {
+	net.Conn
+	net.PacketConn
+}
+
 // Config says how a sender sends.
 type Config struct {
 	// Conn is the server's UDP socket, which sends what isn't sent in segments. The sender doesn't close it.
-	Conn *net.UDPConn
+	Conn Socket
 	// OneByOne has Conn send all packets, so that both can be compared: the sender makes no devices and loads no relay.
 	OneByOne bool
 	// Lease, Control and Logger are the relay's: see runtime.Options.
@@ -158,6 +164,9 @@ type Receiver struct {
 	closed        atomic.Bool
 	single        destination
 }
+
+// Remote is the receiver's address; never an IPv4-mapped one.
+func (r *Receiver) Remote() netip.AddrPort { return r.remote }
 
 // path is what is known of how packets leave.
 type path struct {

@@ -15,7 +15,7 @@ type single struct {
 	any  bool             // the socket has no address of its own
 }
 
-func newSingle(conn *net.UDPConn) *single {
+func newSingle(conn Socket) *single {
 	at, ok := conn.LocalAddr().(*net.UDPAddr)
 	return &single{ipv4.NewPacketConn(conn), ok && at.IP.IsUnspecified()}
 }

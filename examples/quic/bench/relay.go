@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"runtime/pprof"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -100,6 +101,7 @@ func serve(v Variant, args []string) (err error) {
 	devices := flags.String("devices", "", "")
 	profile := flags.String("profile", "", "")
 	round := flags.Duration("round", 0, "")
+	inSegments := flags.Bool("segments", false, "")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -109,7 +111,7 @@ func serve(v Variant, args []string) (err error) {
 	}
 	kernelShare := func() float64 { return 0 }
 	if v == Kernel || v == Stock {
-		config := server.Config{Address: address, TLS: secrets(), Round: *round}
+		config := server.Config{Address: address, TLS: secrets(), Round: *round, Segments: *inSegments}
 		if v == Kernel {
 			config.Interfaces = strings.Split(*devices, ",")
 		}
@@ -161,9 +163,10 @@ type process struct {
 
 // settings are what else a relay is told.
 type settings struct {
-	profile string        // file of Go's profile; none if it is empty
-	round   time.Duration // of our server; 0: the default
-	acks    string        // what quinn thinned asks for: packets, and milliseconds, after which a subscriber acknowledges
+	profile  string        // file of Go's profile; none if it is empty
+	round    time.Duration // of our server; 0: the default
+	segments bool          // our server sends in segments
+	acks     string        // what quinn thinned asks for: packets, and milliseconds, after which a subscriber acknowledges
 }
 
 // command returns the program of a variant's relay, with its arguments.
@@ -178,7 +181,7 @@ func (s *settings) command(l *testnet.Line, v Variant) (program string, args []s
 	}
 	program, err = os.Executable()
 	return program, append(args, "--devices", l.RelayIn.Name+","+l.RelayOut.Name, "--profile", s.profile,
-		"--round", s.round.String()), err
+		"--round", s.round.String(), "--segments="+strconv.FormatBool(s.segments)), err
 }
 
 // start starts a relay on the line's middle host and on the relay's processor, and waits until it listens.

@@ -2,59 +2,83 @@ package server
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
 	"runtime"
 	"sync"
+	"time"
 
-	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/segments"
 )
 
-// An outbox has datagrams that leave together (sendmmsg) when the connections that were given something to do at once
-// have done it, while the socket leaves datagrams waiting.
+// An outbox has datagrams that leave together (sendmmsg, or in segments) when the connections that were given something
+// to do at once have done it, while the socket leaves datagrams waiting.
 type outbox struct {
-	conn     *ipv4.PacketConn
+	sender   *segments.Sender
 	patience *patience
 	kick     chan struct{} // capacity 1: there are datagrams
 
-	mu      sync.Mutex
-	waiting []ipv4.Message // whose memory is kept; of capacity outboxSize
+	mu        sync.Mutex
+	receivers *segments.Receivers
+	waiting   []segments.Packet // whose memory is kept; of capacity outboxSize
 	// What couldn't be sent: the next datagram for there returns the error, as the socket would have.
 	failed map[netip.AddrPort]error
 }
 
-const outboxSize = 64
+const (
+	outboxSize = 64
+	// Up to so many datagrams for one peer leave in segments with those for others. More leave together by themselves.
+	fewSegments = 8
+)
 
-func newOutbox(conn *ipv4.PacketConn, p *patience) *outbox {
-	waiting := make([]ipv4.Message, outboxSize)
-	for i := range waiting {
-		waiting[i].Buffers = make([][]byte, 1)
-	}
+func newOutbox(s *segments.Sender, p *patience) *outbox {
 	return &outbox{
-		conn: conn, patience: p, kick: make(chan struct{}, 1), waiting: waiting[:0], failed: map[netip.AddrPort]error{},
+		sender: s, patience: p, kick: make(chan struct{}, 1), receivers: segments.NewReceivers(s),
+		waiting: make([]segments.Packet, 0, outboxSize), failed: map[netip.AddrPort]error{},
 	}
 }
 
-// add takes a datagram if datagrams wait; false: it has to be sent now, and what was there before it has left.
+// add takes a datagram, or several of one size in one buffer (UDP_SEGMENT), if datagrams wait; false: it has to be sent
+// now, and what was there before it has left.
 func (o *outbox) add(b, oob []byte, to *net.UDPAddr) (taken bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.failed) > 0 {
-		at := to.AddrPort()
-		if err := o.failed[at]; err != nil {
-			delete(o.failed, at)
-			return true, err
-		}
+	at := to.AddrPort()
+	at = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+	if err := o.failed[at]; err != nil {
+		delete(o.failed, at)
+		return true, err
 	}
-	if o.patience.busy() == 0 {
+	size, ecn := parseControl(oob)
+	if size == 0 || size > len(b) {
+		size = max(1, len(b))
+	}
+	var r *segments.Receiver
+	if n := (len(b) + size - 1) / size; o.patience.busy() > 0 && (n <= 1 || n <= fewSegments && o.sender.Kernel() == nil) {
+		r = o.receivers.Of(at)
+	}
+	if r == nil {
 		o.flush()
 		return false, nil
 	}
+	for {
+		part := b[:min(size, len(b))]
+		o.put(segments.Packet{To: r, Payload: part, ECN: ecn})
+		if b = b[len(part):]; len(b) == 0 {
+			return true, nil
+		}
+	}
+}
+
+// put has a packet wait, of which it takes a copy. o.mu is held.
+func (o *outbox) put(new segments.Packet) {
 	o.waiting = o.waiting[:len(o.waiting)+1]
-	m := &o.waiting[len(o.waiting)-1]
-	m.Buffers[0], m.OOB, m.Addr = append(m.Buffers[0][:0], b...), append(m.OOB[:0], oob...), to
+	p := &o.waiting[len(o.waiting)-1]
+	p.To, p.Payload, p.ECN = new.To, append(p.Payload[:0], new.Payload...), new.ECN
 	switch len(o.waiting) {
 	case outboxSize:
 		o.flush()
@@ -64,7 +88,27 @@ func (o *outbox) add(b, oob []byte, to *net.UDPAddr) (taken bool, err error) {
 		default:
 		}
 	}
-	return true, nil
+}
+
+// parseControl returns what control data (cmsg(3)) says of a datagram: the size of segments, if it has several, and ECN.
+func parseControl(oob []byte) (size int, ecn uint8) {
+	for len(oob) > 0 {
+		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)
+		if err != nil {
+			break
+		}
+		switch {
+		case h.Level == unix.SOL_UDP && h.Type == unix.UDP_SEGMENT && len(data) >= 2:
+			size = int(binary.NativeEndian.Uint16(data))
+		case (h.Level == unix.SOL_IP && h.Type == unix.IP_TOS || h.Level == unix.SOL_IPV6 && h.Type == unix.IPV6_TCLASS) &&
+			len(data) > 0:
+			if ecn = data[0] & 3; len(data) >= 4 {
+				ecn = uint8(binary.NativeEndian.Uint32(data)) & 3
+			}
+		}
+		oob = rest
+	}
+	return size, ecn
 }
 
 // run sends what waits, until ctx ends.
@@ -78,20 +122,19 @@ func (o *outbox) run(ctx context.Context) {
 		runtime.Gosched() // after all who can run now
 		o.mu.Lock()
 		o.flush()
+		o.receivers.Sweep(time.Now())
 		o.mu.Unlock()
 	}
 }
 
 // flush sends what waits. o.mu is held.
 func (o *outbox) flush() {
-	for at := 0; at < len(o.waiting); {
-		n, err := o.conn.WriteBatch(o.waiting[at:], 0)
-		at += max(n, 0)
-		if err != nil && n <= 0 { // of the first one
-			if !errors.Is(err, unix.EMSGSIZE) { // else the library tries how much the path takes
-				o.failed[o.waiting[at].Addr.(*net.UDPAddr).AddrPort()] = err
+	if len(o.waiting) > 0 && o.sender.Send(o.waiting) != nil {
+		for i := range o.waiting {
+			// That a datagram was too large is no error: the library tries how much the path takes.
+			if p := &o.waiting[i]; p.Err != nil && !errors.Is(p.Err, unix.EMSGSIZE) {
+				o.failed[p.To.Remote()] = p.Err
 			}
-			at++
 		}
 	}
 	o.waiting = o.waiting[:0]

@@ -40,7 +40,10 @@ type Config struct {
 	// Round is how long datagrams may wait for others while there are thousands a second (default: 0.75 ms; negative:
 	// they don't). More costs less for each delivery, and adds to its delay.
 	Round time.Duration
-	Pins  string // a folder in a BPF file system, so that a successor takes over from a server that was killed
+	// Segments has what leaves together leave in segments (runtime/segments) while there is much: it takes the rights of
+	// a relay, without which it leaves by sendmmsg.
+	Segments bool
+	Pins     string // a folder in a BPF file system, so that a successor takes over from a server that was killed
 	// ResetKey, if a successor has the same, lets it tell clients at once that their connections are gone.
 	ResetKey *quic.StatelessResetKey
 	Watch    relaycontrol.Flags // how the relay is watched and operated
@@ -108,7 +111,8 @@ func Start(config Config) (_ *Server, err error) {
 		}
 		s.quiesce = s.relay.Runtime().Quiesce
 	}
-	if s.socket, err = listen(net.UDPAddrFromAddrPort(config.Address), s.drain, s.rounds, max(0, config.Round)); err != nil {
+	if s.socket, err = listen(net.UDPAddrFromAddrPort(config.Address), s.drain, s.rounds, max(0, config.Round),
+		config.Segments); err != nil {
 		return nil, err
 	}
 	s.transport = &quic.Transport{

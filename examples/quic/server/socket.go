@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/segments"
 )
 
 // A socket is the UDP socket of all connections. Before a datagram that it received is handled, the ring of events is
@@ -83,7 +85,7 @@ func (p *patience) read(n int, now time.Time) {
 // busy is how long datagrams wait; 0: they don't.
 func (p *patience) busy() time.Duration { return time.Duration(p.wait.Load()) }
 
-func listen(at *net.UDPAddr, drain func(), r *rounds, longest time.Duration) (*socket, error) {
+func listen(at *net.UDPAddr, drain func(), r *rounds, longest time.Duration, inSegments bool) (*socket, error) {
 	u, err := listenUDP(at)
 	if err != nil {
 		return nil, err
@@ -97,14 +99,19 @@ func listen(at *net.UDPAddr, drain func(), r *rounds, longest time.Duration) (*s
 	if err != nil {
 		return nil, errors.Join(err, u.Close())
 	}
+	sender, err := segments.New(segments.Config{Conn: u, OneByOne: !inSegments})
+	if err != nil {
+		return nil, errors.Join(err, t.Close(), u.Close())
+	}
 	p := &patience{longest: longest}
-	s := &socket{udp: u, batch: ipv4.NewPacketConn(u), drain: drain, rounds: r, patience: p, ticker: t}
-	u.outbox = newOutbox(s.batch, p)
-	return s, nil
+	u.outbox = newOutbox(sender, p)
+	return &socket{udp: u, batch: ipv4.NewPacketConn(u), drain: drain, rounds: r, patience: p, ticker: t}, nil
 }
 
 // Close closes the socket.
-func (s *socket) Close() error { return errors.Join(s.udp.Close(), s.ticker.Close()) }
+func (s *socket) Close() error {
+	return errors.Join(s.outbox.sender.Close(), s.udp.Close(), s.ticker.Close())
+}
 
 // ReadBatch is what the library reads datagrams with.
 func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
