@@ -39,6 +39,7 @@ func newOutbox(conn *ipv4.PacketConn, p *patience) *outbox {
 
 // add takes a datagram if datagrams wait; false: it has to be sent now, and what was there before it has left.
 func (o *outbox) add(b, oob []byte, to *net.UDPAddr) (taken bool, err error) {
+	o.patience.sent.Add(1)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.failed) > 0 {
