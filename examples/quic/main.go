@@ -48,6 +48,8 @@ func run(args []string) (err error) {
 	flags.StringVar(&watch.Metrics, "metrics", "", "address:port where anyone may read /metrics")
 	round := flags.Duration("round", 750*time.Microsecond, "how long datagrams may wait for others while there are thousands "+
 		"a second: more costs less, and adds to the delay; 0: they don't wait")
+	acks := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer it are asked for "+
+		"an ACK: fewer cost less; 0: none is asked")
 	every := flags.Duration("stats", 10*time.Second, "how often counters are printed; 0: never")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -55,6 +57,9 @@ func run(args []string) (err error) {
 	config := server.Config{Pins: *pins, Control: control.Algorithms[*algorithm], Watch: watch, Round: *round}
 	if *round <= 0 {
 		config.Round = -1 // 0 is the default
+	}
+	if config.ACKPackets, config.ACKDelay, err = server.ParseACKs(*acks); err != nil {
+		return fmt.Errorf("-acks: %w", err)
 	}
 	if *algorithm != "" && config.Control == nil {
 		return fmt.Errorf("-control: there is no algorithm %q; there are %s", *algorithm, algorithms)
