@@ -50,6 +50,8 @@ func run(args []string) (err error) {
 		"a second: more costs less, and adds to the delay; 0: they don't wait")
 	inSegments := flags.Bool("segments", false, "what leaves for several peers at once leaves by one system call: "+
 		"this takes root")
+	acks := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer it are asked for "+
+		"an ACK: fewer cost less; 0: none is asked")
 	every := flags.Duration("stats", 10*time.Second, "how often counters are printed; 0: never")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -58,6 +60,9 @@ func run(args []string) (err error) {
 		Segments: *inSegments}
 	if *round <= 0 {
 		config.Round = -1 // 0 is the default
+	}
+	if config.ACKPackets, config.ACKDelay, err = server.ParseACKs(*acks); err != nil {
+		return fmt.Errorf("-acks: %w", err)
 	}
 	if *algorithm != "" && config.Control == nil {
 		return fmt.Errorf("-control: there is no algorithm %q; there are %s", *algorithm, algorithms)

@@ -26,7 +26,7 @@
 //	connection IDs                      Levels, ConnectionID
 //	protection                          NullProtection, SendKeys, ReceiveKeys   NullProtection
 //	packets that arrive                 StreamFrame, StreamReset, Datagram      ReceiveACKs
-//	what the peer sends                 SparseMaxStreams
+//	what the peer sends                 SparseMaxStreams                        RequestACKs
 //
 // Four rules hold for everyone who sends outside:
 //
@@ -74,4 +74,14 @@
 // AEAD. What Window or MaxPacketSize don't allow goes to Send: the library sends it when it may. ReceiveKeys and
 // ReceiveACKs let the sender open packets, and hand over those that are only an ACK; the first packet of each key
 // phase, and what isn't only an ACK, goes to the library.
+//
+// # Fewer ACKs
+//
+// A peer acknowledges every second packet, and much of what a packet costs its sender is that ACK. RequestACKs asks for
+// fewer (draft-ietf-quic-ack-frequency, with the code points of version 07, which quinn has as well: min_ack_delay
+// 0xff04de1b, ACK_FREQUENCY 0xaf, IMMEDIATE_ACK 0x1f). It returns false for a peer that doesn't offer it. Each
+// connection with hooks offers it, and does as its peer asks; a connection without hooks does neither. The delay of a
+// request counts in the timeout for probes from when it is made: the longer it is, the later losses at the end of what
+// is sent are found. If ACKs are asked for after more packets than a quarter of the congestion window, what is sent may
+// have to wait for them.
 package quicfork

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/binary"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
@@ -21,68 +23,99 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// Every variant delivers each object once to every subscriber, and each copy's delay is seen: until it is read, and
-// with null protection by captures as well.
+// A delivery is what a test has a variant do.
+type delivery struct {
+	subscribers, objects, streams int
+	rate                          float64
+}
+
+// run runs a variant's relay and its clients, checks that each object is delivered once to every subscriber, and that
+// each copy's delay is seen: until it is read, and with null protection by captures as well. It returns how many
+// packets subscribers sent.
+func (d delivery) run(t *testing.T, v Variant) (answers int) {
+	t.Helper()
+	net, l, err := newLine()
+	check(t, err)
+	defer net.Close()
+	p, err := start(l, v, settings{acks: "10,20"})
+	check(t, err)
+	defer p.stop()
+	a, err := subscribe(v, l, d.subscribers)
+	check(t, err)
+	defer a.close()
+	in, err := l.RelayIn.Capture()
+	check(t, err)
+	out, err := l.RelayOut.Capture()
+	check(t, err)
+	var sent int64
+	read, err := a.watch(func() error {
+		load, err := publish(v, l, a, d.rate, d.objects)
+		check(t, err)
+		defer load.dialled.close()
+		check(t, testnet.Until(10*time.Second, "some objects", func() bool {
+			return load.sent.Load() >= uint64(d.streams*d.objects)
+		}))
+		check(t, load.close())
+		sent = int64(load.sent.Load())
+		return testnet.Until(5*time.Second, "all streams", func() bool {
+			return a.streams.Load() >= int64(d.subscribers)*sent/int64(d.objects)
+		})
+	})
+	check(t, err)
+	all := int64(d.subscribers) * sent
+	if n := len(read); n != int(all) || read[0] <= 0 || read[n-1] > time.Minute {
+		t.Errorf("%d delays of %d reads, from %v to %v", n, all, read[0], read[n-1])
+	}
+	if got, want := a.bytes.Load(), all*objectSize; got != want {
+		t.Errorf("%d bytes were delivered, want %d", got, want)
+	}
+	came, err := in.Stop()
+	check(t, err)
+	left, err := out.Stop()
+	check(t, err)
+	want := 0 // what is encrypted has no mark
+	if v.null() {
+		want = int(all)
+	}
+	if n := len(delaysOf(came, left)); n != want {
+		t.Errorf("%d delays of %d copies, want %d", n, all, want)
+	}
+	share, err := p.share()
+	check(t, err)
+	if (share > 50) != v.kernel() {
+		t.Errorf("the kernel's share is %.0f%%", share)
+	}
+	for _, f := range left {
+		if !f.Outgoing {
+			answers++
+		}
+	}
+	t.Logf("%s: %d packets of subscribers for %d deliveries", v, answers, all)
+	return answers
+}
+
+// Every variant delivers each object once to every subscriber.
 func TestVariantsDeliver(t *testing.T) {
 	needs.Root(t)
-	const subscribers, objects = 2, 5
 	for _, v := range []Variant{UserSpace, Kernel, Stock, Quinn} {
-		t.Run(string(v), func(t *testing.T) {
-			net, l, err := newLine()
-			check(t, err)
-			defer net.Close()
-			p, err := start(l, v, settings{})
-			check(t, err)
-			defer p.stop()
-			a, err := subscribe(v, l, subscribers)
-			check(t, err)
-			defer a.close()
-			in, err := l.RelayIn.Capture()
-			check(t, err)
-			out, err := l.RelayOut.Capture()
-			check(t, err)
-			var sent int64
-			read, err := a.watch(func() error {
-				load, err := publish(v, l, a, 200, objects)
-				check(t, err)
-				defer load.dialled.close()
-				check(t, testnet.Until(10*time.Second, "some objects", func() bool {
-					return load.sent.Load() >= 20*objects
-				}))
-				check(t, load.close())
-				sent = int64(load.sent.Load())
-				return testnet.Until(5*time.Second, "all streams", func() bool {
-					return a.streams.Load() >= subscribers*sent/objects
-				})
-			})
-			check(t, err)
-			if n := len(read); n != int(subscribers*sent) || read[0] <= 0 || read[n-1] > time.Minute {
-				t.Errorf("%d delays of %d reads, from %v to %v", n, subscribers*sent, read[0], read[n-1])
-			}
-			if got, want := a.bytes.Load(), subscribers*sent*objectSize; got != want {
-				t.Errorf("%d bytes were delivered, want %d", got, want)
-			}
-			came, err := in.Stop()
-			check(t, err)
-			left, err := out.Stop()
-			check(t, err)
-			want := 0 // what is encrypted has no mark
-			if v.null() {
-				want = int(subscribers * sent)
-			}
-			if n := len(delaysOf(came, left)); n != want {
-				t.Errorf("%d delays of %d copies, want %d", n, subscribers*sent, want)
-			}
-			share, err := p.share()
-			check(t, err)
-			if (share > 50) != (v == Kernel) {
-				t.Errorf("the kernel's share is %.0f%%", share)
+		t.Run(string(v), func(t *testing.T) { delivery{subscribers: 2, objects: 5, streams: 20, rate: 200}.run(t, v) })
+	}
+}
+
+// Subscribers of thinned variants send fewer packets, which are ACKs mostly.
+func TestThinned(t *testing.T) {
+	needs.Root(t)
+	d := delivery{subscribers: 2, objects: 5, streams: 200, rate: 1000}
+	for _, pair := range [][2]Variant{{Kernel, KernelThinned}, {Stock, StockThinned}, {Quinn, QuinnThinned}} {
+		t.Run(string(pair[1]), func(t *testing.T) {
+			if all, fewer := d.run(t, pair[0]), d.run(t, pair[1]); fewer > all*3/4 {
+				t.Errorf("subscribers sent %d packets, and %d when they were asked for fewer ACKs", all, fewer)
 			}
 		})
 	}
 }
 
-// Without subscribers that take ACK_FREQUENCY, as quic-go's don't yet, there are no figures of thinned ACKs.
+// Without subscribers that take ACK_FREQUENCY, there are no figures of thinned ACKs.
 func TestThinnedRefusesOthers(t *testing.T) {
 	needs.Root(t)
 	net, l, err := newLine()
@@ -95,12 +128,23 @@ func TestThinnedRefusesOthers(t *testing.T) {
 		_, _ = io.Copy(io.Discard, p.out)
 		close(ended)
 	}()
-	if a, err := subscribe(QuinnThinned, l, 1); err == nil {
-		defer a.close()
-	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	check(t, l.Peer.Do(func() error { // without hooks
+		c, err := quic.DialAddr(ctx, serverAt(l).String(), secrets(), wide())
+		if err != nil {
+			return err
+		}
+		control, err := c.OpenStreamSync(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = control.Write([]byte("subscribe bench\n"))
+		return err
+	}))
 	select {
 	case <-ended:
-	case <-time.After(10 * time.Second):
+	case <-ctx.Done():
 		t.Error("the relay still runs")
 	}
 	if err := p.stop(); err == nil {

@@ -44,10 +44,10 @@ func run() (err error) {
 	subscribers := flag.String("subscribers", "1,8,64", "`counts` of subscribers (path)")
 	objects := flag.String("objects", "60,1", "`counts` of objects in a stream (path)")
 	names := flag.String("variants", "user space,kernel,stock,quinn",
-		"`relays` to measure, of these and quinn thinned (path)")
+		"`relays` to measure, of these and kernel thinned, stock thinned, quinn thinned (path)")
 	rate := flag.Float64("rate", 8000, "`deliveries` a second, to all subscribers together (path)")
 	acks := flag.String("acks", "10,20",
-		"`packets,milliseconds` after which quinn thinned asks for an ACK; subscribers must take ACK_FREQUENCY (path)")
+		"`packets,milliseconds` after which the thinned variants ask subscribers for an ACK (path)")
 	round := flag.Duration("round", 0, "how long our server has datagrams wait for others; 0: as by default, negative: "+
 		"not at all (path)")
 	inSegments := flag.Bool("segments", false, "our server sends in segments (path)")

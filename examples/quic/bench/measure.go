@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
@@ -78,7 +79,8 @@ func measurePath(o options) (cells []Cell, err error) {
 					fmt.Fprintf(os.Stderr, "\r%-60s", fmt.Sprintf("%s, round %d", what, round+1))
 					s := settings{round: o.round, segments: o.segments, acks: o.acks}
 					if o.profiles != "" {
-						s.profile = filepath.Join(o.profiles, fmt.Sprintf("%d-%d-%.4s.pprof", n, objects, v))
+						name := strings.ReplaceAll(string(v), " ", "-")
+						s.profile = filepath.Join(o.profiles, fmt.Sprintf("%d-%d-%s.pprof", n, objects, name))
 					}
 					r, err := b.measure(v, n, objects, s)
 					if err != nil {

@@ -16,11 +16,13 @@ var look = map[Variant]struct {
 	colour color.Color
 	shape  draw.GlyphDrawer
 }{
-	UserSpace:    {color.RGBA{0xD5, 0x5E, 0x00, 0xFF}, draw.TriangleGlyph{}},
-	Kernel:       {color.RGBA{0x00, 0x72, 0xB2, 0xFF}, draw.CircleGlyph{}},
-	Stock:        {color.RGBA{0x56, 0xB4, 0xE9, 0xFF}, draw.RingGlyph{}},
-	Quinn:        {color.RGBA{0x22, 0x22, 0x22, 0xFF}, draw.SquareGlyph{}},
-	QuinnThinned: {color.RGBA{0x77, 0x77, 0x77, 0xFF}, draw.CrossGlyph{}},
+	UserSpace:     {color.RGBA{0xD5, 0x5E, 0x00, 0xFF}, draw.TriangleGlyph{}},
+	Kernel:        {color.RGBA{0x00, 0x72, 0xB2, 0xFF}, draw.CircleGlyph{}},
+	Stock:         {color.RGBA{0x56, 0xB4, 0xE9, 0xFF}, draw.RingGlyph{}},
+	Quinn:         {color.RGBA{0x22, 0x22, 0x22, 0xFF}, draw.SquareGlyph{}},
+	KernelThinned: {color.RGBA{0x00, 0x9E, 0x73, 0xFF}, draw.CrossGlyph{}},
+	StockThinned:  {color.RGBA{0xCC, 0x79, 0xA7, 0xFF}, draw.CrossGlyph{}},
+	QuinnThinned:  {color.RGBA{0x77, 0x77, 0x77, 0xFF}, draw.CrossGlyph{}},
 }
 
 // A figure is what a panel shows. 0: it wasn't measured of a variant.

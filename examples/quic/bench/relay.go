@@ -31,17 +31,26 @@ type Variant string
 
 // All speak the protocol of package server, and send the same streams.
 const (
-	Kernel       Variant = "kernel"
-	UserSpace    Variant = "user space"
-	Stock        Variant = "stock" // package server without the kernel's part
-	Quinn        Variant = "quinn"
-	QuinnThinned Variant = "quinn thinned" // it asks its clients for fewer ACKs
+	Kernel    Variant = "kernel"
+	UserSpace Variant = "user space"
+	Stock     Variant = "stock" // package server without the kernel's part
+	Quinn     Variant = "quinn"
+	// These ask their subscribers for fewer ACKs, and the others for none.
+	KernelThinned Variant = "kernel thinned"
+	StockThinned  Variant = "stock thinned"
+	QuinnThinned  Variant = "quinn thinned"
 )
 
-var variants = []Variant{UserSpace, Kernel, Stock, Quinn, QuinnThinned}
+var variants = []Variant{UserSpace, Kernel, KernelThinned, Stock, StockThinned, Quinn, QuinnThinned}
 
 // null reports whether 1-RTT packets have null protection. Otherwise they are encrypted, as any QUIC client's.
-func (v Variant) null() bool { return v == Kernel || v == UserSpace }
+func (v Variant) null() bool { return v == UserSpace || v.kernel() }
+
+// kernel reports whether the kernel sends.
+func (v Variant) kernel() bool { return v == Kernel || v == KernelThinned }
+
+// thinned reports whether subscribers are asked for fewer ACKs.
+func (v Variant) thinned() bool { return v == KernelThinned || v == StockThinned || v == QuinnThinned }
 
 // quinn reports whether the relay is the one in Rust.
 func (v Variant) quinn() bool { return v == Quinn || v == QuinnThinned }
@@ -102,6 +111,7 @@ func serve(v Variant, args []string) (err error) {
 	profile := flags.String("profile", "", "")
 	round := flags.Duration("round", 0, "")
 	inSegments := flags.Bool("segments", false, "")
+	acks := flags.String("acks", "0", "")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -110,9 +120,12 @@ func serve(v Variant, args []string) (err error) {
 		return err
 	}
 	kernelShare := func() float64 { return 0 }
-	if v == Kernel || v == Stock {
+	if v != UserSpace {
 		config := server.Config{Address: address, TLS: secrets(), Round: *round, Segments: *inSegments}
-		if v == Kernel {
+		if config.ACKPackets, config.ACKDelay, err = server.ParseACKs(*acks); err != nil {
+			return err
+		}
+		if v.kernel() {
 			config.Interfaces = strings.Split(*devices, ",")
 		}
 		s, err := server.Start(config)
@@ -166,16 +179,16 @@ type settings struct {
 	profile  string        // file of Go's profile; none if it is empty
 	round    time.Duration // of our server; 0: the default
 	segments bool          // our server sends in segments
-	acks     string        // what quinn thinned asks for: packets, and milliseconds, after which a subscriber acknowledges
+	acks     string        // what is asked for: packets, and milliseconds, after which a subscriber acknowledges
 }
 
 // command returns the program of a variant's relay, with its arguments.
 func (s *settings) command(l *testnet.Line, v Variant) (program string, args []string, err error) {
 	args = []string{"--listen", serverAt(l).String()}
+	if v.thinned() {
+		args = append(args, "--acks", s.acks)
+	}
 	if v.quinn() {
-		if v == QuinnThinned {
-			args = append(args, "--acks", s.acks)
-		}
 		program, err = quinnRelay()
 		return program, args, err
 	}

@@ -35,7 +35,10 @@ func printPath(w io.Writer, cells []Cell) {
 					c.Objects, v, r.Rate, r.Missing, r.Share, added, p99, r.ReadP50, r.ReadP99, r.Calls, r.CPU)
 			}
 		}
-		for _, pair := range [][2]Variant{{Kernel, UserSpace}, {Stock, Quinn}, {Stock, QuinnThinned}} {
+		for _, pair := range [][2]Variant{
+			{Kernel, UserSpace}, {Stock, Quinn}, {StockThinned, QuinnThinned},
+			{KernelThinned, Kernel}, {StockThinned, Stock}, {QuinnThinned, Quinn},
+		} {
 			printRatios(t, c, pair[0], pair[1])
 		}
 	}

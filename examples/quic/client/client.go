@@ -42,12 +42,12 @@ func Subscribe(ctx context.Context, feed string, c Config) (*Conn, error) {
 }
 
 func dial(ctx context.Context, verb, feed string, c Config) (_ *Conn, err error) {
+	hooks := &quic.Hooks{} // a connection with hooks acknowledges as the relay asks
 	if c.Fast {
 		// Packets as the kernel relays them: with numbers of 4 bytes, and a single STREAM frame.
-		ctx = quic.WithHooks(ctx, &quic.Hooks{
-			NullProtection: true, LongNumbers: true, SparseMaxStreams: true, LoneStreamFrames: true,
-		})
+		hooks = &quic.Hooks{NullProtection: true, LongNumbers: true, SparseMaxStreams: true, LoneStreamFrames: true}
 	}
+	ctx = quic.WithHooks(ctx, hooks)
 	out := &Conn{transport: &quic.Transport{Conn: c.Socket, ConnectionIDLength: 8}}
 	defer func() {
 		if err != nil {

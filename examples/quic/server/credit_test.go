@@ -262,6 +262,8 @@ func (w *world) Reset(id quic.StreamID, _ quic.StreamErrorCode, finalSize uint64
 func (w *world) ReceiveACKs([]quic.ACK) {}
 func (w *world) Notify()                {}
 
+func (w *world) RequestACKs(int, time.Duration) bool { return false }
+
 // The subscriber.
 
 func (w *world) stream(id quic.StreamID) *received {

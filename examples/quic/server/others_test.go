@@ -25,18 +25,19 @@ type other struct {
 	lines            *bufio.Scanner
 	process          *exec.Cmd
 	input            io.Closer
+	acks, asked      int // of quinn, at the end: ACK frames that it has sent, and requests for ACKs that it got
 }
 
 func others() []*other {
 	python, quinn := made+"python/bin/python", made+"quinn/release/quinn-subscriber"
 	aioquic := func(protection string) *other {
-		return &other{"aioquic", protection, []string{
+		return &other{name: "aioquic", protection: protection, command: []string{
 			python, "../endpoints/aioquic_subscriber.py", address.Addr().String(), strconv.Itoa(int(address.Port())),
-		}, nil, nil, nil}
+		}}
 	}
 	return []*other{
-		aioquic("null"), {"quinn", "null", []string{quinn, address.String()}, nil, nil, nil},
-		aioquic("stock"), {"quinn", "stock", []string{quinn, address.String()}, nil, nil, nil},
+		aioquic("null"), {name: "quinn", protection: "null", command: []string{quinn, address.String()}},
+		aioquic("stock"), {name: "quinn", protection: "stock", command: []string{quinn, address.String()}},
 	}
 }
 
@@ -59,6 +60,12 @@ func (o *other) start(b *bed, streams int) {
 	}
 }
 
+// next returns the next line that it prints.
+func (o *other) next() string {
+	o.lines.Scan()
+	return o.lines.Text()
+}
+
 func (o *other) String() string { return o.name + ", " + o.protection }
 
 // check reads what it got.
@@ -73,18 +80,37 @@ func (o *other) check(b *bed, want map[string]bool) {
 		got[hash] = true
 	}
 	o.input.Close()
+	if o.name == "quinn" {
+		if _, err := fmt.Sscanf(o.next(), "acks %d %d", &o.acks, &o.asked); err != nil {
+			b.Errorf("%s: %v", o, err)
+		}
+	}
 	if err := o.process.Wait(); err != nil || len(got) != len(want) {
 		b.Errorf("%s: %d streams of %d: %v", o, len(got), len(want), err)
 	}
+}
+
+func buildOthers(t *testing.T) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), "../endpoints/build").CombinedOutput(); err != nil {
+		t.Fatalf("../endpoints/build (tools/ensure quic installs what it needs): %v\n%s", err, out)
+	}
+}
+
+// wanted returns the hashes of a plan's streams.
+func (p *plan) wanted() map[string]bool {
+	want := map[string]bool{}
+	for i := range p.streams {
+		want[fmt.Sprintf("%x", sha256.Sum256(content(uint64(i), size*p.objects)))] = true
+	}
+	return want
 }
 
 // TestOtherImplementations has subscribers of aioquic and of quinn get 1,000 objects: with null protection from the
 // kernel, and as they are published, encrypted, from user space.
 func TestOtherImplementations(t *testing.T) {
 	needs.Root(t)
-	if out, err := exec.CommandContext(t.Context(), "../endpoints/build").CombinedOutput(); err != nil {
-		t.Fatalf("../endpoints/build (tools/ensure quic installs what it needs): %v\n%s", err, out)
-	}
+	buildOthers(t)
 	b := newBed(t, options{in: delayed(), out: delayed()})
 	p := plan{streams: 250, objects: 4, rate: 500}
 	all := others()
@@ -92,10 +118,7 @@ func TestOtherImplementations(t *testing.T) {
 		o.start(b, p.streams)
 	}
 	b.play(b.publish(true, nil), p)
-	want := map[string]bool{}
-	for i := range p.streams {
-		want[fmt.Sprintf("%x", sha256.Sum256(content(uint64(i), size*p.objects)))] = true
-	}
+	want := p.wanted()
 	b.check(testnet.Until(5*time.Second, "all streams are sent", func() bool {
 		sum := b.server.Stats()[0].Sum()
 		return sum.KernelBytes+sum.UserBytes+sum.DroppedBytes == uint64(len(all)*p.streams*p.objects*size)

@@ -45,6 +45,7 @@ func newOutbox(s *segments.Sender, p *patience) *outbox {
 // add takes a datagram, or several of one size in one buffer (UDP_SEGMENT), if datagrams wait; false: it has to be sent
 // now, and what was there before it has left.
 func (o *outbox) add(b, oob []byte, to *net.UDPAddr) (taken bool, err error) {
+	o.patience.sent.Add(1)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	at := to.AddrPort()

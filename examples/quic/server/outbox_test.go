@@ -16,17 +16,22 @@ func TestPatience(t *testing.T) {
 	p := &patience{longest: time.Millisecond, since: time.Unix(1000, 0)}
 	now := p.since
 	for _, c := range []struct {
-		rate int
-		want time.Duration
+		rate, sent int
+		want       time.Duration
 	}{
-		{1000, 0}, {2000, 0}, {3000, 500 * time.Microsecond}, {4000, time.Millisecond}, {90_000, time.Millisecond}, {500, 0},
+		{1000, 0, 0}, {2000, 0, 0}, {2200, 0, 0}, {3000, 0, 500 * time.Microsecond}, {4000, 0, time.Millisecond},
+		{90_000, 0, time.Millisecond}, {500, 0, 0},
+		{1000, 4000, 0}, {1000, 4200, 0}, {1000, 6000, 500 * time.Microsecond}, {1000, 8000, time.Millisecond},
+		{4000, 1000, time.Millisecond}, {500, 500, 0},
 	} {
 		for range 10 {
 			now = now.Add(10 * time.Millisecond)
+			p.sent.Add(int64(c.sent / 100))
 			p.read(c.rate/100, now)
 		}
 		if p.busy() != c.want {
-			t.Errorf("at %d datagrams a second they wait for %s, want %s", c.rate, p.busy(), c.want)
+			t.Errorf("with %d datagrams a second, and %d sent, they wait for %s, want %s",
+				c.rate, c.sent, p.busy(), c.want)
 		}
 	}
 	now = now.Add(time.Hour)

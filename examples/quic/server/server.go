@@ -43,7 +43,12 @@ type Config struct {
 	// Segments has what leaves together leave in segments (runtime/segments) while there is much: it takes the rights of
 	// a relay, without which it leaves by sendmmsg.
 	Segments bool
-	Pins     string // a folder in a BPF file system, so that a successor takes over from a server that was killed
+	// Subscribers that offer it (ACK_FREQUENCY) are asked for an ACK every ACKPackets packets (default: 10), or
+	// ACKDelay after the first of them (default: 20 ms): much of what a delivery costs is its ACKs. It is at most a
+	// quarter of the congestion window. If ACKPackets is negative, none is asked.
+	ACKPackets int
+	ACKDelay   time.Duration
+	Pins       string // a folder in a BPF file system, so that a successor takes over from a server that was killed
 	// ResetKey, if a successor has the same, lets it tell clients at once that their connections are gone.
 	ResetKey *quic.StatelessResetKey
 	Watch    relaycontrol.Flags // how the relay is watched and operated
@@ -93,6 +98,8 @@ func Start(config Config) (_ *Server, err error) {
 	config.Backlog = cmp.Or(config.Backlog, 512<<10)
 	config.Keep = cmp.Or(config.Keep, 2*time.Second)
 	config.Round = cmp.Or(config.Round, 750*time.Microsecond)
+	config.ACKPackets = cmp.Or(config.ACKPackets, 10)
+	config.ACKDelay = cmp.Or(config.ACKDelay, 20*time.Millisecond)
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{
 		config: config, log: config.Logger, stop: stop, dropper: newDropper(), rounds: newRounds(),
@@ -231,6 +238,7 @@ func (s *Server) newSubscriber(c *conn, f *feed) *subscriber {
 	defer c.mu.Unlock()
 	u.lease(c.limits)
 	u.window.room = c.path.Window
+	u.thin(c.path)
 	c.sub.Store(u)
 	return u
 }

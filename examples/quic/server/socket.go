@@ -54,19 +54,21 @@ func (r *rounds) await() bool {
 	return r.on.Load()
 }
 
-// A patience is how long the reader of a socket leaves datagrams waiting, so that it gets several at once, and the answers
-// to them leave together. Being woken for each one costs more than most of what is done with it. While few come, it
-// leaves none waiting.
+// A patience is how long the reader of a socket leaves datagrams waiting, so that it gets several at once, and the
+// answers to them leave together. Being woken for each one costs more than most of what is done with it. While few come
+// and few are sent, it leaves none waiting.
 type patience struct {
 	longest time.Duration
 	wait    atomic.Int64 // a time.Duration
 	since   time.Time    // when counting began
-	count   int          // of datagrams
+	count   int          // of datagrams that were read since
+	sent    atomic.Int64 // datagrams, since then
 }
 
 const (
 	few      = 2000 // datagrams a second: up to so many none waits,
-	many     = 4000 // and from so many on they wait for the longest time
+	many     = 4000 // and from so many on they wait for the longest time.
+	weight   = 2    // so many that are sent count as one that comes: their ACK, also if peers send fewer
 	counting = 20 * time.Millisecond
 )
 
@@ -77,8 +79,12 @@ func (p *patience) read(n int, now time.Time) {
 	if took < counting {
 		return
 	}
-	rate := float64(p.count) / took.Seconds()
-	p.wait.Store(int64(float64(p.longest) * min(1, max(0, rate-few)/(many-few))))
+	received, sent := float64(p.count)/took.Seconds(), float64(p.sent.Swap(0))/took.Seconds()
+	wait := float64(p.longest) * min(1, max(0, max(received, sent/weight)-few)/(many-few))
+	if wait*max(received, sent) < float64(time.Second) { // rounds without a datagram would cost more than they save
+		wait = 0
+	}
+	p.wait.Store(int64(wait))
 	p.since, p.count = now, 0
 }
 

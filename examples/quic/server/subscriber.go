@@ -25,6 +25,7 @@ type library interface {
 	Send(data ...quic.StreamData)
 	Reset(id quic.StreamID, code quic.StreamErrorCode, finalSize uint64)
 	ReceiveACKs(acks []quic.ACK)
+	RequestACKs(packets int, delay time.Duration) bool
 	Notify()
 }
 
@@ -76,6 +77,8 @@ type subscriber struct {
 	unregistered []quic.OutsidePacket
 	acks         []quic.ACK
 	ackReader    ackReader
+	ackEvery     int  // how many packets it was asked to acknowledge at once; 0: it wasn't
+	askedNot     bool // it doesn't offer that
 	gone         bool
 
 	stats SubscriberStats
@@ -481,6 +484,7 @@ func (u *subscriber) setPath(p quic.PathState) {
 		sent, lost := u.traffic()
 		u.steering.update(p, sent, lost, time.Now())
 	}
+	u.thin(p)
 	if u.kernel != nil {
 		u.kernel.setPath(p.LargestAcked, p.MaxPacketSize)
 	}

@@ -18,6 +18,9 @@ import (
 // Functions are called on the connection's run loop, one at a time. They must not block, and must not call methods of
 // the connection that wait for the run loop; methods of [Outside] don't, but for [Outside.ShareNumbers]. Slices are
 // the function's until it returns.
+//
+// A connection with hooks offers the peer ACK_FREQUENCY (draft-ietf-quic-ack-frequency-07, min_ack_delay 1 ms), and
+// acknowledges as the peer asks: see [Outside.RequestACKs].
 type Hooks struct {
 	// NullProtection asks the peer to do without packet and header protection of 1-RTT packets (RFC 9001, section 5).
 	// It is done if both ends ask, by a transport parameter, which the handshake authenticates; otherwise packets are
@@ -262,3 +265,17 @@ func (o *Outside) Reset(id StreamID, code StreamErrorCode, finalSize uint64) {
 // ReceiveACKs gives the library ACK frames out of packets that it didn't get, to be processed at once: their ranges are
 // merged. It keeps the slice.
 func (o *Outside) ReceiveACKs(acks []ACK) { o.later(func() { o.receiveACKs(acks) }) }
+
+// RequestACKs asks the peer for an ACK after so many packets that elicit one, or after the delay if that is sooner, in
+// an ACK_FREQUENCY frame (draft-ietf-quic-ack-frequency-07); until then it acknowledges as RFC 9000 says. A packet that
+// is missing is reported at once when the second one after it arrives, which is when loss detection is about to
+// declare it lost. The last request holds, and is sent again if it is lost. A delay that is less than the peer's
+// min_ack_delay is raised to it; the largest one that the peer may follow counts in timeouts for probes (RFC 9002,
+// section 6.2). RequestACKs returns false if the peer doesn't offer it, which is known when the handshake is complete.
+func (o *Outside) RequestACKs(packets int, delay time.Duration) bool {
+	if !o.requests.offered.Load() {
+		return false
+	}
+	o.later(func() { o.requestACKs(packets, delay) })
+	return true
+}

@@ -39,6 +39,7 @@ type Outside struct {
 	tokens   map[uint64]protocol.StatelessResetToken // of the peer's connection IDs, if they have levels
 	streams  map[StreamID]*SendStream                // leased ones that the library sends on
 	incoming map[StreamID]*incoming
+	requests ackRequests
 }
 
 // ask attaches the hooks that ctx carries, and puts what they ask for into our transport parameters.
@@ -57,6 +58,7 @@ func (c *Conn) ask(ctx context.Context, params *wire.TransportParameters) {
 	c.connIDGenerator.levels = min(max(0, hooks.Levels), protocol.MaxActiveConnectionIDs)
 	params.FastRelay.ConnectionIDLevels = uint64(c.connIDGenerator.levels)
 	c.streamsMap.incomingUniStreams.sparse = hooks.SparseMaxStreams
+	c.offerACKFrequency(params)
 }
 
 // start is called on the run loop before anything is sent.
@@ -77,7 +79,8 @@ func (o *Outside) start() {
 	}
 	c.framer.lone = o.hooks.LoneStreamFrames
 	handshake.OnKeys(c.cryptoStreamHandler.(handshake.CryptoSetup), o.hooks.SendKeys, o.hooks.ReceiveKeys)
-	c.packer.(*packetPacker).levelConnID = o.levelConnID
+	packer := c.packer.(*packetPacker)
+	packer.levelConnID, packer.ackRequests = o.levelConnID, (*requestFate)(o)
 	o.watchConnectionIDs()
 }
 
@@ -89,6 +92,7 @@ func (o *Outside) parametersApplied() {
 	p := o.conn.peerParams
 	o.null.Store(o.hooks.NullProtection && p.FastRelay.NullProtection)
 	o.setLevels(p.FastRelay.ConnectionIDLevels)
+	o.requests.parametersApplied(p)
 	o.conn.connIDManager.changed()
 	o.limits = Limits{
 		MaxData: uint64(p.InitialMaxData), MaxUniStreams: uint64(p.MaxUniStreamNum),

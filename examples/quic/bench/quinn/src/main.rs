@@ -125,7 +125,8 @@ fn parse_acks(text: &str) -> Result<(VarInt, Duration)> {
         .split_once(',')
         .ok_or("--acks: want PACKETS,MILLISECONDS")?;
     Ok((
-        VarInt::from_u32(packets.parse()?),
+        // With more packets than the threshold an ACK is due.
+        VarInt::from_u32(packets.parse::<u32>()?.saturating_sub(1)),
         Duration::from_millis(delay.parse()?),
     ))
 }

@@ -3,7 +3,8 @@
 //!     quinn-subscriber HOST:PORT FEED null|stock STREAMS
 //!
 //! It prints "ok null" or "ok protected" when it is subscribed, for each stream "stream SHA256" or "reset CODE", and ends with
-//! its input after as many streams as it was told.
+//! its input after as many streams as it was told: with "acks SENT ASKED", how many ACK frames it has sent, and how many
+//! ACK_FREQUENCY frames it got.
 
 mod null;
 
@@ -82,6 +83,11 @@ async fn main() -> Result<()> {
     }
     tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()))
         .await??;
+    let stats = connection.stats();
+    println!(
+        "acks {} {}",
+        stats.frame_tx.acks, stats.frame_rx.ack_frequency
+    );
     connection.close(0u32.into(), b"");
     endpoint.wait_idle().await;
     Ok(())

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/quic-go/quic-go/internal/monotime"
 	"github.com/quic-go/quic-go/internal/protocol"
+	"github.com/quic-go/quic-go/internal/wire"
 )
 
 // outsideNumbers is what a connection has to know about packet numbers when others send packets on it as well.
@@ -180,4 +182,80 @@ func PathStateOf(sph SentPacketHandler) PathState {
 		s.ECN = protocol.ECT0
 	}
 	return s
+}
+
+// ackFrequency is how 1-RTT packets are acknowledged: at first as by upstream, then as the peer asks.
+type ackFrequency struct {
+	hooks bool // the connection has hooks
+
+	asked      bool
+	sequence   uint64
+	threshold  uint64 // with more packets an ACK is due
+	delay      time.Duration
+	reordering protocol.PacketNumber
+
+	first monotime.Time // when the first packet that isn't acknowledged was received
+}
+
+// SetAckFrequency has a connection acknowledge as its peer will ask.
+func SetAckFrequency(h *ReceivedPacketHandler) {
+	h.appDataPackets.frequency = ackFrequency{hooks: true, delay: MaxAckDelay}
+}
+
+// FollowAckFrequency has it acknowledge as a frame asks, unless that is older than the last one.
+func FollowAckFrequency(h *ReceivedPacketHandler, f *wire.AckFrequencyFrame) {
+	p := &h.appDataPackets.frequency
+	if p.asked && f.SequenceNumber <= p.sequence {
+		return
+	}
+	p.asked, p.sequence, p.threshold = true, f.SequenceNumber, f.AckElicitingThreshold
+	p.delay, p.reordering = f.RequestMaxAckDelay, f.ReorderingThreshold
+	if t := &h.appDataPackets; !t.ackAlarm.IsZero() {
+		t.ackAlarm = p.first.Add(p.delay)
+	}
+}
+
+// QueueACK makes an ACK due, with the packet that is handled now.
+func QueueACK(h *ReceivedPacketHandler) {
+	h.appDataPackets.ackQueued, h.appDataPackets.ackAlarm = true, 0
+}
+
+// alarm returns when an ACK is due at the latest.
+func (h *appDataReceivedPacketTracker) alarm(rcvTime monotime.Time) monotime.Time {
+	f := &h.frequency
+	if !f.hooks {
+		return rcvTime.Add(MaxAckDelay)
+	}
+	if h.ackAlarm.IsZero() {
+		f.first = rcvTime
+	}
+	return f.first.Add(f.delay)
+}
+
+// isDue reports whether a packet makes an ACK due.
+func (h *appDataReceivedPacketTracker) isDue(pn protocol.PacketNumber, ecn protocol.ECN, wasMissing bool) bool {
+	f := &h.frequency
+	if !f.asked {
+		return h.shouldQueueACK(pn, ecn, wasMissing)
+	}
+	return uint64(h.ackElicitingPacketsReceivedSinceLastAck) > f.threshold || ecn == protocol.ECNCE ||
+		f.reordering > 0 && h.isReordered(pn, wasMissing)
+}
+
+// isReordered reports whether a packet number is so far from the largest one, or from one that is missing, that the
+// peer wants to know: by the reordering threshold. What the last ACK has said isn't said again.
+func (h *appDataReceivedPacketTracker) isReordered(pn protocol.PacketNumber, wasMissing bool) bool {
+	far := h.frequency.reordering
+	if h.lastAck == nil {
+		return false
+	}
+	said := h.lastAck.LargestAcked() - far // the largest number that it reported as missing if it was
+	if wasMissing {
+		return pn <= said
+	}
+	if h.largestObserved < far {
+		return false
+	}
+	missing := h.packetHistory.HighestMissingUpTo(h.largestObserved - far)
+	return missing != protocol.InvalidPacketNumber && missing > said
 }

@@ -48,3 +48,6 @@ func (p *FastRelayParameters) read(id transportParameterID, value []byte) error 
 	}
 	return nil
 }
+
+// TakeAckFrequency has ACK_FREQUENCY and IMMEDIATE_ACK frames parsed.
+func (p *FrameParser) TakeAckFrequency() { p.supportsAckFrequency = true }
