@@ -46,8 +46,8 @@ func run(args []string) (err error) {
 	flags.StringVar(&watch.Socket, "socket", "",
 		"path of the relay's control socket, or a name: that of one in /run/fastrelay")
 	flags.StringVar(&watch.Metrics, "metrics", "", "address:port where anyone may read /metrics")
-	round := flags.Duration("round", 750*time.Microsecond, "how long datagrams may wait for others while there are thousands "+
-		"a second: more costs less, and adds to the delay; 0: they don't wait")
+	round := flags.Duration("round", 750*time.Microsecond, "how long datagrams may wait for others while there are "+
+		"thousands a second: more costs less, and adds to the delay; 0: they don't wait")
 	inSegments := flags.Bool("segments", false, "what leaves for several peers at once leaves by one system call: "+
 		"this takes root")
 	acks := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer it are asked for "+

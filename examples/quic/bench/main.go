@@ -48,8 +48,8 @@ func run() (err error) {
 	rate := flag.Float64("rate", 8000, "`deliveries` a second, to all subscribers together (path)")
 	acks := flag.String("acks", "10,20",
 		"`packets,milliseconds` after which the thinned variants ask subscribers for an ACK (path)")
-	round := flag.Duration("round", 0, "how long our server has datagrams wait for others; 0: as by default, negative: "+
-		"not at all (path)")
+	round := flag.Duration("round", 0, "how long our server has datagrams wait for others; 0: as by default, "+
+		"negative: not at all (path)")
 	inSegments := flag.Bool("segments", false, "our server sends in segments (path)")
 	profiles := flag.String("profiles", "",
 		"`folder` that profiles of the relay's process are written into, if it is in Go")

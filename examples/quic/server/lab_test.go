@@ -425,10 +425,10 @@ func (b *bed) await(v *viewer, streams int) {
 	}
 }
 
-// account waits until subscribers have got so many streams, each whole, or reset and counted once; each byte is counted
-// once as well, at the latest when the kernel's last event has been read. A stream that is given up since a packet seems
-// lost may be whole all the same: on a machine that stalls, ACKs come after the server has stopped keeping what it sent.
-// It returns how many streams were reset.
+// account waits until subscribers have got so many streams, each whole, or reset and counted once; each byte is
+// counted once as well, at the latest when the kernel's last event has been read. A stream that is given up since a
+// packet seems lost may be whole all the same: on a machine that stalls, ACKs come after the server has stopped
+// keeping what it sent. It returns how many streams were reset.
 func (b *bed) account(viewers []*viewer, p plan) (resets uint64) {
 	b.Helper()
 	for _, v := range viewers {

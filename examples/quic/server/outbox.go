@@ -59,7 +59,8 @@ func (o *outbox) add(b, oob []byte, to *net.UDPAddr) (taken bool, err error) {
 		size = max(1, len(b))
 	}
 	var r *segments.Receiver
-	if n := (len(b) + size - 1) / size; o.patience.busy() > 0 && (n <= 1 || n <= fewSegments && o.sender.Kernel() == nil) {
+	n := (len(b) + size - 1) / size
+	if o.patience.busy() > 0 && (n <= 1 || n <= fewSegments && o.sender.Kernel() == nil) {
 		r = o.receivers.Of(at)
 	}
 	if r == nil {
@@ -91,7 +92,8 @@ func (o *outbox) put(new segments.Packet) {
 	}
 }
 
-// parseControl returns what control data (cmsg(3)) says of a datagram: the size of segments, if it has several, and ECN.
+// parseControl returns what control data (cmsg(3)) says of a datagram: the size of segments, if it has several, and
+// ECN.
 func parseControl(oob []byte) (size int, ecn uint8) {
 	for len(oob) > 0 {
 		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)
@@ -101,8 +103,8 @@ func parseControl(oob []byte) (size int, ecn uint8) {
 		switch {
 		case h.Level == unix.SOL_UDP && h.Type == unix.UDP_SEGMENT && len(data) >= 2:
 			size = int(binary.NativeEndian.Uint16(data))
-		case (h.Level == unix.SOL_IP && h.Type == unix.IP_TOS || h.Level == unix.SOL_IPV6 && h.Type == unix.IPV6_TCLASS) &&
-			len(data) > 0:
+		case h.Level == unix.SOL_IP && h.Type == unix.IP_TOS && len(data) > 0,
+			h.Level == unix.SOL_IPV6 && h.Type == unix.IPV6_TCLASS && len(data) > 0:
 			if ecn = data[0] & 3; len(data) >= 4 {
 				ecn = uint8(binary.NativeEndian.Uint32(data)) & 3
 			}
