@@ -98,8 +98,8 @@ func (p *pair) make(name, peer string) error {
 		return err
 	}
 	defer tool.Close()
-	// tx-scatter-gather stays on, though a segment's bytes would be in one place without it: the kernel would need 64 KiB
-	// in one place for each datagram.
+	// tx-scatter-gather stays on, though a segment's bytes would be in one place without it: the kernel would need 64
+	// KiB in one place for each datagram.
 	if err := tool.Change(name, map[string]bool{offload: false}); err != nil {
 		return fmt.Errorf("turn off %s: %w", offload, err)
 	}

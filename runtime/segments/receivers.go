@@ -23,8 +23,8 @@ type known struct {
 	used bool // since the last sweep
 }
 
-// NewReceivers begins with none. The local addresses are those that packets come from where the sender's socket has none
-// of its own: one, or one of each IP version.
+// NewReceivers begins with none. The local addresses are those that packets come from where the sender's socket has
+// none of its own: one, or one of each IP version.
 func NewReceivers(s *Sender, local ...netip.Addr) *Receivers {
 	r := &Receivers{
 		sender: s, local: map[bool]netip.AddrPort{}, known: map[netip.AddrPort]*known{}, swept: time.Now(),

@@ -40,8 +40,8 @@ type Config struct {
 	// Round is how long datagrams may wait for others while there are thousands a second (default: 0.75 ms; negative:
 	// they don't). More costs less for each delivery, and adds to its delay.
 	Round time.Duration
-	// Segments has what leaves together leave in segments (runtime/segments) while there is much: it takes the rights of
-	// a relay, without which it leaves by sendmmsg.
+	// Segments has what leaves together leave in segments (runtime/segments) while there is much: it takes the rights
+	// of a relay, without which it leaves by sendmmsg.
 	Segments bool
 	// Subscribers that offer it (ACK_FREQUENCY) are asked for an ACK every ACKPackets packets (default: 10), or
 	// ACKDelay after the first of them (default: 20 ms): much of what a delivery costs is its ACKs. It is at most a
