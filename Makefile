@@ -82,9 +82,10 @@ test-kernels: build ## every relay on Debian's kernels from 5.10 on, and on arm6
 fresh: ## the commands of the README on a bare Debian; RUN='make test' for another one
 	@tools/fresh $(if $(RUN),'$(RUN)')
 
-bench: build ## the numbers of the README, as ratios measured in one run; ONLY=kernel, xdp, veth, wire (PORTS=eth1,eth2: cards), path, fanout, segments, quicproxy, tunnel, ipvs, compile, ratios or quic for a part
+bench: build ## the numbers of the README, as ratios measured in one run; ONLY=kernel, xdp, veth, wire (PORTS=eth1,eth2: cards), path, fanout, segments, webrtc, quicproxy, tunnel, ipvs, compile, ratios or quic for a part
 	@tools/ensure test bench root $(if $(filter-out quic,$(ONLY)),,quic)
-	@$(if $(filter quic ratios,$(ONLY)),:,$(GO) run ./bench $(if $(ONLY),-only $(ONLY)) $(if $(PORTS),-ports $(PORTS)))
+	@$(if $(filter quic ratios webrtc,$(ONLY)),:,$(GO) run ./bench $(if $(ONLY),-only $(ONLY)) $(if $(PORTS),-ports $(PORTS)))
+	@$(if $(filter-out webrtc,$(ONLY)),:,$(GO) run ./bench/webrtc -packets 2000 -rate 2000)
 	@$(if $(filter-out ratios,$(ONLY)),:,$(GO) test -run '^$$' -bench '^BenchmarkRatios$$' -benchtime 3x $(RATIOS))
 	@$(if $(filter-out quic,$(ONLY)),:,(cd examples/quicfork && $(GO) run ./cmd/quicfork quic-go) && cd examples/quic && $(GO) run ./bench && $(GO) test -run '^$$' -bench '^BenchmarkRatios$$' -benchtime 1x ./server)
 
