@@ -46,21 +46,15 @@ func run(args []string) (err error) {
 	flags.StringVar(&watch.Socket, "socket", "",
 		"path of the relay's control socket, or a name: that of one in /run/fastrelay")
 	flags.StringVar(&watch.Metrics, "metrics", "", "address:port where anyone may read /metrics")
-	round := flags.Duration("round", 750*time.Microsecond, "how long datagrams may wait for others while there are "+
+	round := flags.Duration("round", 0, "how long datagrams may wait for others while there are "+
 		"thousands a second: more costs less, and adds to the delay; 0: they don't wait")
-	inSegments := flags.Bool("segments", false, "what leaves for several peers at once leaves by one system call: "+
-		"this takes root")
 	acks := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer it are asked for "+
 		"an ACK: fewer cost less; 0: none is asked")
 	every := flags.Duration("stats", 10*time.Second, "how often counters are printed; 0: never")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	config := server.Config{Pins: *pins, Control: control.Algorithms[*algorithm], Watch: watch, Round: *round,
-		Segments: *inSegments}
-	if *round <= 0 {
-		config.Round = -1 // 0 is the default
-	}
+	config := server.Config{Pins: *pins, Control: control.Algorithms[*algorithm], Watch: watch, Round: *round}
 	if config.ACKPackets, config.ACKDelay, err = server.ParseACKs(*acks); err != nil {
 		return fmt.Errorf("-acks: %w", err)
 	}

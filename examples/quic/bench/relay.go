@@ -15,7 +15,6 @@ import (
 	"runtime"
 	"runtime/pprof"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -110,7 +109,6 @@ func serve(v Variant, args []string) (err error) {
 	devices := flags.String("devices", "", "")
 	profile := flags.String("profile", "", "")
 	round := flags.Duration("round", 0, "")
-	inSegments := flags.Bool("segments", false, "")
 	acks := flags.String("acks", "0", "")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -121,7 +119,7 @@ func serve(v Variant, args []string) (err error) {
 	}
 	kernelShare := func() float64 { return 0 }
 	if v != UserSpace {
-		config := server.Config{Address: address, TLS: secrets(), Round: *round, Segments: *inSegments}
+		config := server.Config{Address: address, TLS: secrets(), Round: *round}
 		if config.ACKPackets, config.ACKDelay, err = server.ParseACKs(*acks); err != nil {
 			return err
 		}
@@ -176,10 +174,9 @@ type process struct {
 
 // settings are what else a relay is told.
 type settings struct {
-	profile  string        // file of Go's profile; none if it is empty
-	round    time.Duration // of our server; 0: the default
-	segments bool          // our server sends in segments
-	acks     string        // what is asked for: packets, and milliseconds, after which a subscriber acknowledges
+	profile string        // file of Go's profile; none if it is empty
+	round   time.Duration // of our server
+	acks    string        // what is asked for: packets, and milliseconds, after which a subscriber acknowledges
 }
 
 // command returns the program of a variant's relay, with its arguments.
@@ -194,7 +191,7 @@ func (s *settings) command(l *testnet.Line, v Variant) (program string, args []s
 	}
 	program, err = os.Executable()
 	return program, append(args, "--devices", l.RelayIn.Name+","+l.RelayOut.Name, "--profile", s.profile,
-		"--round", s.round.String(), "--segments="+strconv.FormatBool(s.segments)), err
+		"--round", s.round.String()), err
 }
 
 // start starts a relay on the line's middle host and on the relay's processor, and waits until it listens.

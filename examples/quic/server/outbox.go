@@ -15,7 +15,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/segments"
 )
 
-// An outbox has datagrams that leave together (sendmmsg, or in segments) when the connections that were given something
+// An outbox has datagrams that leave together (sendmmsg) when the connections that were given something
 // to do at once have done it, while the socket leaves datagrams waiting.
 type outbox struct {
 	sender   *segments.Sender
@@ -29,11 +29,7 @@ type outbox struct {
 	failed map[netip.AddrPort]error
 }
 
-const (
-	outboxSize = 64
-	// Up to so many datagrams for one peer leave in segments with those for others. More leave together by themselves.
-	fewSegments = 8
-)
+const outboxSize = 64
 
 func newOutbox(s *segments.Sender, p *patience) *outbox {
 	return &outbox{
@@ -42,10 +38,9 @@ func newOutbox(s *segments.Sender, p *patience) *outbox {
 	}
 }
 
-// add takes a datagram, or several of one size in one buffer (UDP_SEGMENT), if datagrams wait; false: it has to be sent
-// now, and what was there before it has left.
+// add takes a datagram if datagrams wait; false: it has to be sent now, and what was there before it has left. So have
+// several of one size to one peer (UDP_SEGMENT), which leave together anyway.
 func (o *outbox) add(b, oob []byte, to *net.UDPAddr) (taken bool, err error) {
-	o.patience.sent.Add(1)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	at := to.AddrPort()
@@ -55,32 +50,17 @@ func (o *outbox) add(b, oob []byte, to *net.UDPAddr) (taken bool, err error) {
 		return true, err
 	}
 	size, ecn := parseControl(oob)
-	if size == 0 || size > len(b) {
-		size = max(1, len(b))
-	}
 	var r *segments.Receiver
-	n := (len(b) + size - 1) / size
-	if o.patience.busy() > 0 && (n <= 1 || n <= fewSegments && o.sender.Kernel() == nil) {
+	if o.patience.busy() > 0 && (size == 0 || len(b) <= size) {
 		r = o.receivers.Of(at)
 	}
 	if r == nil {
 		o.flush()
 		return false, nil
 	}
-	for {
-		part := b[:min(size, len(b))]
-		o.put(segments.Packet{To: r, Payload: part, ECN: ecn})
-		if b = b[len(part):]; len(b) == 0 {
-			return true, nil
-		}
-	}
-}
-
-// put has a packet wait, of which it takes a copy. o.mu is held.
-func (o *outbox) put(new segments.Packet) {
 	o.waiting = o.waiting[:len(o.waiting)+1]
 	p := &o.waiting[len(o.waiting)-1]
-	p.To, p.Payload, p.ECN = new.To, append(p.Payload[:0], new.Payload...), new.ECN
+	p.To, p.Payload, p.ECN = r, append(p.Payload[:0], b...), ecn
 	switch len(o.waiting) {
 	case outboxSize:
 		o.flush()
@@ -90,6 +70,7 @@ func (o *outbox) put(new segments.Packet) {
 		default:
 		}
 	}
+	return true, nil
 }
 
 // parseControl returns what control data (cmsg(3)) says of a datagram: the size of segments, if it has several, and

@@ -42,7 +42,7 @@ func TestPatience(t *testing.T) {
 
 // What waits leaves in order, each to its own peer, with what is sent when there is nothing to wait for any more.
 func TestOutbox(t *testing.T) {
-	s, err := listen(&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, func() {}, newRounds(), time.Millisecond, false)
+	s, err := listen(&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, func() {}, newRounds(), time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestOutbox(t *testing.T) {
 
 // An error is returned once, to who next sends there; that a datagram was too large isn't one.
 func TestOutboxErrors(t *testing.T) {
-	s, err := listen(&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, func() {}, newRounds(), time.Millisecond, false)
+	s, err := listen(&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, func() {}, newRounds(), time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}

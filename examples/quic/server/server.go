@@ -37,12 +37,9 @@ type Config struct {
 	// Keep is how long a stream's data is kept: what a subscriber lost before, or couldn't take, is not sent any more
 	// (default: 2 s).
 	Keep time.Duration
-	// Round is how long datagrams may wait for others while there are thousands a second (default: 0.75 ms; negative:
-	// they don't). More costs less for each delivery, and adds to its delay.
+	// Round is how long datagrams may wait for others while there are thousands a second (default: they don't). A
+	// delivery costs less then, and comes later.
 	Round time.Duration
-	// Segments has what leaves together leave in segments (runtime/segments) while there is much: it takes the rights
-	// of a relay, without which it leaves by sendmmsg.
-	Segments bool
 	// Subscribers that offer it (ACK_FREQUENCY) are asked for an ACK every ACKPackets packets (default: 10), or
 	// ACKDelay after the first of them (default: 20 ms): much of what a delivery costs is its ACKs. It is at most a
 	// quarter of the congestion window. If ACKPackets is negative, none is asked.
@@ -97,7 +94,6 @@ func Start(config Config) (_ *Server, err error) {
 	config.Streams = cmp.Or(config.Streams, 4096)
 	config.Backlog = cmp.Or(config.Backlog, 512<<10)
 	config.Keep = cmp.Or(config.Keep, 2*time.Second)
-	config.Round = cmp.Or(config.Round, 750*time.Microsecond)
 	config.ACKPackets = cmp.Or(config.ACKPackets, 10)
 	config.ACKDelay = cmp.Or(config.ACKDelay, 20*time.Millisecond)
 	ctx, stop := context.WithCancel(context.Background())
@@ -118,8 +114,7 @@ func Start(config Config) (_ *Server, err error) {
 		}
 		s.quiesce = s.relay.Runtime().Quiesce
 	}
-	if s.socket, err = listen(net.UDPAddrFromAddrPort(config.Address), s.drain, s.rounds, max(0, config.Round),
-		config.Segments); err != nil {
+	if s.socket, err = listen(net.UDPAddrFromAddrPort(config.Address), s.drain, s.rounds, config.Round); err != nil {
 		return nil, err
 	}
 	s.transport = &quic.Transport{

@@ -91,7 +91,7 @@ func (p *patience) read(n int, now time.Time) {
 // busy is how long datagrams wait; 0: they don't.
 func (p *patience) busy() time.Duration { return time.Duration(p.wait.Load()) }
 
-func listen(at *net.UDPAddr, drain func(), r *rounds, longest time.Duration, inSegments bool) (*socket, error) {
+func listen(at *net.UDPAddr, drain func(), r *rounds, longest time.Duration) (*socket, error) {
 	u, err := listenUDP(at)
 	if err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ func listen(at *net.UDPAddr, drain func(), r *rounds, longest time.Duration, inS
 	if err != nil {
 		return nil, errors.Join(err, u.Close())
 	}
-	sender, err := segments.New(segments.Config{Conn: u, OneByOne: !inSegments})
+	sender, err := segments.New(segments.Config{Conn: u, OneByOne: true})
 	if err != nil {
 		return nil, errors.Join(err, t.Close(), u.Close())
 	}
