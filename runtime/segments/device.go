@@ -123,16 +123,36 @@ func (p *pair) make(name, peer string) error {
 	return errors.Join(err, p.ready())
 }
 
-// ready waits until the kernel has noticed that both devices are up: before, it drops what is sent into one.
+// ready waits until the kernel says that both devices are up: before, it drops what is sent into one.
 func (p *pair) ready() error {
 	const limit = 10 * time.Second
-	for began := time.Now(); time.Since(began) < limit; time.Sleep(time.Millisecond) {
-		now, err := p.netlink.LinkByIndex(p.in.Attrs().Index)
-		if err != nil || now.Attrs().OperState == netlink.OperUp {
-			return err
+	links, done := make(chan netlink.LinkUpdate), make(chan struct{})
+	err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{ListExisting: true})
+	if err != nil {
+		return fmt.Errorf("follow devices: %w", err)
+	}
+	defer func() {
+		close(done)
+		go func() { // who reads for us may wait with one more
+			for range links {
+			}
+		}()
+	}()
+	late := time.NewTimer(limit)
+	defer late.Stop()
+	for {
+		select {
+		case l, ok := <-links:
+			if !ok {
+				return errors.New("the kernel tells of devices no more")
+			}
+			if now := l.Attrs(); now.Index == p.in.Attrs().Index && now.OperState == netlink.OperUp {
+				return nil
+			}
+		case <-late.C:
+			return fmt.Errorf("they weren't up within %s", limit)
 		}
 	}
-	return fmt.Errorf("they weren't up within %s", limit)
 }
 
 // Close deletes the devices.
