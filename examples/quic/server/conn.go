@@ -55,7 +55,7 @@ func (s *Server) newConn(ctx context.Context, _ *quic.ClientInfo) (context.Conte
 		rows: map[quicrelay.ConnectionsKey]struct{}{}, changed: make(chan struct{}, 1),
 	}
 	c.hooks = quic.Hooks{
-		NullProtection: s.relay != nil, Levels: levels, SparseMaxStreams: true,
+		NullProtection: s.relay != nil, Levels: levels, SparseMaxStreams: true, Turns: &s.socket.turns,
 		Drain: func(register func(quic.OutsidePacket)) { c.with(func(u *subscriber) { u.register(register) }) },
 		Lost: func(p quic.OutsidePacket) (data []quic.StreamData) {
 			if d, ok := p.User.(copied); ok {

@@ -1,13 +1,12 @@
 package server
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
-	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,14 +14,14 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/segments"
 )
 
-// An outbox has datagrams that leave together (sendmmsg) when the connections that were given something
-// to do at once have done it, while the socket leaves datagrams waiting.
+// An outbox has datagrams that leave together (sendmmsg) when the connections that were given something to do at once
+// have done it: between begin and end.
 type outbox struct {
-	sender   *segments.Sender
-	patience *patience
-	kick     chan struct{} // capacity 1: there are datagrams
+	sender *segments.Sender
+	sent   atomic.Int64 // datagrams; a patience's
 
 	mu        sync.Mutex
+	begun     int // calls of begin without end
 	receivers *segments.Receivers
 	waiting   []segments.Packet // whose memory is kept; of capacity outboxSize
 	// What couldn't be sent: the next datagram for there returns the error, as the socket would have.
@@ -31,11 +30,26 @@ type outbox struct {
 
 const outboxSize = 64
 
-func newOutbox(s *segments.Sender, p *patience) *outbox {
+func newOutbox(s *segments.Sender) *outbox {
 	return &outbox{
-		sender: s, patience: p, kick: make(chan struct{}, 1), receivers: segments.NewReceivers(s),
+		sender: s, receivers: segments.NewReceivers(s),
 		waiting: make([]segments.Packet, 0, outboxSize), failed: map[netip.AddrPort]error{},
 	}
+}
+
+// begin has datagrams wait for end. Several may have begun.
+func (o *outbox) begin() {
+	o.mu.Lock()
+	o.begun++
+	o.mu.Unlock()
+}
+
+// end sends what waits, whoever it was that began.
+func (o *outbox) end() {
+	o.mu.Lock()
+	o.begun--
+	o.flush()
+	o.mu.Unlock()
 }
 
 // add takes a datagram if datagrams wait; false: it has to be sent now, and what was there before it has left. So have
@@ -50,8 +64,9 @@ func (o *outbox) add(b, oob []byte, to *net.UDPAddr) (taken bool, err error) {
 		return true, err
 	}
 	size, ecn := parseControl(oob)
+	o.sent.Add(1)
 	var r *segments.Receiver
-	if o.patience.busy() > 0 && (size == 0 || len(b) <= size) {
+	if o.begun > 0 && (size == 0 || len(b) <= size) {
 		r = o.receivers.Of(at)
 	}
 	if r == nil {
@@ -61,14 +76,8 @@ func (o *outbox) add(b, oob []byte, to *net.UDPAddr) (taken bool, err error) {
 	o.waiting = o.waiting[:len(o.waiting)+1]
 	p := &o.waiting[len(o.waiting)-1]
 	p.To, p.Payload, p.ECN = r, append(p.Payload[:0], b...), ecn
-	switch len(o.waiting) {
-	case outboxSize:
+	if len(o.waiting) == outboxSize {
 		o.flush()
-	case 1:
-		select {
-		case o.kick <- struct{}{}:
-		default:
-		}
 	}
 	return true, nil
 }
@@ -95,20 +104,11 @@ func parseControl(oob []byte) (size int, ecn uint8) {
 	return size, ecn
 }
 
-// run sends what waits, until ctx ends.
-func (o *outbox) run(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-o.kick:
-		}
-		runtime.Gosched() // after all who can run now
-		o.mu.Lock()
-		o.flush()
-		o.receivers.Sweep(time.Now())
-		o.mu.Unlock()
-	}
+// sweep forgets peers to whom nothing was sent for a while.
+func (o *outbox) sweep(now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.receivers.Sweep(now)
 }
 
 // flush sends what waits. o.mu is held.

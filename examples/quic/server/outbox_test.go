@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 func TestPatience(t *testing.T) {
 	p := &patience{longest: time.Millisecond, since: time.Unix(1000, 0)}
 	now := p.since
+	var sent atomic.Int64
 	for _, c := range []struct {
 		rate, sent int
 		want       time.Duration
@@ -26,8 +28,8 @@ func TestPatience(t *testing.T) {
 	} {
 		for range 10 {
 			now = now.Add(10 * time.Millisecond)
-			p.sent.Add(int64(c.sent / 100))
-			p.read(c.rate/100, now)
+			sent.Add(int64(c.sent / 100))
+			p.read(c.rate/100, &sent, now)
 		}
 		if p.busy() != c.want {
 			t.Errorf("with %d datagrams a second, and %d sent, they wait for %s, want %s",
@@ -35,12 +37,12 @@ func TestPatience(t *testing.T) {
 		}
 	}
 	now = now.Add(time.Hour)
-	if p.read(1000, now); p.busy() != 0 {
+	if p.read(1000, &sent, now); p.busy() != 0 {
 		t.Errorf("after a pause they wait for %s", p.busy())
 	}
 }
 
-// What waits leaves in order, each to its own peer, with what is sent when there is nothing to wait for any more.
+// What waits leaves in order, each to its own peer, before what is sent when nobody waits any more.
 func TestOutbox(t *testing.T) {
 	s, err := listen(&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, func() {}, newRounds(), time.Millisecond)
 	if err != nil {
@@ -67,14 +69,14 @@ func TestOutbox(t *testing.T) {
 		}
 	}
 	const sent = 50 // more than there is room for
-	s.patience.wait.Store(int64(time.Millisecond))
+	s.outbox.begin()
 	for n := range sent - 1 {
 		send(n)
 	}
 	if n := len(s.outbox.waiting); n != (sent-1)*len(peers)%outboxSize {
 		t.Errorf("%d datagrams wait", n)
 	}
-	s.patience.wait.Store(0)
+	s.outbox.end()
 	send(sent - 1)
 	b := make([]byte, 100)
 	for i, p := range peers {
@@ -96,7 +98,7 @@ func TestOutboxErrors(t *testing.T) {
 	defer s.Close()
 	to := func(addr string) net.Addr { return net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr)) }
 	nowhere, here := to("240.0.0.1:9"), to("127.0.0.1:9")
-	s.patience.wait.Store(int64(time.Millisecond))
+	s.outbox.begin()
 	for _, addr := range []net.Addr{nowhere, here} {
 		if _, err := s.WriteTo(make([]byte, 100), addr); err != nil {
 			t.Error(err)
@@ -105,9 +107,8 @@ func TestOutboxErrors(t *testing.T) {
 	if _, err := s.WriteTo(make([]byte, 1<<16), here); err != nil {
 		t.Error(err)
 	}
-	s.outbox.mu.Lock()
-	s.outbox.flush()
-	s.outbox.mu.Unlock()
+	s.outbox.end()
+	s.outbox.begin()
 	for _, c := range []struct {
 		to    net.Addr
 		fails bool

@@ -129,7 +129,6 @@ func Start(config Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.running.Go(func() { s.accept(ctx) })
-	s.running.Go(func() { s.socket.outbox.run(ctx) })
 	s.running.Go(func() { s.tick(ctx) })
 	s.running.Go(func() { s.runDropper(ctx) })
 	if s.relay != nil {
@@ -377,8 +376,10 @@ func (s *Server) events(ctx context.Context) {
 				return
 			case <-timer.C:
 			}
+			s.socket.begin()
 			s.drain()
 			any, urgent := s.handOver()
+			s.socket.end()
 			if any {
 				last = time.Now()
 			}
@@ -419,11 +420,14 @@ func (s *Server) tick(ctx context.Context) {
 			return
 		case now = <-ticker.C:
 		}
+		s.socket.begin()
 		only, some := true, false
 		for _, f := range s.list() {
 			kernel, all := f.tick(now)
 			only, some = only && all, some || kernel
 		}
+		s.socket.end()
+		s.socket.outbox.sweep(now)
 		s.kernelOnly.Store(only && some)
 		if len(s.freed) > 0 {
 			if err := s.relay.Runtime().DeleteTranslations(s.freed...); err != nil && ctx.Err() == nil {

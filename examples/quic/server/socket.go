@@ -10,16 +10,22 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/runtime/segments"
 )
 
 // A socket is the UDP socket of all connections. Before a datagram that it received is handled, the ring of events is
 // read up to where it stood then. The kernel's program has written its records of a datagram when the datagram reaches
 // the socket, so whoever handles it knows all its copies; and whoever handles an ACK knows the copies that it is for.
+//
+// What connections have to do because of what was received, they do one after the other when the next datagrams are
+// read, on the goroutine that reads; and what they send leaves then.
 type socket struct {
 	*udp
 	batch *ipv4.PacketConn
 	drain func()
+	turns quic.Turns
+	begun bool // by the reader
 	*rounds
 	patience *patience
 	ticker   *ticker
@@ -62,7 +68,6 @@ type patience struct {
 	wait    atomic.Int64 // a time.Duration
 	since   time.Time    // when counting began
 	count   int          // of datagrams that were read since
-	sent    atomic.Int64 // datagrams, since then
 }
 
 const (
@@ -72,16 +77,16 @@ const (
 	counting = 20 * time.Millisecond
 )
 
-// read notes how many datagrams were read.
-func (p *patience) read(n int, now time.Time) {
+// read notes how many datagrams were read, and how many were sent.
+func (p *patience) read(n int, sent *atomic.Int64, now time.Time) {
 	p.count += n
 	took := now.Sub(p.since)
 	if took < counting {
 		return
 	}
-	received, sent := float64(p.count)/took.Seconds(), float64(p.sent.Swap(0))/took.Seconds()
-	wait := float64(p.longest) * min(1, max(0, max(received, sent/weight)-few)/(many-few))
-	if wait*max(received, sent) < float64(time.Second) { // rounds without a datagram would cost more than they save
+	received, left := float64(p.count)/took.Seconds(), float64(sent.Swap(0))/took.Seconds()
+	wait := float64(p.longest) * min(1, max(0, max(received, left/weight)-few)/(many-few))
+	if wait*max(received, left) < float64(time.Second) { // rounds without a datagram would cost more than they save
 		wait = 0
 	}
 	p.wait.Store(int64(wait))
@@ -110,7 +115,7 @@ func listen(at *net.UDPAddr, drain func(), r *rounds, longest time.Duration) (*s
 		return nil, errors.Join(err, t.Close(), u.Close())
 	}
 	p := &patience{longest: longest}
-	u.outbox = newOutbox(sender, p)
+	u.outbox = newOutbox(sender)
 	return &socket{udp: u, batch: ipv4.NewPacketConn(u), drain: drain, rounds: r, patience: p, ticker: t}, nil
 }
 
@@ -119,8 +124,24 @@ func (s *socket) Close() error {
 	return errors.Join(s.outbox.sender.Close(), s.udp.Close(), s.ticker.Close())
 }
 
+// begin has connections, and what they send, wait for end.
+func (s *socket) begin() {
+	s.outbox.begin()
+	s.turns.Begin()
+}
+
+// end does what connections have to do, and sends.
+func (s *socket) end() {
+	s.turns.End()
+	s.outbox.end()
+}
+
 // ReadBatch is what the library reads datagrams with.
 func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
+	if s.begun {
+		s.begun = false
+		s.end()
+	}
 	for s.full || s.await() || s.pause() {
 		if err := s.hear(false); err != nil {
 			return 0, err
@@ -139,7 +160,11 @@ func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
 func (s *socket) read(ms []ipv4.Message, flags int) (n int, err error) {
 	n, err = s.batch.ReadBatch(ms, flags)
 	s.full = n == len(ms)
-	s.patience.read(max(n, 0), time.Now())
+	if err == nil {
+		s.begun = true
+		s.begin()
+	}
+	s.patience.read(max(n, 0), &s.outbox.sent, time.Now())
 	s.drain()
 	return n, err
 }

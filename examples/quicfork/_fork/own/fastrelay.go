@@ -15,7 +15,7 @@ import (
 // connection: it sends some packets, and handles some that arrive. All members are optional. They are given to a
 // connection by its context: see [WithHooks].
 //
-// Functions are called on the connection's run loop, one at a time. They must not block, and must not call methods of
+// Functions are called on the connection's run loop, or by Turns, one at a time. They must not block, and must not call methods of
 // the connection that wait for the run loop; methods of [Outside] don't, but for [Outside.ShareNumbers]. Slices are
 // the function's until it returns.
 //
@@ -44,6 +44,11 @@ type Hooks struct {
 	// SparseMaxStreams sends MAX_STREAMS frames for unidirectional streams (RFC 9000, section 19.11) for a quarter of
 	// the window at a time, and not for each stream that ends: they would share packets with what the peer sends.
 	SparseMaxStreams bool
+
+	// Turns, if it isn't nil, takes turns of the connection's run loop from when the handshake is confirmed: between
+	// Begin and End the connection's goroutine isn't woken for packets and for what is to be sent; End does what there
+	// is to do. What takes a turn writes the packets, so a write to the Transport's Conn has to wait for no reader.
+	Turns *Turns
 
 	// Drain registers the packets that were sent outside since it was called before. It is called before each ACK is
 	// processed, before timers are, and after [Outside.Notify]: an ACK for a packet that isn't registered closes the

@@ -23,6 +23,7 @@ type Outside struct {
 	conn  *Conn
 	hooks *Hooks
 	null  atomic.Bool
+	turns turnState
 
 	mutex  sync.Mutex // what others hand over to the run loop
 	queued []func()
@@ -59,6 +60,9 @@ func (c *Conn) ask(ctx context.Context, params *wire.TransportParameters) {
 	params.FastRelay.ConnectionIDLevels = uint64(c.connIDGenerator.levels)
 	c.streamsMap.incomingUniStreams.sparse = hooks.SparseMaxStreams
 	c.offerACKFrequency(params)
+	if hooks.Turns != nil {
+		c.sendQueue = newDirectSender(c.conn)
+	}
 }
 
 // start is called on the run loop before anything is sent.
@@ -120,6 +124,12 @@ func (o *Outside) turn() {
 	if o == nil {
 		return
 	}
+	o.hold()
+	o.act()
+}
+
+// act does what others handed over.
+func (o *Outside) act() {
 	o.mutex.Lock()
 	queued := o.queued
 	o.queued = nil
@@ -213,11 +223,14 @@ func (o *Outside) moved() {
 	o.report()
 }
 
-// closing is called before CONNECTION_CLOSE is sent.
+// closing is called when the run loop has ended, before CONNECTION_CLOSE is sent.
 func (o *Outside) closing(e *closeError) {
 	if o == nil {
 		return
 	}
+	o.hold()
+	o.turns.ready.Store(false)
+	defer o.release()
 	for _, token := range o.tokens {
 		o.conn.connIDManager.removeStatelessResetToken(token)
 	}
