@@ -167,8 +167,7 @@ func addrPort(a net.Addr) netip.AddrPort {
 	if !ok {
 		return netip.AddrPort{}
 	}
-	at := u.AddrPort()
-	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+	return peer(u)
 }
 
 // errNoFastPath says why a subscriber's streams are sent by user space.

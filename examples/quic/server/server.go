@@ -427,7 +427,6 @@ func (s *Server) tick(ctx context.Context) {
 			only, some = only && all, some || kernel
 		}
 		s.socket.end()
-		s.socket.outbox.sweep(now)
 		s.kernelOnly.Store(only && some)
 		if len(s.freed) > 0 {
 			if err := s.relay.Runtime().DeleteTranslations(s.freed...); err != nil && ctx.Err() == nil {

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
-	"github.com/fastrelay/fastrelay-gen/runtime/segments"
 )
 
 // A socket is the UDP socket of all connections. Before a datagram that it received is handled, the ring of events is
@@ -26,6 +25,7 @@ type socket struct {
 	drain func()
 	turns quic.Turns
 	begun bool // by the reader
+	pass  int  // datagrams that were read since then
 	*rounds
 	patience *patience
 	ticker   *ticker
@@ -110,18 +110,15 @@ func listen(at *net.UDPAddr, drain func(), r *rounds, longest time.Duration) (*s
 	if err != nil {
 		return nil, errors.Join(err, u.Close())
 	}
-	sender, err := segments.New(segments.Config{Conn: u, OneByOne: true})
-	if err != nil {
-		return nil, errors.Join(err, t.Close(), u.Close())
-	}
+	batch := ipv4.NewPacketConn(u)
+	u.outbox = newOutbox(batch)
 	p := &patience{longest: longest}
-	u.outbox = newOutbox(sender)
-	return &socket{udp: u, batch: ipv4.NewPacketConn(u), drain: drain, rounds: r, patience: p, ticker: t}, nil
+	return &socket{udp: u, batch: batch, drain: drain, rounds: r, patience: p, ticker: t}, nil
 }
 
 // Close closes the socket.
 func (s *socket) Close() error {
-	return errors.Join(s.outbox.sender.Close(), s.udp.Close(), s.ticker.Close())
+	return errors.Join(s.udp.Close(), s.ticker.Close())
 }
 
 // begin has connections, and what they send, wait for end.
@@ -136,20 +133,20 @@ func (s *socket) end() {
 	s.outbox.end()
 }
 
+// longestPass is how many datagrams, at least, connections have had when they do what they have to do.
+const longestPass = 64
+
 // ReadBatch is what the library reads datagrams with.
 func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
-	if s.begun {
-		s.begun = false
-		s.end()
+	if !s.full || s.pass >= longestPass {
+		s.finish()
 	}
-	for s.full || s.await() || s.pause() {
-		if err := s.hear(false); err != nil {
-			return 0, err
-		}
+	for s.full || s.rest() {
 		n, err = s.read(ms, flags|unix.MSG_DONTWAIT)
 		if !errors.Is(err, unix.EAGAIN) {
 			return n, err
 		}
+		s.finish()
 	}
 	if err := s.hear(true); err != nil {
 		return 0, err
@@ -157,16 +154,35 @@ func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
 	return s.read(ms, flags)
 }
 
+// finish ends what the reader has begun.
+func (s *socket) finish() {
+	if s.begun {
+		s.begun, s.pass = false, 0
+		s.end()
+	}
+}
+
 func (s *socket) read(ms []ipv4.Message, flags int) (n int, err error) {
 	n, err = s.batch.ReadBatch(ms, flags)
 	s.full = n == len(ms)
-	if err == nil {
+	s.pass += max(n, 0)
+	if err == nil && !s.begun {
 		s.begun = true
 		s.begin()
 	}
 	s.patience.read(max(n, 0), &s.outbox.sent, time.Now())
 	s.drain()
 	return n, err
+}
+
+// rest leaves datagrams waiting until the next round, or for a while; false if there are too few of them.
+func (s *socket) rest() bool {
+	if s.rounds.on.Load() || s.patience.busy() > 0 {
+		if s.hear(false) != nil {
+			return false
+		}
+	}
+	return s.await() || s.pause()
 }
 
 // pause leaves datagrams waiting for a while; false if there are too few of them.
