@@ -40,6 +40,7 @@ type conn struct {
 	row    *quicrelay.ConnectionsRow             // of the connection; nil: it isn't on the fast path
 	rows   map[quicrelay.ConnectionsKey]struct{} // of the kernel's table
 	fast   *receiver                             // of a subscriber
+	door   *door                                 // of a publisher; nil: it has none
 }
 
 type peerID struct {
@@ -195,7 +196,7 @@ func (c *conn) destinations() (ids [levels][8]byte, err error) {
 func (c *conn) settle(ctx context.Context) error {
 	relay := c.server.relay
 	c.mu.Lock()
-	row, fast, remote := c.row, c.fast, c.remote
+	row, fast, door, remote := c.row, c.fast, c.door, c.remote
 	want := map[quicrelay.ConnectionsKey]struct{}{}
 	if row != nil {
 		for _, id := range c.ours {
@@ -210,6 +211,9 @@ func (c *conn) settle(ctx context.Context) error {
 	c.rows = want
 	c.mu.Unlock()
 	var errs []error
+	if door != nil {
+		errs = append(errs, door.connect(remote))
+	}
 	for _, key := range old {
 		if _, ok := want[key]; !ok {
 			errs = append(errs, relay.Connections.Delete(key))
@@ -276,6 +280,13 @@ func (c *conn) publish(ctx context.Context, f *feed, ok func() error) error {
 	}
 	c.feed.Store(f)
 	defer f.unpublish(c)
+	if doors := c.server.socket.doors; doors != nil {
+		if err := c.openDoor(doors); err != nil {
+			c.server.log.Warn("a publisher's datagrams wait as others do", "feed", f.name, "error", err)
+		} else {
+			defer c.closeDoor()
+		}
+	}
 	if c.quic.Outside().NullProtection() {
 		defer c.leaveFastPath()
 		if err := c.onFastPath(ctx, quicrelay.ConnectionsRow{Feed: f.id, Base: uint32(f.base)}); err != nil {
@@ -283,6 +294,32 @@ func (c *conn) publish(ctx context.Context, f *feed, ok func() error) error {
 		}
 	}
 	return c.stay(ctx, ok)
+}
+
+func (c *conn) openDoor(doors *doors) error {
+	c.mu.Lock()
+	remote := c.remote
+	c.mu.Unlock()
+	d, err := doors.open(remote)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.door = d
+	moved := c.remote != remote
+	c.mu.Unlock()
+	if moved { // before it was known that there is a door
+		c.follow(false)
+	}
+	return nil
+}
+
+func (c *conn) closeDoor() {
+	c.mu.Lock()
+	d := c.door
+	c.door = nil
+	c.mu.Unlock()
+	_ = d.Close() // nothing follows from it
 }
 
 func (c *conn) subscribe(ctx context.Context, f *feed, ok func() error) error {

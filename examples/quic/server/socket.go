@@ -1,10 +1,12 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/net/ipv4"
@@ -21,16 +23,17 @@ import (
 // read, on the goroutine that reads; and what they send leaves then.
 type socket struct {
 	*udp
-	batch *ipv4.PacketConn
-	drain func()
-	turns quic.Turns
-	begun bool // by the reader
-	pass  int  // datagrams that were read since then
+	own     source // the socket itself
+	waiter  *waiter
+	doors   *doors
+	drain   func()
+	turns   quic.Turns
+	begun   bool      // by the reader
+	pass    int       // datagrams that were read since then
+	pending []*source // have datagrams
 	*rounds
 	patience *patience
-	ticker   *ticker
-	deaf     bool // the process isn't woken for datagrams
-	full     bool // the last call filled all there was room for
+	heard    bool // the process is woken for datagrams
 }
 
 // Rounds are when the server looks for records and datagrams while it is busy: being woken for each would cost more
@@ -62,7 +65,7 @@ func (r *rounds) await() bool {
 
 // A patience is how long the reader of a socket leaves datagrams waiting, so that it gets several at once, and the
 // answers to them leave together. Being woken for each one costs more than most of what is done with it. While few come
-// and few are sent, it leaves none waiting.
+// and few are sent, it leaves none waiting. Those that come through doors end a wait.
 type patience struct {
 	longest time.Duration
 	wait    atomic.Int64 // a time.Duration
@@ -96,30 +99,53 @@ func (p *patience) read(n int, sent *atomic.Int64, now time.Time) {
 // busy is how long datagrams wait; 0: they don't.
 func (p *patience) busy() time.Duration { return time.Duration(p.wait.Load()) }
 
-func listen(at *net.UDPAddr, drain func(), r *rounds, longest time.Duration) (*socket, error) {
+// ackWait is how long datagrams wait at most that don't come from a publisher.
+const ackWait = 2 * time.Millisecond
+
+// listen opens the socket. With longest, publishers' datagrams wait as well, for so long.
+func listen(at *net.UDPAddr, drain func(), r *rounds, longest time.Duration) (_ *socket, err error) {
 	u, err := listenUDP(at)
 	if err != nil {
 		return nil, err
 	}
+	s := &socket{
+		udp: u, own: source{&u.file, ipv4.NewPacketConn(u)}, drain: drain, rounds: r,
+		patience: &patience{longest: cmp.Or(longest, ackWait)},
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
 	// A socket that takes several datagrams as one makes the kernel merge them before the program sees them, which then
 	// passes them all to user space.
-	if err := u.set(unix.IPPROTO_UDP, unix.UDP_GRO, 0); err != nil {
-		return nil, fmt.Errorf("turn UDP_GRO off: %w", errors.Join(err, u.Close()))
+	if err := u.file.set(unix.IPPROTO_UDP, unix.UDP_GRO, 0); err != nil {
+		return nil, fmt.Errorf("turn UDP_GRO off: %w", err)
 	}
-	t, err := newTicker()
-	if err != nil {
-		return nil, errors.Join(err, u.Close())
+	if s.waiter, err = newWaiter(); err != nil {
+		return nil, err
 	}
-	batch := ipv4.NewPacketConn(u)
-	u.outbox = newOutbox(batch)
-	p := &patience{longest: longest}
-	return &socket{udp: u, batch: batch, drain: drain, rounds: r, patience: p, ticker: t}, nil
+	u.outbox = newOutbox(s.own.batch)
+	if longest == 0 {
+		s.doors = newDoors(s.waiter, u, u.LocalAddr().(*net.UDPAddr).AddrPort())
+	}
+	return s, nil
 }
 
 // Close closes the socket.
 func (s *socket) Close() error {
-	return errors.Join(s.udp.Close(), s.ticker.Close())
+	err := s.udp.Close()
+	if s.waiter != nil {
+		err = errors.Join(err, s.waiter.Close())
+	}
+	return err
 }
+
+// SyscallConn returns the socket itself.
+func (s *socket) SyscallConn() (syscall.RawConn, error) { return s.udp.SyscallConn() }
+
+// SetReadDeadline implements [net.PacketConn].
+func (s *socket) SetReadDeadline(t time.Time) error { return s.waiter.epoll.SetReadDeadline(t) }
 
 // begin has connections, and what they send, wait for end.
 func (s *socket) begin() {
@@ -138,64 +164,92 @@ const longestPass = 64
 
 // ReadBatch is what the library reads datagrams with.
 func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
-	if !s.full || s.pass >= longestPass {
-		s.finish()
-	}
-	for s.full || s.rest() {
-		n, err = s.read(ms, flags|unix.MSG_DONTWAIT)
-		if !errors.Is(err, unix.EAGAIN) {
-			return n, err
+	for {
+		for len(s.pending) > 0 && s.pass < longestPass {
+			last := len(s.pending) - 1
+			from := s.pending[last]
+			n, err = from.batch.ReadBatch(ms, flags|unix.MSG_DONTWAIT)
+			if n < len(ms) {
+				s.pending = s.pending[:last]
+			}
+			if n > 0 {
+				s.received(n)
+				return n, nil
+			}
+			if from == &s.own && !errors.Is(err, unix.EAGAIN) {
+				return n, err
+			}
 		}
 		s.finish()
+		if len(s.pending) == 0 {
+			if err := s.wait(); err != nil {
+				return 0, err
+			}
+		}
 	}
-	if err := s.hear(true); err != nil {
-		return 0, err
+}
+
+// received is called when datagrams were read, before they are handled.
+func (s *socket) received(n int) {
+	s.pass += n
+	if !s.begun {
+		s.begun = true
+		s.begin()
 	}
-	return s.read(ms, flags)
+	s.patience.read(n, &s.outbox.sent, time.Now())
+	s.drain()
 }
 
 // finish ends what the reader has begun.
 func (s *socket) finish() {
-	if s.begun {
-		s.begun, s.pass = false, 0
+	if s.pass = 0; s.begun {
+		s.begun = false
 		s.end()
 	}
 }
 
-func (s *socket) read(ms []ipv4.Message, flags int) (n int, err error) {
-	n, err = s.batch.ReadBatch(ms, flags)
-	s.full = n == len(ms)
-	s.pass += max(n, 0)
-	if err == nil && !s.begun {
-		s.begun = true
-		s.begin()
-	}
-	s.patience.read(max(n, 0), &s.outbox.sent, time.Now())
-	s.drain()
-	return n, err
-}
-
-// rest leaves datagrams waiting until the next round, or for a while; false if there are too few of them.
-func (s *socket) rest() bool {
-	if s.rounds.on.Load() || s.patience.busy() > 0 {
-		if s.hear(false) != nil {
-			return false
+// wait waits until there are datagrams that don't have to wait any longer.
+func (s *socket) wait() error {
+	s.pending = s.pending[:0]
+	for s.rounds.on.Load() {
+		if err := s.hear(false, false); err != nil {
+			return err
+		}
+		if s.await() {
+			if s.pending = append(s.pending, &s.own); s.doors != nil {
+				s.pending = s.doors.list(s.pending)
+			}
+			return nil
 		}
 	}
-	return s.await() || s.pause()
-}
-
-// pause leaves datagrams waiting for a while; false if there are too few of them.
-func (s *socket) pause() bool {
 	d := s.patience.busy()
-	return s.ticker.every(d) == nil && d > 0 && s.ticker.wait() == nil
+	err := errors.Join(s.hear(d == 0, true), s.waiter.every(d))
+	if err != nil {
+		return err
+	}
+	ready, err := s.waiter.wait()
+	for _, e := range ready {
+		if s.doors != nil {
+			if from := s.doors.of(int(e.Fd)); from != nil {
+				s.pending = append(s.pending, &from.source)
+			}
+		}
+	}
+	if len(ready) > 0 { // the socket itself, a tick, or what needs no wait of its own
+		s.pending = append(s.pending, &s.own)
+	}
+	s.patience.read(0, &s.outbox.sent, time.Now()) // else it would stay as it is when nothing comes any more
+	return err
 }
 
 // hear has the process woken when a datagram comes, or not.
-func (s *socket) hear(datagrams bool) error {
-	if s.deaf == !datagrams {
-		return nil
+func (s *socket) hear(own, doors bool) (err error) {
+	if s.doors != nil {
+		err = s.doors.hear(doors)
 	}
-	s.deaf = !datagrams
-	return s.listen(datagrams)
+	if s.heard == own {
+		return err
+	}
+	s.heard = own
+	return errors.Join(err, s.waiter.listen(s.own.descriptor, own))
 }

@@ -140,15 +140,24 @@ func TestSocketUnheard(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer u.Close()
-	for _, heard := range []bool{true, false, true} {
-		if err := u.listen(heard); err != nil && !errors.Is(err, unix.EEXIST) { // it is heard at first
-			t.Fatal(err)
+	w, err := newWaiter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	was := false
+	for _, heard := range []bool{false, true, false, true} {
+		if heard != was {
+			if err := w.listen(&u.file, heard); err != nil {
+				t.Fatal(err)
+			}
 		}
+		was = heard
 		if _, err := u.WriteTo([]byte("to myself"), u.LocalAddr()); err != nil {
 			t.Fatal(err)
 		}
 		var ready int
-		if err := u.raw.Control(func(epoll uintptr) {
+		if err := w.raw.Control(func(epoll uintptr) {
 			ready, err = unix.Poll([]unix.PollFd{{Fd: int32(epoll), Events: unix.POLLIN}}, 0)
 		}); err != nil {
 			t.Fatal(err)
@@ -159,9 +168,9 @@ func TestSocketUnheard(t *testing.T) {
 	}
 }
 
-// A ticker ticks as often as it is told, and waits no longer than it is open.
-func TestTicker(t *testing.T) {
-	w, err := newTicker()
+// A waiter's timer ticks as often as it is told, and nobody waits longer than it is open.
+func TestTicks(t *testing.T) {
+	w, err := newWaiter()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,8 +181,8 @@ func TestTicker(t *testing.T) {
 		began := time.Now()
 		const ticks = 10
 		for range ticks {
-			if err := w.wait(); err != nil {
-				t.Fatal(err)
+			if ready, err := w.wait(); err != nil || len(ready) != 1 || int(ready[0].Fd) != w.timer.fd {
+				t.Fatal(ready, err)
 			}
 		}
 		// A tick of the period before may be there.
@@ -187,7 +196,7 @@ func TestTicker(t *testing.T) {
 	waited := make(chan error)
 	go func() {
 		for {
-			if err := w.wait(); err != nil {
+			if _, err := w.wait(); err != nil {
 				waited <- err
 				return
 			}

@@ -1,0 +1,135 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+
+	"golang.org/x/net/ipv4"
+	"golang.org/x/sys/unix"
+)
+
+// A source is a socket that datagrams are read from.
+type source struct {
+	*descriptor
+	batch *ipv4.PacketConn
+}
+
+// A door is a socket for one publisher's datagrams, on the server's address and connected to the publisher's. They are
+// read at once, while those that come to the server's own socket wait for a while: these are ACKs, mostly.
+type door struct {
+	source
+	doors *doors
+}
+
+// doors are those of a socket.
+type doors struct {
+	waiter *waiter
+	own    *udp // the server's
+	local  netip.AddrPort
+
+	mu    sync.Mutex
+	heard bool
+	all   map[int]*door // by file descriptor
+}
+
+func newDoors(w *waiter, own *udp, local netip.AddrPort) *doors {
+	return &doors{waiter: w, own: own, local: local, heard: true, all: map[int]*door{}}
+}
+
+// open opens a door. Until it is closed, or connected to another address, the socket gets no datagrams of the peer.
+func (s *doors) open(remote netip.AddrPort) (_ *door, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	family := unix.AF_INET6
+	if s.local.Addr().Is4() {
+		family = unix.AF_INET
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	u := &udp{UDPConn: s.own.UDPConn}
+	u.file.fd = fd
+	d := &door{source{&u.file, ipv4.NewPacketConn(u)}, s}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.descriptor.Close())
+		}
+	}()
+	size, err := s.own.file.get(unix.SOL_SOCKET, unix.SO_RCVBUF)
+	if err != nil {
+		return nil, err
+	}
+	// As the library has set the server's own.
+	if d.set(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, size/2) != nil { // the kernel doubles it (socket(7))
+		err = d.set(unix.SOL_SOCKET, unix.SO_RCVBUF, size/2)
+	}
+	_ = d.set(unix.IPPROTO_IP, unix.IP_RECVTOS, 1)
+	_ = d.set(unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1)
+	// Two sockets have one address only if both allow it when the second one is bound. Nobody else's may be.
+	err = errors.Join(err,
+		d.set(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+		s.own.file.set(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+		os.NewSyscallError("bind", unix.Bind(fd, sockaddr(s.local))),
+		s.own.file.set(unix.SOL_SOCKET, unix.SO_REUSEADDR, 0),
+		d.connect(remote),
+	)
+	if err == nil && s.heard {
+		err = s.waiter.listen(d.descriptor, true)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.all[fd] = d
+	return d, nil
+}
+
+// connect has the door be another peer's.
+func (d *door) connect(remote netip.AddrPort) error {
+	var problem error
+	err := d.Control(func(fd uintptr) { problem = unix.Connect(int(fd), sockaddr(remote)) })
+	return errors.Join(err, os.NewSyscallError("connect", problem))
+}
+
+// Close closes the door. What it has received, and nobody has read, is lost.
+func (d *door) Close() error {
+	d.doors.mu.Lock()
+	delete(d.doors.all, d.fd)
+	d.doors.mu.Unlock()
+	return d.descriptor.Close()
+}
+
+// of returns the door with a file descriptor, nil if there is none.
+func (s *doors) of(fd int) *door {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[fd]
+}
+
+// list returns all doors.
+func (s *doors) list(to []*source) []*source {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.all {
+		to = append(to, &d.source)
+	}
+	return to
+}
+
+// hear has the waiter wait for doors' datagrams, or not.
+func (s *doors) hear(on bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.heard == on {
+		return nil
+	}
+	s.heard = on
+	var errs []error
+	for _, d := range s.all {
+		errs = append(errs, s.waiter.listen(d.descriptor, on))
+	}
+	return errors.Join(errs...)
+}
