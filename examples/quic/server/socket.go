@@ -145,7 +145,7 @@ func (s *socket) Close() error {
 func (s *socket) SyscallConn() (syscall.RawConn, error) { return s.udp.SyscallConn() }
 
 // SetReadDeadline implements [net.PacketConn].
-func (s *socket) SetReadDeadline(t time.Time) error { return s.waiter.epoll.SetReadDeadline(t) }
+func (s *socket) SetReadDeadline(t time.Time) error { return s.waiter.setDeadline(t) }
 
 // begin has connections, and what they send, wait for end.
 func (s *socket) begin() {
@@ -223,11 +223,16 @@ func (s *socket) wait() error {
 		}
 	}
 	d := s.patience.busy()
-	err := errors.Join(s.hear(d == 0, true), s.waiter.every(d))
-	if err != nil {
+	if err := s.hear(d == 0, true); err != nil {
 		return err
 	}
-	ready, err := s.waiter.wait()
+	var ready []unix.EpollEvent
+	var err error
+	if d > 0 {
+		ready, err = s.waiter.rest(d)
+	} else {
+		ready, err = s.waiter.wait()
+	}
 	for _, e := range ready {
 		if s.doors != nil {
 			if from := s.doors.of(int(e.Fd)); from != nil {
@@ -235,7 +240,7 @@ func (s *socket) wait() error {
 			}
 		}
 	}
-	if len(ready) > 0 { // the socket itself, a tick, or what needs no wait of its own
+	if err == nil { // the socket itself has datagrams, or they have waited long enough, or others are read anyway
 		s.pending = append(s.pending, &s.own)
 	}
 	s.patience.read(0, &s.outbox.sent, time.Now()) // else it would stay as it is when nothing comes any more

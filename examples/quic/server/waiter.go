@@ -3,25 +3,24 @@ package server
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
+	"runtime"
+	"sync/atomic"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// A waiter waits for datagrams of sockets, and for its timer. Go's poller would wake the process for each datagram that
-// comes to a socket that it has, whether a reader waits or not. So it has an epoll instance instead, and sockets are in
-// that, or not. The timer ticks more often than once a millisecond, if it is told to, which is the least that Go's
-// timers do while nothing else runs: then Go waits by epoll_wait(2).
+// A waiter waits for datagrams of sockets. Go's poller would wake the process for each datagram that comes to a socket
+// that it has, whether a reader waits or not. So it has an epoll instance instead, and sockets are in that, or not.
 type waiter struct {
-	epoll  *os.File
-	raw    syscall.RawConn // of epoll
-	timer  descriptor      // a timerfd
-	period time.Duration
-	ticks  [8]byte
-	events [16]unix.EpollEvent
+	epoll    *os.File
+	raw      syscall.RawConn // of epoll
+	alone    bool            // there is one processor, so other goroutines run when this one lets them
+	deadline atomic.Int64    // Unix time in ns; 0: none
+	events   [16]unix.EpollEvent
 }
 
 func newWaiter() (*waiter, error) {
@@ -30,16 +29,9 @@ func newWaiter() (*waiter, error) {
 		return nil, fmt.Errorf("epoll: %w", err)
 	}
 	err = unix.SetNonblock(epoll, true) // Go's poller takes no other
-	w := &waiter{epoll: os.NewFile(uintptr(epoll), "datagrams"), timer: descriptor{closed: true}}
+	w := &waiter{epoll: os.NewFile(uintptr(epoll), "datagrams"), alone: runtime.GOMAXPROCS(0) == 1}
 	if err == nil {
 		w.raw, err = w.epoll.SyscallConn()
-	}
-	if err == nil {
-		w.timer.fd, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
-		w.timer.closed = err != nil
-	}
-	if err == nil {
-		err = w.listen(&w.timer, true)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("epoll: %w", err), w.Close())
@@ -63,44 +55,51 @@ func (w *waiter) listen(d *descriptor, on bool) error {
 	return errors.Join(err, problems[0], os.NewSyscallError("epoll_ctl", problems[1]))
 }
 
-// every has the timer tick once in a period; 0: not at all.
-func (w *waiter) every(period time.Duration) error {
-	if period == w.period {
-		return nil
+// setDeadline has a wait return an error from then on.
+func (w *waiter) setDeadline(t time.Time) error {
+	var at int64
+	if !t.IsZero() {
+		at = t.UnixNano()
 	}
-	w.period = period
-	d := unix.NsecToTimespec(int64(period))
-	var problem error
-	err := w.timer.Control(func(fd uintptr) {
-		problem = unix.TimerfdSettime(int(fd), 0, &unix.ItimerSpec{Interval: d, Value: d}, nil)
-	})
-	return errors.Join(err, os.NewSyscallError("timerfd_settime", problem))
+	w.deadline.Store(at)
+	return w.epoll.SetReadDeadline(t)
 }
 
-// wait waits for datagrams, or for a tick, and returns the file descriptors. One goroutine may wait.
+// wait waits for datagrams, and returns the file descriptors of their sockets. One goroutine may wait.
 func (w *waiter) wait() (ready []unix.EpollEvent, err error) {
+	var n int
 	var problem error
 	err = w.raw.Read(func(epoll uintptr) bool {
-		var n int
 		n, problem = unix.EpollWait(int(epoll), w.events[:], 0)
-		ready = w.events[:max(n, 0)]
 		return n > 0 || problem != nil && !errors.Is(problem, unix.EINTR)
 	})
-	for i := range ready {
-		if int(ready[i].Fd) == w.timer.fd {
-			err = errors.Join(err, w.timer.Control(func(fd uintptr) {
-				_, _ = unix.Read(int(fd), w.ticks[:]) // else it wouldn't tick again
-			}))
+	return w.events[:max(n, 0)], errors.Join(err, os.NewSyscallError("epoll_wait", problem))
+}
+
+// rest waits for no longer than for some milliseconds, and keeps its processor meanwhile: Go isn't told of the system
+// call. If it were, it would wake its monitor (runtime.sysmon) with each datagram, which sleeps for 20 µs a few times
+// then. That costs as much as a datagram does. What else the process does waits, if it has no other processor.
+func (w *waiter) rest(longest time.Duration) (ready []unix.EpollEvent, err error) {
+	if at := w.deadline.Load(); at != 0 && time.Now().UnixNano() >= at {
+		return nil, os.ErrDeadlineExceeded
+	}
+	if w.alone {
+		runtime.Gosched()
+	}
+	ms := (longest + time.Millisecond - 1) / time.Millisecond
+	var n uintptr
+	var problem unix.Errno
+	err = w.raw.Control(func(epoll uintptr) {
+		n, _, problem = unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, epoll, uintptr(unsafe.Pointer(&w.events)),
+			uintptr(len(w.events)), uintptr(ms), 0, 0)
+	})
+	if problem != 0 {
+		if n = 0; problem != unix.EINTR {
+			err = errors.Join(err, os.NewSyscallError("epoll_pwait", problem))
 		}
 	}
-	return ready, errors.Join(err, os.NewSyscallError("epoll_wait", problem))
+	return w.events[:n], err
 }
 
 // Close ends a wait.
-func (w *waiter) Close() error {
-	err := w.epoll.Close()
-	if bad := w.timer.Close(); !errors.Is(bad, net.ErrClosed) {
-		err = errors.Join(err, bad)
-	}
-	return err
-}
+func (w *waiter) Close() error { return w.epoll.Close() }
