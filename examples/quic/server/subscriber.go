@@ -173,7 +173,7 @@ func (u *subscriber) own() uint64 {
 
 // pump gives the library what is queued, as far as there is room and credit, and then sets the kernel's limits.
 func (u *subscriber) pump(now time.Time) {
-	if u.gone {
+	if u.gone || u.kernel == nil && u.queued == 0 && len(u.unopened) == 0 {
 		return
 	}
 	own := u.own()

@@ -39,6 +39,7 @@ type Outside struct {
 	peers    map[uint64]protocol.ConnectionID
 	tokens   map[uint64]protocol.StatelessResetToken // of the peer's connection IDs, if they have levels
 	streams  map[StreamID]*SendStream                // leased ones that the library sends on
+	parked   []StreamID                              // of streams, those of which all is acknowledged; the oldest first
 	incoming map[StreamID]*incoming
 	requests ackRequests
 }

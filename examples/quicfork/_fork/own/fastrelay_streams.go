@@ -108,11 +108,20 @@ func (o *Outside) returnData(n uint64) {
 	o.conn.scheduleSending()
 }
 
+// parked is how many streams are kept of which all is acknowledged: more may be sent soon.
+const parked = 8
+
 // sendStream returns the stream that carries what the library sends on a leased stream. It is there from the first such
-// data until all of it is acknowledged. For the library all of it is retransmissions, which flow control doesn't count
-// again, and its end was sent.
+// data until all of it is acknowledged, and for a while after. For the library all of it is retransmissions, which flow
+// control doesn't count again, and its end was sent.
 func (o *Outside) sendStream(id StreamID) *SendStream {
 	if s, ok := o.streams[id]; ok {
+		if i := slices.Index(o.parked, id); i >= 0 {
+			o.parked = slices.Delete(o.parked, i, i+1)
+			s.mutex.Lock()
+			s.completed = false
+			s.mutex.Unlock()
+		}
 		return s
 	}
 	c := o.conn
@@ -120,9 +129,17 @@ func (o *Outside) sendStream(id StreamID) *SendStream {
 	s = newSendStream(c.ctx, id, &uniStreamSender{
 		streamSender: c,
 		onStreamCompletedImpl: func() {
-			delete(o.streams, id)
 			c.framer.RemoveActiveStream(id)
-			s.ctxCancel(nil)
+			over := id
+			if s.resetErr == nil {
+				if o.parked = append(o.parked, id); len(o.parked) <= parked {
+					return
+				}
+				over = o.parked[0]
+				o.parked = slices.Delete(o.parked, 0, 1)
+			}
+			o.streams[over].ctxCancel(nil)
+			delete(o.streams, over)
 		},
 		onHasStreamControlFrameImpl: c.onHasStreamControlFrame,
 	}, c.newFlowController(id), false)

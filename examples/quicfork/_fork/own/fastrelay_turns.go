@@ -4,6 +4,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/quic-go/quic-go/internal/monotime"
 	"github.com/quic-go/quic-go/internal/protocol"
@@ -144,6 +145,31 @@ func (c *Conn) takeTurn() error {
 		c.outside.wake()
 	}
 	return nil
+}
+
+// A loopTimer is a run loop's. If turns are taken, it isn't set to a later time: it fires, and is set then. Each turn
+// would set it otherwise.
+type loopTimer struct {
+	*time.Timer
+	late bool
+	at   monotime.Time // when it fires
+}
+
+func (o *Outside) newTimer(d time.Duration) *loopTimer {
+	return &loopTimer{Timer: time.NewTimer(d), late: o != nil && o.hooks.Turns != nil}
+}
+
+// Reset sets the timer.
+func (t *loopTimer) Reset(d time.Duration) {
+	if t.late {
+		now := monotime.Now()
+		at := now.Add(d)
+		if now.Before(t.at) && !at.Before(t.at) {
+			return
+		}
+		t.at = at
+	}
+	t.Timer.Reset(d)
 }
 
 // A directSender has packets written by who takes a turn: others would have to be woken.
