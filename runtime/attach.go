@@ -4,20 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	goruntime "runtime"
 	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/nldump"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/routes"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpfload"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/namespace"
 )
 
 // attachment is a program on an interface: a TCX link if the kernel has them (6.6), else a filter of a clsact qdisc.
@@ -49,30 +48,7 @@ func (a *attachment) public() Attachment {
 }
 
 // inNamespace runs f in the relay's network namespace.
-func (r *Relay) inNamespace(f func() error) error {
-	goruntime.LockOSThread()
-	here, err := netns.Get()
-	if err != nil {
-		goruntime.UnlockOSThread()
-		return err
-	}
-	defer here.Close()
-	if here.Equal(r.ns) {
-		defer goruntime.UnlockOSThread()
-		return f()
-	}
-	if err := netns.Set(r.ns); err != nil {
-		goruntime.UnlockOSThread()
-		return fmt.Errorf("enter the relay's network namespace: %w", err)
-	}
-	err = f()
-	// A thread that can't return stays locked, and ends with its goroutine.
-	if back := netns.Set(here); back != nil {
-		return errors.Join(err, fmt.Errorf("leave the relay's network namespace: %w", back))
-	}
-	goruntime.UnlockOSThread()
-	return err
-}
+func (r *Relay) inNamespace(f func() error) error { return namespace.Within(r.ns, f) }
 
 func (p *AnyProgram) attach(name string, index int) error {
 	return p.attachAt(name, index, AttachOptions{})

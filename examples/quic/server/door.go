@@ -7,8 +7,11 @@ import (
 	"os"
 	"sync"
 
+	"github.com/vishvananda/netns"
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/namespace"
 )
 
 // A source is a socket that datagrams are read from.
@@ -29,14 +32,19 @@ type doors struct {
 	waiter *waiter
 	own    *udp // the server's
 	local  netip.AddrPort
+	ns     netns.NsHandle // where it is
 
 	mu    sync.Mutex
 	heard bool
 	all   map[int]*door // by file descriptor
 }
 
-func newDoors(w *waiter, own *udp, local netip.AddrPort) *doors {
-	return &doors{waiter: w, own: own, local: local, heard: true, all: map[int]*door{}}
+func newDoors(w *waiter, own *udp, local netip.AddrPort) (*doors, error) {
+	ns, err := netns.Get()
+	if err != nil {
+		return nil, fmt.Errorf("network namespace: %w", err)
+	}
+	return &doors{waiter: w, own: own, local: local, ns: ns, heard: true, all: map[int]*door{}}, nil
 }
 
 // open opens a door. Until it is closed, or connected to another address, the socket gets no datagrams of the peer.
@@ -47,9 +55,12 @@ func (s *doors) open(remote netip.AddrPort) (_ *door, err error) {
 	if s.local.Addr().Is4() {
 		family = unix.AF_INET
 	}
-	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
+	var fd int
+	if err := namespace.Within(s.ns, func() (err error) {
+		fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		return os.NewSyscallError("socket", err)
+	}); err != nil {
+		return nil, err
 	}
 	u := &udp{UDPConn: s.own.UDPConn}
 	u.file.fd = fd
@@ -132,4 +143,11 @@ func (s *doors) hear(on bool) error {
 		errs = append(errs, s.waiter.listen(d.descriptor, on))
 	}
 	return errors.Join(errs...)
+}
+
+// Close is called when the server closes.
+func (s *doors) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ns.Close()
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/net/ipv4"
+	"golang.org/x/sys/unix"
 )
 
 // While datagrams wait, those of a publisher, through its door, don't, and what has come from others is read with them.
@@ -21,8 +22,7 @@ func TestDoors(t *testing.T) {
 }
 
 func testDoors(t *testing.T, host netip.Addr) {
-	at := net.UDPAddrFromAddrPort(netip.AddrPortFrom(host, 0))
-	s, err := listen(at, func() {}, newRounds(), 0)
+	s, err := listen(&Config{Address: netip.AddrPortFrom(host, 0)}, func() {}, newRounds())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,4 +101,17 @@ func testDoors(t *testing.T, host netip.Addr) {
 	send(0, "x")
 	send(1, "y")
 	receive("x", "y")
+}
+
+// peer returns whose door it is.
+func (d *door) peer() (at netip.AddrPort, err error) {
+	var problem error
+	err = d.Control(func(fd uintptr) {
+		var name unix.Sockaddr
+		if name, problem = unix.Getpeername(int(fd)); problem == nil {
+			n := name.(*unix.SockaddrInet4)
+			at = netip.AddrPortFrom(netip.AddrFrom4(n.Addr), uint16(n.Port))
+		}
+	})
+	return at, errors.Join(err, problem)
 }

@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+var loopback = netip.MustParseAddrPort("127.0.0.1:0")
+
 // Datagrams wait if there are many, the longer the more there are, and not once there are few again.
 func TestPatience(t *testing.T) {
 	p := &patience{longest: time.Millisecond, since: time.Unix(1000, 0)}
@@ -44,7 +46,7 @@ func TestPatience(t *testing.T) {
 
 // What waits leaves in order, each to its own peer, before what is sent when nobody waits any more.
 func TestOutbox(t *testing.T) {
-	s, err := listen(&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, func() {}, newRounds(), time.Millisecond)
+	s, err := listen(&Config{Address: loopback}, func() {}, newRounds())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +93,7 @@ func TestOutbox(t *testing.T) {
 
 // An error is returned once, to who next sends there; that a datagram was too large isn't one.
 func TestOutboxErrors(t *testing.T) {
-	s, err := listen(&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, func() {}, newRounds(), time.Millisecond)
+	s, err := listen(&Config{Address: loopback}, func() {}, newRounds())
 	if err != nil {
 		t.Fatal(err)
 	}

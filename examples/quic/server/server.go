@@ -37,9 +37,12 @@ type Config struct {
 	// Keep is how long a stream's data is kept: what a subscriber lost before, or couldn't take, is not sent any more
 	// (default: 2 s).
 	Keep time.Duration
-	// Round is how long datagrams may wait for others while there are thousands a second (default: they don't). A
-	// delivery costs less then, and comes later.
+	// Round is how long publishers' datagrams may wait for others while there are thousands a second (default: they
+	// don't; those of others wait up to 2 ms). A delivery may cost less then, and comes later.
 	Round time.Duration
+	// Segments has packets of protected connections sent as segments of few datagrams (package runtime/segments, which
+	// says what that needs; otherwise they are sent by sendmmsg).
+	Segments bool
 	// Subscribers that offer it (ACK_FREQUENCY) are asked for an ACK every ACKPackets packets (default: 10), or
 	// ACKDelay after the first of them (default: 20 ms): much of what a delivery costs is its ACKs. It is at most a
 	// quarter of the congestion window. If ACKPackets is negative, none is asked.
@@ -114,7 +117,7 @@ func Start(config Config) (_ *Server, err error) {
 		}
 		s.quiesce = s.relay.Runtime().Quiesce
 	}
-	if s.socket, err = listen(net.UDPAddrFromAddrPort(config.Address), s.drain, s.rounds, config.Round); err != nil {
+	if s.socket, err = listen(&config, s.drain, s.rounds); err != nil {
 		return nil, err
 	}
 	s.transport = &quic.Transport{
@@ -427,6 +430,7 @@ func (s *Server) tick(ctx context.Context) {
 			only, some = only && all, some || kernel
 		}
 		s.socket.end()
+		s.socket.outbox.sweep(now)
 		s.kernelOnly.Store(only && some)
 		if len(s.freed) > 0 {
 			if err := s.relay.Runtime().DeleteTranslations(s.freed...); err != nil && ctx.Err() == nil {

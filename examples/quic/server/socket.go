@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
+	"github.com/fastrelay/fastrelay-gen/runtime/segments"
 )
 
 // A socket is the UDP socket of all connections. Before a datagram that it received is handled, the ring of events is
@@ -102,15 +103,15 @@ func (p *patience) busy() time.Duration { return time.Duration(p.wait.Load()) }
 // ackWait is how long datagrams wait at most that don't come from a publisher.
 const ackWait = 2 * time.Millisecond
 
-// listen opens the socket. With longest, publishers' datagrams wait as well, for so long.
-func listen(at *net.UDPAddr, drain func(), r *rounds, longest time.Duration) (_ *socket, err error) {
-	u, err := listenUDP(at)
+// listen opens the socket. With Config.Round, publishers' datagrams wait as well.
+func listen(c *Config, drain func(), r *rounds) (_ *socket, err error) {
+	u, err := listenUDP(net.UDPAddrFromAddrPort(c.Address))
 	if err != nil {
 		return nil, err
 	}
 	s := &socket{
 		udp: u, own: source{&u.file, ipv4.NewPacketConn(u)}, drain: drain, rounds: r,
-		patience: &patience{longest: cmp.Or(longest, ackWait)},
+		patience: &patience{longest: cmp.Or(c.Round, ackWait)},
 	}
 	defer func() {
 		if err != nil {
@@ -125,18 +126,30 @@ func listen(at *net.UDPAddr, drain func(), r *rounds, longest time.Duration) (_ 
 	if s.waiter, err = newWaiter(); err != nil {
 		return nil, err
 	}
-	u.outbox = newOutbox(s.own.batch)
-	if longest == 0 {
-		s.doors = newDoors(s.waiter, u, u.LocalAddr().(*net.UDPAddr).AddrPort())
+	var sender *segments.Sender
+	if c.Segments {
+		if sender, err = segments.New(segments.Config{Conn: u, Lease: lease, Logger: c.Logger}); err != nil {
+			return nil, err
+		}
 	}
-	return s, nil
+	u.outbox = newOutbox(s.own.batch, sender)
+	if c.Round == 0 {
+		s.doors, err = newDoors(s.waiter, u, peer(u.LocalAddr().(*net.UDPAddr)))
+	}
+	return s, err
 }
 
 // Close closes the socket.
 func (s *socket) Close() error {
 	err := s.udp.Close()
+	if s.outbox != nil && s.outbox.sender != nil {
+		err = errors.Join(err, s.outbox.sender.Close())
+	}
 	if s.waiter != nil {
 		err = errors.Join(err, s.waiter.Close())
+	}
+	if s.doors != nil {
+		err = errors.Join(err, s.doors.Close())
 	}
 	return err
 }

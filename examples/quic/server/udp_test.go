@@ -17,7 +17,7 @@ import (
 func TestSocket(t *testing.T) {
 	var drained atomic.Int64
 	r := newRounds()
-	s, err := listen(&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, func() { drained.Add(1) }, r, 0)
+	s, err := listen(&Config{Address: loopback}, func() { drained.Add(1) }, r)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,3 +71,29 @@ func OnThread(ns netns.NsHandle, f func() error) error {
 	}
 	return err
 }
+
+// Within runs f on the calling thread, in the network namespace ns, and restores the thread's. It needs no rights if the
+// thread is in ns anyway. A thread that can't be restored stays locked, and Go ends it with the goroutine.
+func Within(ns netns.NsHandle, f func() error) error {
+	runtime.LockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
+	}
+	defer home.Close()
+	if home.Equal(ns) {
+		defer runtime.UnlockOSThread()
+		return f()
+	}
+	if err := netns.Set(ns); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("enter the network namespace: %w", err)
+	}
+	err = f()
+	if back := netns.Set(home); back != nil {
+		return errors.Join(err, fmt.Errorf("leave the network namespace: %w", back))
+	}
+	runtime.UnlockOSThread()
+	return err
+}

@@ -1,0 +1,78 @@
+package server
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
+)
+
+// TestBusy has so many objects go to stock subscribers that datagrams wait for others, with losses, while the publisher
+// and a subscriber get other ports, as after a NAT has forgotten them: all streams arrive, however packets leave and
+// whoever waits. A publisher's door follows it.
+func TestBusy(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"publishers don't wait": func(*Config) {},
+		"all wait":              func(c *Config) { c.Round = 2 * time.Millisecond },
+		"segments":              func(c *Config) { c.Segments = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := delayed()
+			out.FromA.Loss, out.FromB.Loss = 0.01, 0.01
+			b := newBed(t, options{in: delayed(), out: out, change: change})
+			from, to := b.rebound(b.publishers), b.rebound(b.users)
+			viewers := []*viewer{b.subscribeFrom(to, false, wide())}
+			for len(viewers) < 8 {
+				viewers = append(viewers, b.subscribe(false, wide()))
+			}
+			busy := false
+			p := plan{streams: 300, objects: 10, rate: 1000, viewers: viewers, ahead: 100}
+			p.then = func(i int) {
+				busy = busy || b.server.socket.patience.busy() > 0
+				switch i {
+				case p.streams / 3:
+					b.move(from, b.publishers)
+				case p.streams / 2:
+					b.move(to, b.users)
+					b.check(viewers[0].SendDatagram([]byte("from elsewhere")))
+				}
+			}
+			b.play(b.publishFrom(from, false, wide()), p)
+			for _, v := range viewers {
+				b.await(v, p.streams)
+				if v.reset.Load() > 0 {
+					t.Errorf("%d streams were reset", v.reset.Load())
+				}
+			}
+			if !busy {
+				t.Error("datagrams never waited")
+			}
+			b.checkDoor(from.LocalAddr().(*net.UDPAddr).Port)
+			if s := b.server.socket.outbox.sender; s != nil {
+				b.check(testnet.Until(5*time.Second, "all segments have left", func() bool {
+					st, err := s.Stats()
+					return err == nil && st.Segments > 1000 && st.Relayed+st.Returned == st.Segments && st.Failed == 0
+				}))
+			}
+		})
+	}
+}
+
+// checkDoor waits until the only door is the publisher's, at that port.
+func (b *bed) checkDoor(port int) {
+	b.Helper()
+	doors := b.server.socket.doors
+	if doors == nil {
+		return
+	}
+	b.check(testnet.Until(5*time.Second, "the door is the publisher's", func() bool {
+		doors.mu.Lock()
+		defer doors.mu.Unlock()
+		for _, d := range doors.all {
+			at, err := d.peer()
+			return len(doors.all) == 1 && err == nil && int(at.Port()) == port
+		}
+		return false
+	}))
+}
