@@ -46,8 +46,6 @@ func run(args []string) (err error) {
 	flags.StringVar(&watch.Socket, "socket", "",
 		"path of the relay's control socket, or a name: that of one in /run/fastrelay")
 	flags.StringVar(&watch.Metrics, "metrics", "", "address:port where anyone may read /metrics")
-	round := flags.Duration("round", 0, "how long publishers' datagrams may wait for others while "+
-		"there are thousands a second: more may cost less, and adds to the delay; 0: they don't wait")
 	inSegments := flags.Bool("segments", false, "send packets to many subscribers as segments of few datagrams, "+
 		"by two virtual devices: it costs less with dozens of them, and needs CAP_NET_ADMIN and CAP_BPF")
 	acks := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer it are asked for "+
@@ -56,7 +54,7 @@ func run(args []string) (err error) {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	config := server.Config{Pins: *pins, Control: control.Algorithms[*algorithm], Watch: watch, Round: *round,
+	config := server.Config{Pins: *pins, Control: control.Algorithms[*algorithm], Watch: watch,
 		Segments: *inSegments}
 	if config.ACKPackets, config.ACKDelay, err = server.ParseACKs(*acks); err != nil {
 		return fmt.Errorf("-acks: %w", err)

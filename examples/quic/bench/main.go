@@ -44,12 +44,10 @@ func run() (err error) {
 	subscribers := flag.String("subscribers", "1,8,64", "`counts` of subscribers (path)")
 	objects := flag.String("objects", "60,1", "`counts` of objects in a stream (path)")
 	names := flag.String("variants", "user space,kernel,stock,quinn",
-		"`relays` to measure, of these and kernel thinned, stock thinned, quinn thinned (path)")
+		"`relays` to measure, of these and kernel thinned, stock thinned, stock segments, quinn thinned (path)")
 	rate := flag.Float64("rate", 8000, "`deliveries` a second, to all subscribers together (path)")
 	acks := flag.String("acks", "10,20",
 		"`packets,milliseconds` after which the thinned variants ask subscribers for an ACK (path)")
-	round := flag.Duration("round", 0, "how long our server has datagrams wait for others; 0: they don't "+
-		"(path)")
 	profiles := flag.String("profiles", "",
 		"`folder` that profiles of the relay's process are written into, if it is in Go")
 	picture := flag.String("plot", "", "PNG `file` that the curves are drawn into")
@@ -61,7 +59,7 @@ func run() (err error) {
 	if runtime.NumCPU() < 2 {
 		return errors.New("two processors are needed: one for the load, one for the relay")
 	}
-	o := options{rounds: *rounds, rate: *rate, round: *round, acks: *acks, profiles: *profiles}
+	o := options{rounds: *rounds, rate: *rate, acks: *acks, profiles: *profiles}
 	if *rate <= 0 {
 		return fmt.Errorf("-rate %v is not a rate", *rate)
 	}

@@ -46,8 +46,7 @@ type options struct {
 	rounds               int
 	subscribers, objects []int
 	variants             []Variant
-	rate                 float64       // deliveries a second, to all subscribers together
-	round                time.Duration // of our server
+	rate                 float64 // deliveries a second, to all subscribers together
 	acks, profiles       string
 }
 
@@ -76,7 +75,7 @@ func measurePath(o options) (cells []Cell, err error) {
 				for _, v := range o.variants {
 					what := fmt.Sprintf("%d subscribers, %d objects a stream, %s", n, objects, v)
 					fmt.Fprintf(os.Stderr, "\r%-60s", fmt.Sprintf("%s, round %d", what, round+1))
-					s := settings{round: o.round, acks: o.acks}
+					s := settings{acks: o.acks}
 					if o.profiles != "" {
 						name := strings.ReplaceAll(string(v), " ", "-")
 						s.profile = filepath.Join(o.profiles, fmt.Sprintf("%d-%d-%s.pprof", n, objects, name))

@@ -17,7 +17,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/server"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
@@ -34,13 +33,15 @@ const (
 	UserSpace Variant = "user space"
 	Stock     Variant = "stock" // package server without the kernel's part
 	Quinn     Variant = "quinn"
+	// It sends in segments.
+	StockSegments Variant = "stock segments"
 	// These ask their subscribers for fewer ACKs, and the others for none.
 	KernelThinned Variant = "kernel thinned"
 	StockThinned  Variant = "stock thinned"
 	QuinnThinned  Variant = "quinn thinned"
 )
 
-var variants = []Variant{UserSpace, Kernel, KernelThinned, Stock, StockThinned, Quinn, QuinnThinned}
+var variants = []Variant{UserSpace, Kernel, KernelThinned, Stock, StockThinned, StockSegments, Quinn, QuinnThinned}
 
 // null reports whether 1-RTT packets have null protection. Otherwise they are encrypted, as any QUIC client's.
 func (v Variant) null() bool { return v == UserSpace || v.kernel() }
@@ -108,7 +109,6 @@ func serve(v Variant, args []string) (err error) {
 	listen := flags.String("listen", "", "")
 	devices := flags.String("devices", "", "")
 	profile := flags.String("profile", "", "")
-	round := flags.Duration("round", 0, "")
 	acks := flags.String("acks", "0", "")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -119,7 +119,7 @@ func serve(v Variant, args []string) (err error) {
 	}
 	kernelShare := func() float64 { return 0 }
 	if v != UserSpace {
-		config := server.Config{Address: address, TLS: secrets(), Round: *round}
+		config := server.Config{Address: address, TLS: secrets(), Segments: v == StockSegments}
 		if config.ACKPackets, config.ACKDelay, err = server.ParseACKs(*acks); err != nil {
 			return err
 		}
@@ -174,9 +174,8 @@ type process struct {
 
 // settings are what else a relay is told.
 type settings struct {
-	profile string        // file of Go's profile; none if it is empty
-	round   time.Duration // of our server
-	acks    string        // what is asked for: packets, and milliseconds, after which a subscriber acknowledges
+	profile string // file of Go's profile; none if it is empty
+	acks    string // what is asked for: packets, and milliseconds, after which a subscriber acknowledges
 }
 
 // command returns the program of a variant's relay, with its arguments.
@@ -190,8 +189,7 @@ func (s *settings) command(l *testnet.Line, v Variant) (program string, args []s
 		return program, args, err
 	}
 	program, err = os.Executable()
-	return program, append(args, "--devices", l.RelayIn.Name+","+l.RelayOut.Name, "--profile", s.profile,
-		"--round", s.round.String()), err
+	return program, append(args, "--devices", l.RelayIn.Name+","+l.RelayOut.Name, "--profile", s.profile), err
 }
 
 // start starts a relay on the line's middle host and on the relay's processor, and waits until it listens.

@@ -280,12 +280,10 @@ func (c *conn) publish(ctx context.Context, f *feed, ok func() error) error {
 	}
 	c.feed.Store(f)
 	defer f.unpublish(c)
-	if doors := c.server.socket.doors; doors != nil {
-		if err := c.openDoor(doors); err != nil {
-			c.server.log.Warn("a publisher's datagrams wait as others do", "feed", f.name, "error", err)
-		} else {
-			defer c.closeDoor()
-		}
+	if err := c.openDoor(); err != nil {
+		c.server.log.Warn("a publisher's datagrams wait as others do", "feed", f.name, "error", err)
+	} else {
+		defer c.closeDoor()
 	}
 	if c.quic.Outside().NullProtection() {
 		defer c.leaveFastPath()
@@ -296,11 +294,11 @@ func (c *conn) publish(ctx context.Context, f *feed, ok func() error) error {
 	return c.stay(ctx, ok)
 }
 
-func (c *conn) openDoor(doors *doors) error {
+func (c *conn) openDoor() error {
 	c.mu.Lock()
 	remote := c.remote
 	c.mu.Unlock()
-	d, err := doors.open(remote)
+	d, err := c.server.socket.doors.open(remote)
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ func (s *doors) open(remote netip.AddrPort) (_ *door, err error) {
 	}
 	_ = d.set(unix.IPPROTO_IP, unix.IP_RECVTOS, 1)
 	_ = d.set(unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1)
-	// Two sockets have one address only if both allow it when the second one is bound. Nobody else's may be.
+	// Two sockets have one address only if both allow it when the second one is bound. No other program's is.
 	err = errors.Join(err,
 		d.set(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
 		s.own.file.set(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
@@ -105,7 +105,7 @@ func (d *door) connect(remote netip.AddrPort) error {
 	return errors.Join(err, os.NewSyscallError("connect", problem))
 }
 
-// Close closes the door. What it has received, and nobody has read, is lost.
+// Close closes the door. What it has received, and wasn't read, is lost.
 func (d *door) Close() error {
 	d.doors.mu.Lock()
 	delete(d.doors.all, d.fd)

@@ -28,8 +28,8 @@ type outbox struct {
 	waiting   []ipv4.Message
 	packets   []segments.Packet
 	receivers *segments.Receivers
-	// A device takes several in one call only if it computes checksums (EIO, udp(7)): then the library sends them one by
-	// one, if it is told at once.
+	// A device takes several in one call only if it computes checksums (else EIO, udp(7)): then the library sends them
+	// one by one, if it is told at once.
 	single bool
 	// What couldn't be sent: the next datagram for there returns the error, as the socket would have.
 	failed map[netip.AddrPort]error

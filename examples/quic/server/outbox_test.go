@@ -16,17 +16,17 @@ var loopback = netip.MustParseAddrPort("127.0.0.1:0")
 
 // Datagrams wait if there are many, the longer the more there are, and not once there are few again.
 func TestPatience(t *testing.T) {
-	p := &patience{longest: time.Millisecond, since: time.Unix(1000, 0)}
+	p := &patience{since: time.Unix(1000, 0)}
 	now := p.since
 	var sent atomic.Int64
 	for _, c := range []struct {
 		rate, sent int
 		want       time.Duration
 	}{
-		{1000, 0, 0}, {2000, 0, 0}, {2200, 0, 0}, {3000, 0, 500 * time.Microsecond}, {4000, 0, time.Millisecond},
-		{90_000, 0, time.Millisecond}, {500, 0, 0},
-		{1000, 4000, 0}, {1000, 4200, 0}, {1000, 6000, 500 * time.Microsecond}, {1000, 8000, time.Millisecond},
-		{4000, 1000, time.Millisecond}, {500, 500, 0},
+		{1000, 0, 0}, {2000, 0, 0}, {2100, 0, 0}, {3000, 0, time.Millisecond}, {4000, 0, 2 * time.Millisecond},
+		{90_000, 0, 2 * time.Millisecond}, {500, 0, 0},
+		{1000, 4000, 0}, {1000, 4200, 0}, {1000, 6000, time.Millisecond}, {1000, 8000, 2 * time.Millisecond},
+		{4000, 1000, 2 * time.Millisecond}, {500, 500, 0},
 	} {
 		for range 10 {
 			now = now.Add(10 * time.Millisecond)

@@ -37,11 +37,8 @@ type Config struct {
 	// Keep is how long a stream's data is kept: what a subscriber lost before, or couldn't take, is not sent any more
 	// (default: 2 s).
 	Keep time.Duration
-	// Round is how long publishers' datagrams may wait for others while there are thousands a second (default: they
-	// don't; those of others wait up to 2 ms). A delivery may cost less then, and comes later.
-	Round time.Duration
-	// Segments has packets of protected connections sent as segments of few datagrams (package runtime/segments, which
-	// says what that needs; otherwise they are sent by sendmmsg).
+	// Segments has what user space sends leave in segments of few datagrams (package runtime/segments, which says what
+	// that needs), instead of by sendmmsg.
 	Segments bool
 	// Subscribers that offer it (ACK_FREQUENCY) are asked for an ACK every ACKPackets packets (default: 10), or
 	// ACKDelay after the first of them (default: 20 ms): much of what a delivery costs is its ACKs. It is at most a

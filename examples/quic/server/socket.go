@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -68,17 +67,18 @@ func (r *rounds) await() bool {
 // answers to them leave together. Being woken for each one costs more than most of what is done with it. While few come
 // and few are sent, it leaves none waiting. Those that come through doors end a wait.
 type patience struct {
-	longest time.Duration
-	wait    atomic.Int64 // a time.Duration
-	since   time.Time    // when counting began
-	count   int          // of datagrams that were read since
+	wait  atomic.Int64 // a time.Duration
+	since time.Time    // when counting began
+	count int          // of datagrams that were read since
 }
 
 const (
-	few      = 2000 // datagrams a second: up to so many none waits,
-	many     = 4000 // and from so many on they wait for the longest time.
-	weight   = 2    // so many that are sent count as one that comes: their ACK, also if peers send fewer
-	counting = 20 * time.Millisecond
+	few  = 2000 // datagrams a second: up to so many none waits,
+	many = 4000 // and from so many on they wait for the longest time,
+	// which is no longer than a publisher's datagrams mostly take to end a wait.
+	longestWait = 2 * time.Millisecond
+	weight      = 2 // so many that are sent count as one that comes: their ACK, also if peers send fewer
+	counting    = 20 * time.Millisecond
 )
 
 // read notes how many datagrams were read, and how many were sent.
@@ -89,7 +89,7 @@ func (p *patience) read(n int, sent *atomic.Int64, now time.Time) {
 		return
 	}
 	received, left := float64(p.count)/took.Seconds(), float64(sent.Swap(0))/took.Seconds()
-	wait := float64(p.longest) * min(1, max(0, max(received, left/weight)-few)/(many-few))
+	wait := float64(longestWait) * min(1, max(0, max(received, left/weight)-few)/(many-few))
 	if wait*max(received, left) < float64(time.Second) { // rounds without a datagram would cost more than they save
 		wait = 0
 	}
@@ -100,10 +100,7 @@ func (p *patience) read(n int, sent *atomic.Int64, now time.Time) {
 // busy is how long datagrams wait; 0: they don't.
 func (p *patience) busy() time.Duration { return time.Duration(p.wait.Load()) }
 
-// ackWait is how long datagrams wait at most that don't come from a publisher.
-const ackWait = 2 * time.Millisecond
-
-// listen opens the socket. With Config.Round, publishers' datagrams wait as well.
+// listen opens the socket.
 func listen(c *Config, drain func(), r *rounds) (_ *socket, err error) {
 	u, err := listenUDP(net.UDPAddrFromAddrPort(c.Address))
 	if err != nil {
@@ -111,7 +108,7 @@ func listen(c *Config, drain func(), r *rounds) (_ *socket, err error) {
 	}
 	s := &socket{
 		udp: u, own: source{&u.file, ipv4.NewPacketConn(u)}, drain: drain, rounds: r,
-		patience: &patience{longest: cmp.Or(c.Round, ackWait)},
+		patience: &patience{},
 	}
 	defer func() {
 		if err != nil {
@@ -133,9 +130,7 @@ func listen(c *Config, drain func(), r *rounds) (_ *socket, err error) {
 		}
 	}
 	u.outbox = newOutbox(s.own.batch, sender)
-	if c.Round == 0 {
-		s.doors, err = newDoors(s.waiter, u, peer(u.LocalAddr().(*net.UDPAddr)))
-	}
+	s.doors, err = newDoors(s.waiter, u, peer(u.LocalAddr().(*net.UDPAddr)))
 	return s, err
 }
 
@@ -229,9 +224,7 @@ func (s *socket) wait() error {
 			return err
 		}
 		if s.await() {
-			if s.pending = append(s.pending, &s.own); s.doors != nil {
-				s.pending = s.doors.list(s.pending)
-			}
+			s.pending = s.doors.list(append(s.pending, &s.own))
 			return nil
 		}
 	}
@@ -247,10 +240,8 @@ func (s *socket) wait() error {
 		ready, err = s.waiter.wait()
 	}
 	for _, e := range ready {
-		if s.doors != nil {
-			if from := s.doors.of(int(e.Fd)); from != nil {
-				s.pending = append(s.pending, &from.source)
-			}
+		if from := s.doors.of(int(e.Fd)); from != nil {
+			s.pending = append(s.pending, &from.source)
 		}
 	}
 	if err == nil { // the socket itself has datagrams, or they have waited long enough, or others are read anyway
@@ -261,10 +252,8 @@ func (s *socket) wait() error {
 }
 
 // hear has the process woken when a datagram comes, or not.
-func (s *socket) hear(own, doors bool) (err error) {
-	if s.doors != nil {
-		err = s.doors.hear(doors)
-	}
+func (s *socket) hear(own, doors bool) error {
+	err := s.doors.hear(doors)
 	if s.heard == own {
 		return err
 	}

@@ -72,8 +72,8 @@ func OnThread(ns netns.NsHandle, f func() error) error {
 	return err
 }
 
-// Within runs f on the calling thread, in the network namespace ns, and restores the thread's. It needs no rights if the
-// thread is in ns anyway. A thread that can't be restored stays locked, and Go ends it with the goroutine.
+// Within runs f on the calling thread, in the network namespace ns, and restores the thread's. It needs no rights if
+// the thread is in ns anyway. A thread that can't be restored stays locked, and Go ends it with the goroutine.
 func Within(ns netns.NsHandle, f func() error) error {
 	runtime.LockOSThread()
 	home, err := netns.Get()

@@ -46,7 +46,7 @@ func (t *Turns) End() {
 	t.begun--
 }
 
-// add makes a connection wait; false if nobody has begun.
+// add makes a connection wait; false without a Begin.
 func (t *Turns) add(o *Outside) bool {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
@@ -90,7 +90,7 @@ func (o *Outside) release() {
 	o.turns.mutex.Unlock()
 }
 
-// soon reports whether somebody takes a turn soon. Otherwise the run loop has to be woken.
+// soon reports whether a turn is taken soon. Otherwise the run loop has to be woken.
 func (o *Outside) soon() bool {
 	return o != nil && o.hooks.Turns != nil && o.turns.ready.Load() && o.hooks.Turns.add(o)
 }
