@@ -8,8 +8,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
-// TestBusy has so many objects go to stock subscribers that datagrams wait for others (on a machine that isn't busy with
-// something else), with losses, while the publisher and a subscriber get other ports, as after a NAT has forgotten
+// TestBusy has so many objects go to stock subscribers that datagrams wait for others (on a machine that isn't busy
+// with something else), with losses, while the publisher and a subscriber get other ports, as after a NAT has forgotten
 // them: all streams arrive, however packets leave. A publisher's door follows it.
 func TestBusy(t *testing.T) {
 	for name, change := range map[string]func(*Config){

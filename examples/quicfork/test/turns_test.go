@@ -26,7 +26,7 @@ func TestTurns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := out.Write([]byte("first")); err != nil { // nobody has begun
+	if _, err := out.Write([]byte("first")); err != nil { // without a Begin
 		t.Fatal(err)
 	}
 	in, err := l.client.AcceptUniStream(l.ctx)
