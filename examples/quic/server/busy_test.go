@@ -22,11 +22,11 @@ func TestBusy(t *testing.T) {
 			b := newBed(t, options{in: delayed(), out: out, change: change})
 			from, to := b.rebound(b.publishers), b.rebound(b.users)
 			viewers := []*viewer{b.subscribeFrom(to, false, wide())}
-			for len(viewers) < 8 {
+			for len(viewers) < 40 { // or segments aren't worth it
 				viewers = append(viewers, b.subscribe(false, wide()))
 			}
 			busy := false
-			p := plan{streams: 300, objects: 10, rate: 1000, viewers: viewers, ahead: 100}
+			p := plan{streams: 100, objects: 10, rate: 250, viewers: viewers, ahead: 100}
 			p.then = func(i int) {
 				busy = busy || b.server.socket.patience.busy() > 0
 				switch i {

@@ -22,12 +22,11 @@ type outbox struct {
 	sender *segments.Sender // nil: there is none
 	sent   atomic.Int64     // what was added
 
-	mu    sync.Mutex
-	begun int // calls of begin without end
-	// What waits, of capacity outboxSize, whose memory is kept: for sendmmsg, and for the sender.
-	waiting   []ipv4.Message
-	packets   []segments.Packet
+	mu        sync.Mutex
+	begun     int            // calls of begin without end
+	waiting   []ipv4.Message // of capacity outboxSize, whose memory is kept
 	receivers *segments.Receivers
+	packets   []segments.Packet // inSegments'
 	// A device takes several in one call only if it computes checksums (else EIO, udp(7)): then the library sends them
 	// one by one, if it is told at once.
 	single bool
@@ -35,15 +34,18 @@ type outbox struct {
 	failed map[netip.AddrPort]error
 }
 
-const outboxSize = 64
+const (
+	outboxSize = 64
+	fewest     = 32 // datagrams that are worth segments: with 8, sendmmsg costs a seventh less
+)
 
 func newOutbox(conn *ipv4.PacketConn, sender *segments.Sender) *outbox {
-	o := &outbox{conn: conn, sender: sender, failed: map[netip.AddrPort]error{}}
-	if sender != nil {
-		o.packets, o.receivers = make([]segments.Packet, 0, outboxSize), segments.NewReceivers(sender)
-		return o
+	o := &outbox{
+		conn: conn, sender: sender, waiting: make([]ipv4.Message, outboxSize), failed: map[netip.AddrPort]error{},
 	}
-	o.waiting = make([]ipv4.Message, outboxSize)
+	if sender != nil {
+		o.receivers = segments.NewReceivers(sender)
+	}
 	for i := range o.waiting {
 		o.waiting[i].Buffers = make([][]byte, 1)
 	}
@@ -82,9 +84,6 @@ func (o *outbox) add(b, oob []byte, to *net.UDPAddr) (taken bool, err error) {
 	if o.begun == 0 {
 		return false, nil
 	}
-	if o.sender != nil {
-		return o.pack(b, oob, to), nil
-	}
 	if o.single && several(b, oob) {
 		o.flush()
 		return false, nil
@@ -96,30 +95,6 @@ func (o *outbox) add(b, oob []byte, to *net.UDPAddr) (taken bool, err error) {
 		o.flush()
 	}
 	return true, nil
-}
-
-// pack adds packets for the sender; false if they have to be sent otherwise.
-func (o *outbox) pack(b, oob []byte, to *net.UDPAddr) bool {
-	r := o.receivers.Of(peer(to))
-	if r == nil {
-		o.flush()
-		return false
-	}
-	size, ecn := parseControl(oob)
-	for first := true; first || len(b) > 0; first = false {
-		n := len(b)
-		if size > 0 {
-			n = min(n, size)
-		}
-		o.packets = o.packets[:len(o.packets)+1]
-		p := &o.packets[len(o.packets)-1]
-		p.To, p.Payload, p.ECN = r, append(p.Payload[:0], b[:n]...), ecn
-		if len(o.packets) == outboxSize {
-			o.flush()
-		}
-		b = b[n:]
-	}
-	return true
 }
 
 // several reports whether a message is several datagrams.
@@ -157,7 +132,11 @@ func peer(a *net.UDPAddr) netip.AddrPort {
 
 // flush sends what waits. o.mu is held.
 func (o *outbox) flush() {
-	for ms := o.waiting; len(ms) > 0; {
+	ms := o.waiting
+	if o.sender != nil && len(ms) >= fewest {
+		ms = o.inSegments(ms)
+	}
+	for len(ms) > 0 {
 		n, err := o.conn.WriteBatch(ms, 0)
 		if err != nil { // of the first one
 			if n = 1; errors.Is(err, unix.EIO) && several(ms[0].Buffers[0], ms[0].OOB) {
@@ -168,14 +147,39 @@ func (o *outbox) flush() {
 		}
 		ms = ms[n:]
 	}
-	if len(o.packets) > 0 && o.sender.Send(o.packets) != nil {
+	o.waiting = o.waiting[:0]
+}
+
+// inSegments sends what it can, and returns the rest.
+func (o *outbox) inSegments(ms []ipv4.Message) (rest []ipv4.Message) {
+	o.packets = o.packets[:0]
+	for i := range ms {
+		r := o.receivers.Of(peer(ms[i].Addr.(*net.UDPAddr)))
+		if r == nil {
+			ms[len(rest)], ms[i] = ms[i], ms[len(rest)]
+			rest = ms[:len(rest)+1]
+			continue
+		}
+		b := ms[i].Buffers[0]
+		size, ecn := parseControl(ms[i].OOB)
+		if size == 0 {
+			size = len(b)
+		}
+		for len(b) > 0 {
+			n := min(size, len(b))
+			o.packets = append(o.packets, segments.Packet{To: r, Payload: b[:n], ECN: ecn})
+			b = b[n:]
+		}
+	}
+	if o.sender.Send(o.packets) != nil {
 		for i := range o.packets {
 			if p := &o.packets[i]; p.Err != nil {
 				o.fail(p.To.Remote(), p.Err)
 			}
 		}
 	}
-	o.waiting, o.packets = o.waiting[:0], o.packets[:0]
+	clear(o.packets)
+	return rest
 }
 
 // fail notes that a datagram wasn't sent. That it was too large is no error: the library tries how much the path takes.
