@@ -65,7 +65,7 @@ func (r *rounds) await() bool {
 
 // A patience is how long the reader of a socket leaves datagrams waiting, so that it gets several at once, and the
 // answers to them leave together. Being woken for each one costs more than most of what is done with it. While few come
-// and few are sent, it leaves none waiting. Those that come through doors end a wait.
+// and few are sent, it leaves none waiting. Those that come through doors, publishers', end a wait.
 type patience struct {
 	wait  atomic.Int64 // a time.Duration
 	since time.Time    // when counting began
@@ -74,8 +74,8 @@ type patience struct {
 
 const (
 	few  = 2000 // datagrams a second: up to so many none waits,
-	many = 4000 // and from so many on they wait for the longest time,
-	// which is no longer than a publisher's datagrams mostly take to end a wait.
+	many = 4000 // and from so many on they wait for the longest time.
+
 	longestWait = 2 * time.Millisecond
 	weight      = 2 // so many that are sent count as one that comes: their ACK, also if peers send fewer
 	counting    = 20 * time.Millisecond
@@ -185,6 +185,7 @@ func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
 				return n, nil
 			}
 			if from == &s.own && !errors.Is(err, unix.EAGAIN) {
+				s.finish()
 				return n, err
 			}
 		}
