@@ -22,7 +22,7 @@ func TestDoors(t *testing.T) {
 }
 
 func testDoors(t *testing.T, host netip.Addr) {
-	s, err := listen(&Config{Address: netip.AddrPortFrom(host, 0)}, func() {}, newRounds())
+	s, err := listen(&Config{Address: netip.AddrPortFrom(host, 0)}, func() {}, newRounds(nil))
 	if err != nil {
 		t.Fatal(err)
 	}

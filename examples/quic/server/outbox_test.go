@@ -46,7 +46,7 @@ func TestPatience(t *testing.T) {
 
 // What waits leaves in order, each to its own peer, before what is sent when nobody waits any more.
 func TestOutbox(t *testing.T) {
-	s, err := listen(&Config{Address: loopback}, func() {}, newRounds())
+	s, err := listen(&Config{Address: loopback}, func() {}, newRounds(nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestOutbox(t *testing.T) {
 
 // An error is returned once, to who next sends there; that a datagram was too large isn't one.
 func TestOutboxErrors(t *testing.T) {
-	s, err := listen(&Config{Address: loopback}, func() {}, newRounds())
+	s, err := listen(&Config{Address: loopback}, func() {}, newRounds(nil))
 	if err != nil {
 		t.Fatal(err)
 	}

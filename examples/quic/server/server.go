@@ -70,7 +70,7 @@ type Server struct {
 	reading sync.Mutex // events are read
 	opening sync.Mutex // groups of feeds are opened
 
-	rounds     *rounds
+	latest     time.Time                // when there was a record; rounds'
 	kernelOnly atomic.Bool              // all streams get to all subscribers through the kernel
 	freed      []runtime.TranslationKey // stream IDs of streams that are over; tick's
 
@@ -98,7 +98,7 @@ func Start(config Config) (_ *Server, err error) {
 	config.ACKDelay = cmp.Or(config.ACKDelay, 20*time.Millisecond)
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{
-		config: config, log: config.Logger, stop: stop, dropper: newDropper(), rounds: newRounds(),
+		config: config, log: config.Logger, stop: stop, dropper: newDropper(),
 		feeds: map[string]*feed{}, users: map[*feed]int{},
 		subscribers: map[uint32]*subscriber{}, receivers: map[*quicrelay.SubscribersReceiver]*subscriber{},
 	}
@@ -114,7 +114,7 @@ func Start(config Config) (_ *Server, err error) {
 		}
 		s.quiesce = s.relay.Runtime().Quiesce
 	}
-	if s.socket, err = listen(&config, s.drain, s.rounds); err != nil {
+	if s.socket, err = listen(&config, s.drain, newRounds(s.endRound)); err != nil {
 		return nil, err
 	}
 	s.transport = &quic.Transport{
@@ -362,35 +362,33 @@ const (
 	quiet      = 100 * time.Millisecond // without any event
 )
 
-// events hands copies and ACKs over to the connections; it sleeps while there are none.
+// events has the socket's reader begin rounds when there are events; it sleeps until then.
 func (s *Server) events(ctx context.Context) {
-	defer s.rounds.begin(false)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for s.relay.Runtime().AwaitEvents(ctx) == nil {
-		length := shortRound
-		for last := time.Now(); time.Since(last) < quiet; {
-			timer.Reset(length)
-			select {
-			case <-ctx.Done():
-				return
-			case <-timer.C:
-			}
-			s.socket.begin()
-			s.drain()
-			any, urgent := s.handOver()
-			s.socket.end()
-			if any {
-				last = time.Now()
-			}
-			length = round
-			if urgent {
-				length = shortRound
-			}
-			s.rounds.begin(s.kernelOnly.Load())
+	for s.relay.Runtime().AwaitEvents(ctx) == nil && s.socket.startRounds() == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.socket.rounds.over:
 		}
-		s.rounds.begin(false)
 	}
+}
+
+// endRound hands copies and ACKs over to the connections. While the kernel sends all there is, datagrams wait for
+// rounds.
+func (s *Server) endRound(now time.Time) (length time.Duration, wait bool) {
+	s.drain()
+	any, urgent := s.handOver()
+	switch {
+	case any || s.latest.IsZero():
+		s.latest = now
+	case now.Sub(s.latest) > quiet:
+		s.latest = time.Time{}
+		return 0, false
+	}
+	if urgent {
+		return shortRound, s.kernelOnly.Load()
+	}
+	return round, s.kernelOnly.Load()
 }
 
 func (s *Server) handOver() (any, urgent bool) {

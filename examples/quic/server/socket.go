@@ -23,44 +23,34 @@ import (
 // read, on the goroutine that reads; and what they send leaves then.
 type socket struct {
 	*udp
-	own     source // the socket itself
-	waiter  *waiter
-	doors   *doors
-	drain   func()
-	turns   quic.Turns
-	begun   bool      // by the reader
-	pass    int       // datagrams that were read since then
-	pending []*source // have datagrams
-	*rounds
+	own      source // the socket itself
+	waiter   *waiter
+	doors    *doors
+	drain    func()
+	turns    quic.Turns
+	begun    bool      // by the reader
+	pass     int       // datagrams that were read since then
+	pending  []*source // have datagrams
+	rounds   *rounds
 	patience *patience
 	heard    bool // the process is woken for datagrams
 }
 
-// Rounds are when the server looks for records and datagrams while it is busy: being woken for each would cost more
-// than all else that is done with it.
+// Rounds are when the server looks for records of the kernel's program while there are any: being woken for each would
+// cost more than all else that is done with it.
 type rounds struct {
 	on   atomic.Bool
-	next chan struct{}
+	over chan struct{} // capacity 1: there are no records any more
+	// turn reads records, and does what follows. It says how long the next round is, or 0 if there is none, and whether
+	// datagrams wait for its end.
+	turn func(now time.Time) (length time.Duration, wait bool)
+
+	end  time.Time // of this one
+	wait bool
 }
 
-func newRounds() *rounds { return &rounds{next: make(chan struct{}, 1)} }
-
-// begin begins a round; with on, another one will come soon.
-func (r *rounds) begin(on bool) {
-	r.on.Store(on)
-	select {
-	case r.next <- struct{}{}:
-	default:
-	}
-}
-
-// await waits for the next round; false if there are none now.
-func (r *rounds) await() bool {
-	if !r.on.Load() {
-		return false
-	}
-	<-r.next
-	return r.on.Load()
+func newRounds(turn func(time.Time) (time.Duration, bool)) *rounds {
+	return &rounds{over: make(chan struct{}, 1), turn: turn}
 }
 
 // A patience is how long the reader of a socket leaves datagrams waiting, so that it gets several at once, and the
@@ -201,12 +191,17 @@ func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
 // received is called when datagrams were read, before they are handled.
 func (s *socket) received(n int) {
 	s.pass += n
+	s.startPass()
+	s.patience.read(n, &s.outbox.sent, time.Now())
+	s.drain()
+}
+
+// startPass has connections wait until the reader finishes.
+func (s *socket) startPass() {
 	if !s.begun {
 		s.begun = true
 		s.begin()
 	}
-	s.patience.read(n, &s.outbox.sent, time.Now())
-	s.drain()
 }
 
 // finish ends what the reader has begun.
@@ -217,39 +212,67 @@ func (s *socket) finish() {
 	}
 }
 
-// wait waits until there are datagrams that don't have to wait any longer.
+// wait waits until there are datagrams that don't have to wait any longer. If a round ends, what belongs to that is done.
 func (s *socket) wait() error {
 	s.pending = s.pending[:0]
-	for s.rounds.on.Load() {
-		if err := s.hear(false, false); err != nil {
-			return err
-		}
-		if s.await() {
-			s.pending = s.doors.list(append(s.pending, &s.own))
-			return nil
-		}
-	}
-	d := s.patience.busy()
-	if err := s.hear(d == 0, true); err != nil {
+	d, rounds := s.patience.busy(), s.rounds.on.Load()
+	wait := rounds && s.rounds.wait
+	if err := s.hear(d == 0 && !wait, !wait); err != nil {
 		return err
+	}
+	now := time.Now()
+	if left := s.rounds.end.Sub(now); rounds && (d == 0 || wait || left < d) {
+		d = max(left, 0)
 	}
 	var ready []unix.EpollEvent
 	var err error
-	if d > 0 {
+	if rounds || d > 0 {
 		ready, err = s.waiter.rest(d)
 	} else {
 		ready, err = s.waiter.wait()
 	}
+	if err != nil {
+		return err
+	}
+	now = time.Now()
+	if rounds && !now.Before(s.rounds.end) {
+		s.startPass()
+		s.endRound(now)
+	}
+	if wait {
+		s.pending = s.doors.list(s.pending)
+	}
 	for _, e := range ready {
-		if from := s.doors.of(int(e.Fd)); from != nil {
+		if from := s.doors.of(int(e.Fd)); from != nil && !wait {
 			s.pending = append(s.pending, &from.source)
 		}
 	}
-	if err == nil { // the socket itself has datagrams, or they have waited long enough, or others are read anyway
-		s.pending = append(s.pending, &s.own)
+	// The socket itself has datagrams, or they have waited long enough, or others are read anyway.
+	s.pending = append(s.pending, &s.own)
+	s.patience.read(0, &s.outbox.sent, now) // else it would stay as it is when nothing comes any more
+	return nil
+}
+
+// startRounds begins rounds, until there are no records any more.
+func (s *socket) startRounds() error {
+	s.rounds.on.Store(true)
+	return s.waiter.wake()
+}
+
+// endRound ends a round, and begins the next one.
+func (s *socket) endRound(now time.Time) {
+	r := s.rounds
+	var length time.Duration
+	if length, r.wait = r.turn(now); length > 0 {
+		r.end = now.Add(length)
+		return
 	}
-	s.patience.read(0, &s.outbox.sent, time.Now()) // else it would stay as it is when nothing comes any more
-	return err
+	r.end, r.wait = time.Time{}, false
+	r.on.Store(false)
+	select {
+	case r.over <- struct{}{}:
+	default:
+	}
 }
 
 // hear has the process woken when a datagram comes, or not.

@@ -16,7 +16,13 @@ import (
 // read. Deadlines and Close end a wait.
 func TestSocket(t *testing.T) {
 	var drained atomic.Int64
-	r := newRounds()
+	var inRounds atomic.Bool
+	r := newRounds(func(time.Time) (length time.Duration, wait bool) {
+		if inRounds.Load() {
+			return time.Millisecond, true
+		}
+		return 0, false
+	})
 	s, err := listen(&Config{Address: loopback}, func() { drained.Add(1) }, r)
 	if err != nil {
 		t.Fatal(err)
@@ -90,25 +96,17 @@ func TestSocket(t *testing.T) {
 	for range 50 {
 		send("at once")
 		receive("at once")
-		r.begin(true)
+		inRounds.Store(true)
+		if err := s.startRounds(); err != nil {
+			t.Fatal(err)
+		}
 		for _, text := range []string{"a", "b", "c"} { // more than there is room for
 			send(text)
 		}
-		stop := make(chan struct{})
-		go func() {
-			for {
-				select {
-				case <-stop:
-					return
-				case <-time.After(time.Millisecond):
-					r.begin(true)
-				}
-			}
-		}()
 		receive("a", "b", "c")
-		stop <- struct{}{}
+		inRounds.Store(false)
+		<-r.over
 		send("after the rounds")
-		r.begin(false)
 		receive("after the rounds")
 	}
 	if err := s.SetReadDeadline(time.Unix(1, 0)); err != nil {

@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"runtime"
 	"sync/atomic"
@@ -20,6 +21,7 @@ type waiter struct {
 	raw      syscall.RawConn // of epoll
 	alone    bool            // there is one processor, so other goroutines run when this one lets them
 	deadline atomic.Int64    // Unix time in ns; 0: none
+	bell     descriptor      // an eventfd, which ends a wait
 	events   [16]unix.EpollEvent
 }
 
@@ -30,13 +32,28 @@ func newWaiter() (*waiter, error) {
 	}
 	err = unix.SetNonblock(epoll, true) // Go's poller takes no other
 	w := &waiter{epoll: os.NewFile(uintptr(epoll), "datagrams"), alone: runtime.GOMAXPROCS(0) == 1}
+	w.bell.closed = true
 	if err == nil {
 		w.raw, err = w.epoll.SyscallConn()
+	}
+	if err == nil {
+		w.bell.fd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+		w.bell.closed = err != nil
+	}
+	if err == nil {
+		err = w.listen(&w.bell, true)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("epoll: %w", err), w.Close())
 	}
 	return w, nil
+}
+
+// wake ends a wait, or the next one.
+func (w *waiter) wake() error {
+	var problem error
+	err := w.bell.Control(func(fd uintptr) { _, problem = unix.Write(int(fd), []byte{1, 0, 0, 0, 0, 0, 0, 0}) })
+	return errors.Join(err, os.NewSyscallError("write", problem))
 }
 
 // listen has wait return when a socket has datagrams, or not.
@@ -73,7 +90,10 @@ func (w *waiter) wait() (ready []unix.EpollEvent, err error) {
 		n, problem = unix.EpollWait(int(epoll), w.events[:], 0)
 		return n > 0 || problem != nil && !errors.Is(problem, unix.EINTR)
 	})
-	return w.events[:max(n, 0)], errors.Join(err, os.NewSyscallError("epoll_wait", problem))
+	if err = errors.Join(err, os.NewSyscallError("epoll_wait", problem)); err != nil {
+		return nil, err
+	}
+	return w.events[:n], w.hearBell(n)
 }
 
 // rest waits for no longer than for some milliseconds, and keeps its processor meanwhile: Go isn't told of the system
@@ -98,8 +118,25 @@ func (w *waiter) rest(longest time.Duration) (ready []unix.EpollEvent, err error
 			err = errors.Join(err, os.NewSyscallError("epoll_pwait", problem))
 		}
 	}
-	return w.events[:n], err
+	return w.events[:n], errors.Join(err, w.hearBell(int(n)))
+}
+
+// hearBell stops the bell if it is among the events.
+func (w *waiter) hearBell(events int) error {
+	for i := range events {
+		if int(w.events[i].Fd) == w.bell.fd {
+			var count [8]byte
+			return w.bell.Control(func(fd uintptr) { _, _ = unix.Read(int(fd), count[:]) })
+		}
+	}
+	return nil
 }
 
 // Close ends a wait.
-func (w *waiter) Close() error { return w.epoll.Close() }
+func (w *waiter) Close() error {
+	err := w.epoll.Close()
+	if bad := w.bell.Close(); !errors.Is(bad, net.ErrClosed) {
+		err = errors.Join(err, bad)
+	}
+	return err
+}
