@@ -212,7 +212,8 @@ func (s *socket) finish() {
 	}
 }
 
-// wait waits until there are datagrams that don't have to wait any longer. If a round ends, what belongs to that is done.
+// wait waits until there are datagrams that don't have to wait any longer. When a round ends, it does what belongs to
+// that.
 func (s *socket) wait() error {
 	s.pending = s.pending[:0]
 	d, rounds := s.patience.busy(), s.rounds.on.Load()
@@ -243,7 +244,7 @@ func (s *socket) wait() error {
 		s.pending = s.doors.list(s.pending)
 	}
 	for _, e := range ready {
-		if from := s.doors.of(int(e.Fd)); from != nil && !wait {
+		if from := s.doors.of(int(e.Fd)); from != nil {
 			s.pending = append(s.pending, &from.source)
 		}
 	}
