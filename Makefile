@@ -125,6 +125,7 @@ test-quic: quic ## the fork's hooks and the examples on it: linters, and tests w
 	@examples/quic/bench/quinn/build >/dev/null
 	@for m in examples/quicfork examples/quic; do tools/lint $$m && (cd $$m && $(GO) vet ./... && $(GO) test -race -skip '^TestCredits$$' $(TESTFLAGS) $$($(GO) list ./... | grep -v /quic-go)) || exit 1; done
 	@cd examples/quic && $(GO) test -run '^TestCredits$$' ./server # a model of one goroutine, 20 times slower with the race detector
+	@cd examples/quic && GOMAXPROCS=1 $(GO) test -run '^Test(Busy|Stock|Rebinding|Killed)$$' ./server # where the socket's reader has to let others run
 
 quic-upstream: ## quic-go's own tests on the fork; without hooks, the fork does what upstream does
 	@cd examples/quicfork && $(GO) run ./cmd/upstreamtests ../../.cache/quic-upstream

@@ -19,7 +19,6 @@ import (
 type waiter struct {
 	epoll    *os.File
 	raw      syscall.RawConn // of epoll
-	alone    bool            // there is one processor, so other goroutines run when this one lets them
 	deadline atomic.Int64    // Unix time in ns; 0: none
 	bell     descriptor      // an eventfd, which ends a wait
 	events   [16]unix.EpollEvent
@@ -31,7 +30,7 @@ func newWaiter() (*waiter, error) {
 		return nil, fmt.Errorf("epoll: %w", err)
 	}
 	err = unix.SetNonblock(epoll, true) // Go's poller takes no other
-	w := &waiter{epoll: os.NewFile(uintptr(epoll), "datagrams"), alone: runtime.GOMAXPROCS(0) == 1}
+	w := &waiter{epoll: os.NewFile(uintptr(epoll), "datagrams")}
 	w.bell.closed = true
 	if err == nil {
 		w.raw, err = w.epoll.SyscallConn()
@@ -103,7 +102,7 @@ func (w *waiter) rest(longest time.Duration) (ready []unix.EpollEvent, err error
 	if at := w.deadline.Load(); at != 0 && time.Now().UnixNano() >= at {
 		return nil, os.ErrDeadlineExceeded
 	}
-	if w.alone {
+	if runtime.GOMAXPROCS(0) == 1 {
 		runtime.Gosched()
 	}
 	ms := (longest + time.Millisecond - 1) / time.Millisecond
