@@ -97,7 +97,7 @@ results: build ## what docs/results.md and the README's tables are made of, meas
 curves: build quic ## one to many and QUIC alone, and their curves in docs/fanout.png and docs/quic.png
 	@tools/ensure test root quic
 	@$(GO) run ./bench -only fanout -receivers 1,8,64 -plot docs/fanout.png
-	@cd examples/quic && $(GO) run ./bench -plot ../../docs/quic.png
+	@cd examples/quic && $(GO) run ./bench -objects 60 -rate 2000,8000,20000 -variants 'user space,kernel,kernel thinned,stock,quinn' -plot ../../docs/quic.png
 
 experiment: build ## what a paper measured, repeated: NAME=paths; RUNS=8, FLAGS='-parallel 2' for more (docs/experiments.md)
 	@tools/ensure test experiment root

@@ -45,7 +45,7 @@ func run() (err error) {
 	objects := flag.String("objects", "60,1", "`counts` of objects in a stream (path)")
 	names := flag.String("variants", "user space,kernel,stock,quinn",
 		"`relays` to measure, of these and kernel thinned, stock thinned, stock segments, quinn thinned (path)")
-	rate := flag.Float64("rate", 8000, "`deliveries` a second, to all subscribers together (path)")
+	rates := flag.String("rate", "8000", "how many `deliveries` a second, to all subscribers together (path)")
 	acks := flag.String("acks", "10,20",
 		"`packets,milliseconds` after which the thinned variants ask subscribers for an ACK (path)")
 	profiles := flag.String("profiles", "",
@@ -59,9 +59,9 @@ func run() (err error) {
 	if runtime.NumCPU() < 2 {
 		return errors.New("two processors are needed: one for the load, one for the relay")
 	}
-	o := options{rounds: *rounds, rate: *rate, acks: *acks, profiles: *profiles}
-	if *rate <= 0 {
-		return fmt.Errorf("-rate %v is not a rate", *rate)
+	o := options{rounds: *rounds, acks: *acks, profiles: *profiles}
+	if o.rates, err = numbers(*rates, 1<<20); err != nil {
+		return err
 	}
 	if o.variants, err = variantsOf(*names); err != nil {
 		return err

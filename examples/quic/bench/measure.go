@@ -22,6 +22,7 @@ import (
 type Cell struct {
 	Subscribers int                `json:"subscribers"`
 	Objects     int                `json:"objects"` // in a stream
+	Rate        int                `json:"rate"`    // deliveries a second, as they were meant to be
 	Results     map[Variant]Result `json:"results"`
 }
 
@@ -46,7 +47,7 @@ type options struct {
 	rounds               int
 	subscribers, objects []int
 	variants             []Variant
-	rate                 float64 // deliveries a second, to all subscribers together
+	rates                []int // deliveries a second, to all subscribers together
 	acks, profiles       string
 }
 
@@ -59,7 +60,7 @@ const (
 )
 
 func measurePath(o options) (cells []Cell, err error) {
-	b := &bench{rate: o.rate}
+	b := &bench{}
 	if b.busy, err = measure.NewBusy(measure.RelayCPU); err != nil {
 		return nil, err
 	}
@@ -69,33 +70,44 @@ func measurePath(o options) (cells []Cell, err error) {
 	}
 	defer b.calls.Close()
 	for _, objects := range o.objects {
-		for _, n := range o.subscribers {
-			all := map[Variant][]Result{}
-			for round := range o.rounds {
-				for _, v := range o.variants {
-					what := fmt.Sprintf("%d subscribers, %d objects a stream, %s", n, objects, v)
-					fmt.Fprintf(os.Stderr, "\r%-60s", fmt.Sprintf("%s, round %d", what, round+1))
-					s := settings{acks: o.acks}
-					if o.profiles != "" {
-						name := strings.ReplaceAll(string(v), " ", "-")
-						s.profile = filepath.Join(o.profiles, fmt.Sprintf("%d-%d-%s.pprof", n, objects, name))
-					}
-					r, err := b.measure(v, n, objects, s)
-					if err != nil {
-						return cells, fmt.Errorf("%s: %w", what, err)
-					}
-					all[v] = append(all[v], r)
+		for _, rate := range o.rates {
+			for _, n := range o.subscribers {
+				c := Cell{Subscribers: n, Objects: objects, Rate: rate, Results: map[Variant]Result{}}
+				if err := b.cell(o, &c); err != nil {
+					return cells, err
 				}
+				cells = append(cells, c)
 			}
-			c := Cell{Subscribers: n, Objects: objects, Results: map[Variant]Result{}}
-			for v, results := range all {
-				c.Results[v] = medians(results)
-			}
-			cells = append(cells, c)
 		}
 	}
-	fmt.Fprintf(os.Stderr, "\r%-60s\r", "")
+	fmt.Fprintf(os.Stderr, "\r%-70s\r", "")
 	return cells, nil
+}
+
+// cell measures all variants of a cell, one after the other in each round.
+func (b *bench) cell(o options, c *Cell) error {
+	all := map[Variant][]Result{}
+	for round := range o.rounds {
+		for _, v := range o.variants {
+			what := fmt.Sprintf("%d subscribers, %d objects a stream, %d/s, %s", c.Subscribers, c.Objects, c.Rate, v)
+			fmt.Fprintf(os.Stderr, "\r%-70s", fmt.Sprintf("%s, round %d", what, round+1))
+			s := settings{acks: o.acks}
+			if o.profiles != "" {
+				name := strings.ReplaceAll(string(v), " ", "-")
+				s.profile = filepath.Join(o.profiles,
+					fmt.Sprintf("%d-%d-%d-%s.pprof", c.Subscribers, c.Objects, c.Rate, name))
+			}
+			r, err := b.measure(v, c, s)
+			if err != nil {
+				return fmt.Errorf("%s: %w", what, err)
+			}
+			all[v] = append(all[v], r)
+		}
+	}
+	for v, results := range all {
+		c.Results[v] = medians(results)
+	}
+	return nil
 }
 
 func medians(results []Result) (m Result) {
@@ -126,7 +138,6 @@ func (r *Result) added() float64 { return max(0, r.P50-r.Unit) }
 type bench struct {
 	busy  *measure.Busy
 	calls *fanout.CallCounter
-	rate  float64 // deliveries a second
 }
 
 // newLine makes a line of hosts: publisher, relay and subscribers. What the relay's host receives is handled on the
@@ -156,8 +167,9 @@ func newLine() (*testnet.Net, *testnet.Line, error) {
 	return hosts, l, nil
 }
 
-// measure measures one variant with so many subscribers, and so many objects in a stream.
-func (b *bench) measure(v Variant, n, objects int, s settings) (r Result, err error) {
+// measure measures one variant of a cell.
+func (b *bench) measure(v Variant, c *Cell, s settings) (r Result, err error) {
+	n, rate := c.Subscribers, float64(c.Rate)/float64(c.Subscribers)
 	hosts, l, err := newLine()
 	if err != nil {
 		return r, err
@@ -177,7 +189,6 @@ func (b *bench) measure(v Variant, n, objects int, s settings) (r Result, err er
 	if err != nil {
 		return r, err
 	}
-	rate := b.rate / float64(n)
 	if v.null() {
 		unit, err := forwarding(l, rate)
 		if err != nil {
@@ -185,7 +196,7 @@ func (b *bench) measure(v Variant, n, objects int, s settings) (r Result, err er
 		}
 		r.Unit = micro(unit.Quantile(0.5))
 	}
-	load, err := publish(v, l, a, rate, objects)
+	load, err := publish(v, l, a, rate, c.Objects)
 	if err != nil {
 		return r, err
 	}

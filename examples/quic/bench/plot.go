@@ -50,24 +50,21 @@ func figures(cells []Cell) (list []figure) {
 	return list
 }
 
-// plot draws the curves into a PNG file: a row for each count of objects in a stream.
+// plot draws the curves into a PNG file: a row for each rate, and each count of objects in a stream.
 func plot(file string, cells []Cell) error {
 	var rows [][]curves.Panel
 	for i, c := range cells {
-		if i > 0 && cells[i-1].Objects == c.Objects {
+		like := func(other Cell) bool { return other.Objects == c.Objects && other.Rate == c.Rate }
+		if i > 0 && like(cells[i-1]) {
 			continue
 		}
 		var row []curves.Panel
-		shape := fmt.Sprintf("%d objects a stream", c.Objects)
-		if c.Objects == 1 {
-			shape = "1 object a stream"
-		}
 		for _, f := range figures(cells) {
-			p := curves.Panel{Title: f.title + ", " + shape, X: "subscribers", Unit: f.unit}
+			p := curves.Panel{Title: f.title + ", " + c.shape(cells), X: "subscribers", Unit: f.unit}
 			for _, v := range variants {
 				line := curves.Line{Name: string(v), Colour: look[v].colour, Shape: look[v].shape}
 				for _, cell := range cells {
-					if y := f.of(cell.Results[v]); cell.Objects == c.Objects && y > 0 {
+					if y := f.of(cell.Results[v]); like(cell) && y > 0 {
 						line.Points = append(line.Points, plotter.XY{X: float64(cell.Subscribers), Y: y})
 					}
 				}
@@ -78,4 +75,13 @@ func plot(file string, cells []Cell) error {
 		rows = append(rows, row)
 	}
 	return curves.Draw(file, rows)
+}
+
+// shape says what a cell's traffic is like, as far as that isn't the same in all cells.
+func (c *Cell) shape(cells []Cell) string {
+	rate := fmt.Sprintf("%d/s", c.Rate)
+	if !slices.ContainsFunc(cells, func(other Cell) bool { return other.Objects != c.Objects }) {
+		return rate
+	}
+	return fmt.Sprintf("%d a stream, %s", c.Objects, rate)
 }
