@@ -15,9 +15,9 @@ import (
 // connection: it sends some packets, and handles some that arrive. All members are optional. They are given to a
 // connection by its context: see [WithHooks].
 //
-// Functions are called on the connection's run loop, or by Turns, one at a time. They must not block, and must not call methods of
-// the connection that wait for the run loop; methods of [Outside] don't, but for [Outside.ShareNumbers]. Slices are
-// the function's until it returns.
+// Functions are called on the connection's run loop, or by Turns, one at a time. They must not block, and must not call
+// methods of the connection that wait for the run loop; methods of [Outside] don't, but for [Outside.ShareNumbers].
+// Slices are the function's until it returns.
 //
 // A connection with hooks offers the peer ACK_FREQUENCY (draft-ietf-quic-ack-frequency-07, min_ack_delay 1 ms), and
 // acknowledges as the peer asks: see [Outside.RequestACKs].

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/quic-go/quic-go/internal/protocol"
 	"github.com/quic-go/quic-go/internal/wire"
@@ -93,5 +94,27 @@ func TestLevelsOfPeer(t *testing.T) {
 			})
 			require.NoError(t, g.Retire(seqs[rand.IntN(len(seqs))], protocol.ConnectionID{}, 0))
 		}
+	}
+}
+
+// TestLoopTimer sets timers to a later and to an earlier time: where turns are taken, the later one is left out.
+func TestLoopTimer(t *testing.T) {
+	for _, turns := range []*Turns{nil, {}} {
+		timer := (&Outside{hooks: &Hooks{Turns: turns}}).newTimer(time.Hour)
+		timer.Reset(time.Hour)
+		first := timer.at
+		timer.Reset(2 * time.Hour)
+		require.Equal(t, first, timer.at)
+		require.Equal(t, turns != nil, !timer.at.IsZero())
+		timer.Reset(0)
+		if turns != nil {
+			require.True(t, timer.at.Before(first))
+		}
+		<-timer.C
+		timer.Reset(time.Hour) // it has fired
+		if turns != nil {
+			require.False(t, timer.at.Before(first))
+		}
+		require.True(t, timer.Stop())
 	}
 }
