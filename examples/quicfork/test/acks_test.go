@@ -159,7 +159,7 @@ func TestRequestedDelay(t *testing.T) {
 	config := wide()
 	config.Tracer = got.trace
 	l := connect(t, options{
-		server: &quic.Hooks{}, serverConfig: &quic.Config{Tracer: sent.trace},
+		server: &quic.Hooks{}, serverConfig: &quic.Config{Tracer: sent.trace, DisablePathMTUDiscovery: true},
 		client: &quic.Hooks{}, clientConfig: config,
 	})
 	l.objects(t, l.server, l.client, 10, 5000)
@@ -167,19 +167,20 @@ func TestRequestedDelay(t *testing.T) {
 	until(t, "the request", func() bool { return len(got.sequences()) > 0 })
 	l.objects(t, l.server, l.client, 10, 5000)
 	l.serverSocket.tap(func([]byte) bool { return false }, nil)
-	count := func() (n int) {
+	times := func() []time.Time {
 		sent.mutex.Lock()
 		defer sent.mutex.Unlock()
-		return len(sent.at)
+		return slices.Clone(sent.at)
 	}
-	before := count()
+	before := len(times())
 	out, err := l.server.OpenUniStreamSync(l.ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	out.Write([]byte("x"))
-	until(t, "a packet and a probe", func() bool { return count() >= before+2 })
-	if after := sent.at[before+1].Sub(sent.at[before]); after < delay {
+	until(t, "a packet and a probe", func() bool { return len(times()) >= before+2 })
+	at := times()
+	if after := at[before+1].Sub(at[before]); after < delay {
 		t.Errorf("a probe was sent after %v, and an ACK may take %v", after, delay)
 	}
 }
