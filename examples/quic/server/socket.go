@@ -60,6 +60,7 @@ type patience struct {
 	wait  atomic.Int64 // a time.Duration
 	since time.Time    // when counting began
 	count int          // of datagrams that were read since
+	last  time.Time    // when a datagram was read
 }
 
 const (
@@ -69,11 +70,15 @@ const (
 	longestWait = 2 * time.Millisecond
 	weight      = 2 // so many that are sent count as one that comes: their ACK, also if peers send fewer
 	counting    = 20 * time.Millisecond
+	idle        = 20 * time.Millisecond // after so long without a datagram, the reader waits as other goroutines do
 )
 
 // read notes how many datagrams were read, and how many were sent.
 func (p *patience) read(n int, sent *atomic.Int64, now time.Time) {
 	p.count += n
+	if n > 0 {
+		p.last = now
+	}
 	took := now.Sub(p.since)
 	if took < counting {
 		return
@@ -227,9 +232,12 @@ func (s *socket) wait() error {
 	}
 	var ready []unix.EpollEvent
 	var err error
-	if rounds || d > 0 {
+	switch {
+	case rounds || d > 0:
 		ready, err = s.waiter.rest(d)
-	} else {
+	case now.Sub(s.patience.last) < idle:
+		ready, err = s.waiter.rest(longestWait) // woken by each datagram, but Go isn't
+	default:
 		ready, err = s.waiter.wait()
 	}
 	if err != nil {
