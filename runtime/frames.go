@@ -33,8 +33,8 @@ type Hook uint8
 // Hooks. For a program that doesn't run at XDP, HookAuto is HookTC.
 const (
 	HookTC   Hook = iota // at tc/ingress alone
-	HookAuto             // at XDP, too, where that is right for the device; on a card only if that is asked for
-	HookXDP              // at XDP, too; it is an error if that isn't right for the device
+	HookAuto             // at XDP, too, where that is right for the device, which isn't a card or a veth
+	HookXDP              // at XDP, too, also on a card or a veth; it is an error if that isn't right for the device
 )
 
 var hookNames = []string{"tc", "auto", "xdp"}

@@ -25,7 +25,7 @@ func TestXDPDrops(t *testing.T) {
 	path := filepath.Join("/sys/fs/bpf", fmt.Sprintf("fr-drops-%d", unix.Getpid()))
 	opt := turnrelay.Options{PinPath: path, Linger: 10 * wait}
 	t.Cleanup(func() { _, _ = runtime.Remove(path) }) // there is something only if the test has failed
-	f := xdpLine(t, opt, runtime.HookAuto)
+	f := xdpLine(t, opt, runtime.HookXDP)
 	l := f.line
 	f.pass("nothing is dropped", 5, true)
 	f.dropped()

@@ -16,6 +16,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/turn/server"
 	"github.com/fastrelay/fastrelay-gen/internal/test/offloads"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/bpftest"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
@@ -66,12 +67,14 @@ func serve(t *testing.T, host *testnet.Host, flags ...string) *lab.Process {
 // serveLine starts a server that listens and allocates in both families.
 func serveLine(t *testing.T, l *testnet.Line, flags ...string) *lab.Process {
 	t.Helper()
-	if !*atXDP {
-		flags = append([]string{"--hook", "tc"}, flags...)
+	hook := runtime.HookTC
+	if *atXDP {
+		hook = runtime.HookXDP
 	}
 	return serve(t, l.Relay, append([]string{
 		"--listen", at(l.RelayInAddr.V4, turnPort).String(), "--listen", at(l.RelayInAddr.V6, turnPort).String(),
 		"--relay", l.RelayOutAddr.V4.String(), "--relay", l.RelayOutAddr.V6.String(),
+		"--hook", hook.String(),
 	}, flags...)...)
 }
 

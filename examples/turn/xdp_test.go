@@ -24,6 +24,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/netdev"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
@@ -174,8 +175,8 @@ func TestXDP(t *testing.T) {
 	f.attach(f.line.RelayIn, runtime.HookTC)
 	f.attach(f.line.RelayOut, runtime.HookTC)
 	f.pass("at tc/ingress", 20, false)
-	f.attach(f.line.RelayIn, runtime.HookAuto)
-	f.attach(f.line.RelayOut, runtime.HookAuto)
+	f.attach(f.line.RelayIn, runtime.HookXDP)
+	f.attach(f.line.RelayOut, runtime.HookXDP)
 	f.pass("at XDP again", 20, true)
 	check(t, f.relay.ToClient.Detach(f.line.RelayIn.Name))
 	check(t, f.relay.ToPeer.Detach(f.line.RelayOut.Name))
@@ -184,7 +185,7 @@ func TestXDP(t *testing.T) {
 
 // A device whose far end takes no frames from XDP gets them from tc/ingress, and again from XDP when it does.
 func TestXDPWayOut(t *testing.T) {
-	f := xdpLine(t, turnrelay.Options{}, runtime.HookAuto)
+	f := xdpLine(t, turnrelay.Options{}, runtime.HookXDP)
 	f.pass("GRO on", 5, true)
 	devices := mapOf(t, f.line.RelayIn, "fr_devmap")
 	for range 3 {
@@ -224,12 +225,44 @@ func mapOf(t *testing.T, dev *testnet.Dev, name string) *ebpf.Map {
 	return nil
 }
 
-// A program of somebody else at XDP keeps its place: its name is said, and packets come at tc/ingress.
+// A program of somebody else at XDP keeps its place: its name is said, and packets come at tc/ingress. When it goes,
+// what was asked for at XDP is there.
 func TestXDPForeign(t *testing.T) {
 	f := xdpLine(t, turnrelay.Options{}, runtime.HookTC)
 	in := f.line.RelayIn
-	var foreign link.Link
-	check(t, f.line.Relay.Do(func() error {
+	foreign := f.foreign(in.Name)
+	err := f.relay.ToPeer.AttachAt(in.Name, runtime.AttachOptions{Hook: runtime.HookXDP})
+	if err == nil || !strings.Contains(err.Error(), "somebodys (program ") {
+		t.Errorf("the error is %v", err)
+	}
+	if a := f.place(in); a.XDP || a.NoXDP != nil {
+		t.Errorf("an error has left it with %+v", a)
+	}
+	f.pass("behind another one", 5, false)
+	check(t, foreign.Close())
+
+	// A device that comes back with such a program.
+	extra := &testnet.Dev{Name: "extra"}
+	ip := func(args ...string) { check(t, f.line.Relay.Run("ip", append([]string{"link"}, args...)...)) }
+	ip("add", extra.Name, "type", "veth", "peer", "name", "far")
+	f.attach(extra, runtime.HookXDP)
+	f.until(extra, true)
+	ip("del", extra.Name)
+	ip("add", "new", "type", "veth", "peer", "name", "far")
+	foreign = f.foreign("new")
+	ip("set", "new", "name", extra.Name)
+	check(t, testnet.Until(wait, "it is attached behind another one", func() bool {
+		a := f.place(extra)
+		return a.Lost == nil && !a.XDP && a.NoXDP != nil && strings.Contains(a.NoXDP.Error(), "somebodys")
+	}))
+	check(t, foreign.Close())
+	f.until(extra, true)
+}
+
+// foreign attaches a program of somebody else at XDP.
+func (f *frames) foreign(name string) (l link.Link) {
+	f.Helper()
+	check(f.T, f.line.Relay.Do(func() error {
 		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 			Name: "somebodys", Type: ebpf.XDP, License: "GPL",
 			Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
@@ -238,29 +271,32 @@ func TestXDPForeign(t *testing.T) {
 			return err
 		}
 		defer p.Close()
-		foreign, err = link.AttachXDP(link.XDPOptions{Program: p, Interface: in.Index, Flags: link.XDPDriverMode})
+		dev, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		l, err = link.AttachXDP(link.XDPOptions{
+			Program: p, Interface: dev.Attrs().Index, Flags: link.XDPDriverMode,
+		})
 		return err
 	}))
-	err := f.relay.ToPeer.AttachAt(in.Name, runtime.AttachOptions{Hook: runtime.HookXDP})
-	if err == nil || !strings.Contains(err.Error(), "somebodys (program ") {
-		t.Errorf("the error is %v", err)
+	return l
+}
+
+// On a veth XDP has to be asked for: what sockets send costs less at tc/ingress.
+func TestXDPAuto(t *testing.T) {
+	f := xdpLine(t, turnrelay.Options{}, runtime.HookAuto)
+	for _, dev := range []*testnet.Dev{f.line.RelayIn, f.line.RelayOut} {
+		if a := f.place(dev); a.XDP || !errors.Is(a.NoXDP, netdev.ErrVeth) {
+			t.Errorf("%+v", a)
+		}
 	}
-	if a := f.place(in); a.XDP || a.NoXDP != nil {
-		t.Errorf("an error has left it with %+v", a)
-	}
-	f.attach(in, runtime.HookAuto)
-	f.attach(f.line.RelayOut, runtime.HookTC)
-	if a := f.place(in); a.XDP || a.NoXDP == nil || !strings.Contains(a.NoXDP.Error(), "somebodys") {
-		t.Errorf("%+v", a)
-	}
-	f.pass("behind another one", 5, false)
-	check(t, foreign.Close())
-	f.until(in, true)
+	f.pass("auto", 5, false)
 }
 
 // What another process takes away from XDP isn't attached again by itself.
 func TestXDPTakenAway(t *testing.T) {
-	f := xdpLine(t, turnrelay.Options{}, runtime.HookAuto)
+	f := xdpLine(t, turnrelay.Options{}, runtime.HookXDP)
 	in := f.line.RelayIn
 	check(t, detachXDP(in))
 	f.until(in, false)
@@ -269,14 +305,14 @@ func TestXDPTakenAway(t *testing.T) {
 	}
 	f.attach(f.line.RelayOut, runtime.HookTC)
 	f.pass("taken away", 5, false)
-	f.attach(in, runtime.HookAuto)
-	f.attach(f.line.RelayOut, runtime.HookAuto)
+	f.attach(in, runtime.HookXDP)
+	f.attach(f.line.RelayOut, runtime.HookXDP)
 	f.pass("attached again", 5, true)
 }
 
 // A device that goes comes back with all its programs at XDP; one that gets another address is one still.
 func TestXDPDevice(t *testing.T) {
-	f := xdpLine(t, turnrelay.Options{}, runtime.HookAuto)
+	f := xdpLine(t, turnrelay.Options{}, runtime.HookXDP)
 	l := f.line
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 77}
 	check(t, l.Relay.Run("ip", "link", "set", l.RelayIn.Name, "address", mac.String()))
@@ -303,7 +339,7 @@ func TestXDPDevice(t *testing.T) {
 // A device goes while packets come by it, and with it the program that is bound to it: the relay goes on at the others,
 // and with a new one.
 func TestXDPDeviceGone(t *testing.T) {
-	f := xdpLine(t, turnrelay.Options{}, runtime.HookAuto)
+	f := xdpLine(t, turnrelay.Options{}, runtime.HookXDP)
 	f.pass("before", 5, true)
 	extra := &testnet.Dev{Name: "extra"}
 	join := func() {
@@ -326,7 +362,7 @@ func TestXDPDeviceGone(t *testing.T) {
 // A tag that the sender's kernel keeps beside the packet is no part of the frame that XDP has: the packet isn't taken
 // for one without.
 func TestXDPHiddenTag(t *testing.T) {
-	f := xdpLine(t, turnrelay.Options{}, runtime.HookAuto)
+	f := xdpLine(t, turnrelay.Options{}, runtime.HookXDP)
 	l := f.line
 	var tagger link.Link
 	check(t, l.Client.Do(func() error {
@@ -366,7 +402,7 @@ func TestXDPHiddenTag(t *testing.T) {
 func TestXDPSuccessor(t *testing.T) {
 	path := filepath.Join("/sys/fs/bpf", fmt.Sprintf("fr-xdp-%d", unix.Getpid()))
 	opt := turnrelay.Options{PinPath: path, Linger: 10 * wait}
-	f := xdpLine(t, opt, runtime.HookAuto)
+	f := xdpLine(t, opt, runtime.HookXDP)
 	f.pass("the first", 5, true)
 	was := idAtXDP(t, f.line.RelayIn)
 	check(t, f.relay.Close())
@@ -449,7 +485,7 @@ func detachXDP(dev *testnet.Dev) error {
 // Each datagram arrives as it was sent while its sender leaves checksums to its device, and doesn't, in turn: XDP isn't
 // told, and takes those that are complete. What arrives wrong, the receiver's kernel drops.
 func TestXDPChecksumFlips(t *testing.T) {
-	f := xdpLine(t, turnrelay.Options{}, runtime.HookAuto)
+	f := xdpLine(t, turnrelay.Options{}, runtime.HookXDP)
 	l := f.line
 	client := udpSocket(t, l.Client, at(l.ClientAddr.V4, 40000))
 	peer := udpSocket(t, l.Peer, at(l.PeerAddr.V4, 7000))

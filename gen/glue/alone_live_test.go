@@ -111,7 +111,7 @@ func TestAlone(t *testing.T) {
 	}
 
 	for _, name := range names {
-		if a := c.attach(t, name, runtime.HookAuto); !a.XDP || (a.Mode == runtime.AttachXDP) != (name != "last") {
+		if a := c.attach(t, name, runtime.HookXDP); !a.XDP || (a.Mode == runtime.AttachXDP) != (name != "last") {
 			t.Errorf("%s: %+v", name, a)
 		}
 	}
@@ -145,7 +145,7 @@ func TestAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		c.attach(t, name, runtime.HookAuto)
+		c.attach(t, name, runtime.HookXDP)
 	}
 	check("attached again")
 

@@ -230,7 +230,7 @@ spec says. Exit status 2: a session is over, or was never open.`,
 
 // hookHelp is what --hook says of itself.
 const hookHelp = "of a program whose hook is [\"xdp\", \"tc/ingress\"]: tc, auto (at XDP, too, if that is right for\n" +
-	"the device; the default) or xdp (an error if it isn't; on a card XDP has to be asked for by this)"
+	"the device; the default) or xdp (an error if it isn't; on a card or a veth XDP has to be asked for by this)"
 
 func (a *app) attachCommand(name, method, short string) *cobra.Command {
 	var f controlFlags

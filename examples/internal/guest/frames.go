@@ -256,10 +256,13 @@ func (l *frameLab) run(r *relay) error {
 	}); err != nil {
 		return err
 	}
-	none := netdev.Known()
+	none, hook := netdev.Known(), runtime.HookXDP
+	if none != nil {
+		hook = runtime.HookAuto
+	}
 	for program, p := range map[string]*framePort{"to_peer": l.client, "to_client": l.peer} {
 		prog := l.relay.Program(program)
-		if err := prog.AttachAt(p.dev.Name, runtime.AttachOptions{Hook: runtime.HookAuto}); err != nil {
+		if err := prog.AttachAt(p.dev.Name, runtime.AttachOptions{Hook: hook}); err != nil {
 			return err
 		}
 		if a := prog.Attachments()[0]; a.XDP != (none == nil) || !errors.Is(a.NoXDP, none) {

@@ -8,8 +8,12 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// ErrCard: a program runs at XDP on a card only if that was asked for.
-var ErrCard = errors.New("on a card XDP has to be asked for (hook xdp), since its driver may reset the link")
+// A program runs at XDP on these devices only if that was asked for.
+var (
+	ErrCard = errors.New("on a card XDP has to be asked for (hook xdp), since its driver may reset the link")
+	ErrVeth = errors.New("on a veth XDP has to be asked for (hook xdp): what sockets at its far end send costs less " +
+		"at tc/ingress")
+)
 
 // Refuses returns why a program isn't to run at XDP on a device, which link is, too; nil if it may. asked: that was
 // asked for.
@@ -20,6 +24,8 @@ func (d Device) Refuses(link netlink.Link, asked bool) error {
 		return fmt.Errorf("its driver (%s) has no XDP", link.Type())
 	case !asked && attrs.ParentDevBus != "" && attrs.ParentDevBus != "virtio":
 		return ErrCard
+	case !asked && link.Type() == "veth":
+		return ErrVeth
 	case d.Tag: // a program that is bound to it sees the tag
 	case link.Type() == "veth":
 		return errors.New("a veth takes VLAN tags out of frames, and shows them at XDP since Linux 6.8")
