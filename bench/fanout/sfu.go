@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -13,15 +12,12 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/sfurelay"
 	"github.com/fastrelay/fastrelay-gen/runtime"
-	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // sfu is the SFU example's relay with one stream, whose receivers get everything, and a reader of its events.
 type sfu struct {
 	kernel *sfurelay.Relay
-	stop   context.CancelFunc
-	ended  chan struct{}
-	events atomic.Uint64 // that were read
+	events uint64 // that were read
 }
 
 // No stream reaches this rate (bytes a second) or burst: what is measured is that each copy is admitted, not that one
@@ -33,9 +29,7 @@ func loadSFU(publisher, server netip.AddrPort, receivers []receiver) (_ *sfu, er
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	r := &sfu{kernel: kernel, stop: stop, ended: make(chan struct{})}
-	go r.read(ctx)
+	r := &sfu{kernel: kernel}
 	defer func() {
 		if err != nil {
 			r.close()
@@ -69,14 +63,14 @@ func loadSFU(publisher, server netip.AddrPort, receivers []receiver) (_ *sfu, er
 }
 
 // read reads the events, as a server has to that wants to know what was sent.
-func (r *sfu) read(ctx context.Context) {
-	defer close(r.ended)
-	for _, err := range r.kernel.Events(ctx) {
+func (r *sfu) read() error {
+	for _, err := range r.kernel.Pending(context.Background()) {
 		if err != nil {
-			return
+			return err
 		}
-		r.events.Add(1)
+		r.events++
 	}
+	return nil
 }
 
 func (r *sfu) attach(device string) error {
@@ -85,33 +79,35 @@ func (r *sfu) attach(device string) error {
 
 func (r *sfu) program() *ebpf.Program { return r.kernel.Video.Kernel() }
 
-// reported waits until so many events have been read in all, of which none may be lost.
+// reported reads events until there have been so many in all, of which none may be lost.
 func (r *sfu) reported(events uint64) error {
-	return testnet.Until(time.Second, fmt.Sprintf("%d events read (%d were lost)", events, r.kernel.Lost().Sent),
-		func() bool {
-			return r.events.Load() >= events
-		})
+	err := r.read()
+	if err == nil && r.events < events {
+		err = fmt.Errorf("%d of %d events were read, and %d were lost", r.events, events, r.kernel.Lost().Sent)
+	}
+	return err
 }
 
-func (r *sfu) close() {
-	r.stop()
-	_ = r.kernel.Close()
-	<-r.ended
-}
+func (r *sfu) close() { _ = r.kernel.Close() }
 
 // serve fetches the packets themselves, which come to user space for what the kernel leaves to it, such as answering
-// who missed one. No reader waits for them, so they are fetched now and then: being woken for each would cost more than
-// all its copies.
+// who missed one. As in the SFU's server, no reader waits for them: they are fetched now and then, and the events with
+// them, since being woken for each would cost more than all its copies.
 func (r *sfu) serve(packets *reader) error {
 	for {
 		n, err := packets.read(unix.MSG_DONTWAIT)
-		if errors.Is(err, unix.EAGAIN) || err == nil && n < readBatch {
-			time.Sleep(fetchPause)
-		} else if err != nil {
+		if err != nil && !errors.Is(err, unix.EAGAIN) {
 			return err
 		}
+		if n == readBatch {
+			continue
+		}
+		if err := r.read(); err != nil {
+			return err
+		}
+		time.Sleep(fetchPause)
 	}
 }
 
-// fetchPause is how long packets wait for user space, at most.
+// fetchPause is how long packets wait for user space, at most: as in the SFU's server (server.round).
 const fetchPause = 4 * time.Millisecond

@@ -11,12 +11,13 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/examples/internal/unpolled"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/namespace"
 )
 
 // A source is a socket that datagrams are read from.
 type source struct {
-	*descriptor
+	*unpolled.Descriptor
 	batch *ipv4.PacketConn
 }
 
@@ -62,34 +63,33 @@ func (s *doors) open(remote netip.AddrPort) (_ *door, err error) {
 	}); err != nil {
 		return nil, err
 	}
-	u := &udp{UDPConn: s.own.UDPConn}
-	u.file.fd = fd
-	d := &door{source{&u.file, ipv4.NewPacketConn(u)}, s}
+	u := s.own.Another(fd)
+	d := &door{source{u.File, ipv4.NewPacketConn(u)}, s}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, d.descriptor.Close())
+			err = errors.Join(err, d.Descriptor.Close())
 		}
 	}()
-	size, err := s.own.file.get(unix.SOL_SOCKET, unix.SO_RCVBUF)
+	size, err := s.own.File.Get(unix.SOL_SOCKET, unix.SO_RCVBUF)
 	if err != nil {
 		return nil, err
 	}
 	// As the library has set the server's own.
-	if d.set(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, size/2) != nil { // the kernel doubles it (socket(7))
-		err = d.set(unix.SOL_SOCKET, unix.SO_RCVBUF, size/2)
+	if d.Set(unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, size/2) != nil { // the kernel doubles it (socket(7))
+		err = d.Set(unix.SOL_SOCKET, unix.SO_RCVBUF, size/2)
 	}
-	_ = d.set(unix.IPPROTO_IP, unix.IP_RECVTOS, 1)
-	_ = d.set(unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1)
+	_ = d.Set(unix.IPPROTO_IP, unix.IP_RECVTOS, 1)
+	_ = d.Set(unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1)
 	// Two sockets have one address only if both allow it when the second one is bound. No other program's is.
 	err = errors.Join(err,
-		d.set(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
-		s.own.file.set(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
-		os.NewSyscallError("bind", unix.Bind(fd, sockaddr(s.local))),
-		s.own.file.set(unix.SOL_SOCKET, unix.SO_REUSEADDR, 0),
+		d.Set(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+		s.own.File.Set(unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+		os.NewSyscallError("bind", unix.Bind(fd, unpolled.Sockaddr(s.local))),
+		s.own.File.Set(unix.SOL_SOCKET, unix.SO_REUSEADDR, 0),
 		d.connect(remote),
 	)
 	if err == nil && s.heard {
-		err = s.waiter.listen(d.descriptor, true)
+		err = s.waiter.listen(d.Descriptor, true)
 	}
 	if err != nil {
 		return nil, err
@@ -101,16 +101,16 @@ func (s *doors) open(remote netip.AddrPort) (_ *door, err error) {
 // connect has the door be another peer's.
 func (d *door) connect(remote netip.AddrPort) error {
 	var problem error
-	err := d.Control(func(fd uintptr) { problem = unix.Connect(int(fd), sockaddr(remote)) })
+	err := d.Control(func(fd uintptr) { problem = unix.Connect(int(fd), unpolled.Sockaddr(remote)) })
 	return errors.Join(err, os.NewSyscallError("connect", problem))
 }
 
 // Close closes the door. What it has received, and wasn't read, is lost.
 func (d *door) Close() error {
 	d.doors.mu.Lock()
-	delete(d.doors.all, d.fd)
+	delete(d.doors.all, d.FD())
 	d.doors.mu.Unlock()
-	return d.descriptor.Close()
+	return d.Descriptor.Close()
 }
 
 // of returns the door with a file descriptor, nil if there is none.
@@ -140,7 +140,7 @@ func (s *doors) hear(on bool) error {
 	s.heard = on
 	var errs []error
 	for _, d := range s.all {
-		errs = append(errs, s.waiter.listen(d.descriptor, on))
+		errs = append(errs, s.waiter.listen(d.Descriptor, on))
 	}
 	return errors.Join(errs...)
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/examples/internal/unpolled"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/runtime/segments"
 )
@@ -97,12 +98,16 @@ func (p *patience) busy() time.Duration { return time.Duration(p.wait.Load()) }
 
 // listen opens the socket.
 func listen(c *Config, drain func(), r *rounds) (_ *socket, err error) {
-	u, err := listenUDP(net.UDPAddrFromAddrPort(c.Address))
+	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(c.Address))
+	if err != nil {
+		return nil, err
+	}
+	u, err := unpolled.Of(conn)
 	if err != nil {
 		return nil, err
 	}
 	s := &socket{
-		udp: u, own: source{&u.file, ipv4.NewPacketConn(u)}, drain: drain, rounds: r,
+		udp: &udp{UDP: u}, own: source{u.File, ipv4.NewPacketConn(u)}, drain: drain, rounds: r,
 		patience: &patience{},
 	}
 	defer func() {
@@ -112,7 +117,7 @@ func listen(c *Config, drain func(), r *rounds) (_ *socket, err error) {
 	}()
 	// A socket that takes several datagrams as one makes the kernel merge them before the program sees them, which then
 	// passes them all to user space.
-	if err := u.file.set(unix.IPPROTO_UDP, unix.UDP_GRO, 0); err != nil {
+	if err := u.File.Set(unix.IPPROTO_UDP, unix.UDP_GRO, 0); err != nil {
 		return nil, fmt.Errorf("turn UDP_GRO off: %w", err)
 	}
 	if s.waiter, err = newWaiter(); err != nil {
@@ -120,12 +125,12 @@ func listen(c *Config, drain func(), r *rounds) (_ *socket, err error) {
 	}
 	var sender *segments.Sender
 	if c.Segments {
-		if sender, err = segments.New(segments.Config{Conn: u, Lease: lease, Logger: c.Logger}); err != nil {
+		if sender, err = segments.New(segments.Config{Conn: s.udp, Lease: lease, Logger: c.Logger}); err != nil {
 			return nil, err
 		}
 	}
-	u.outbox = newOutbox(s.own.batch, sender)
-	s.doors, err = newDoors(s.waiter, u, peer(u.LocalAddr().(*net.UDPAddr)))
+	s.outbox = newOutbox(s.own.batch, sender)
+	s.doors, err = newDoors(s.waiter, s.udp, peer(u.LocalAddr().(*net.UDPAddr)))
 	return s, err
 }
 
@@ -291,5 +296,5 @@ func (s *socket) hear(own, doors bool) error {
 		return err
 	}
 	s.heard = own
-	return errors.Join(err, s.waiter.listen(s.own.descriptor, own))
+	return errors.Join(err, s.waiter.listen(s.own.Descriptor, own))
 }

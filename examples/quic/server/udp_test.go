@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/examples/internal/unpolled"
 )
 
 // A datagram is read when it comes, or in the next round while there are rounds. Before it is handed over, events are
@@ -133,7 +135,11 @@ func TestSocket(t *testing.T) {
 
 // While nobody waits for datagrams, they don't make the poller's file readable.
 func TestSocketUnheard(t *testing.T) {
-	u, err := listenUDP(&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := unpolled.Of(conn)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,12 +152,12 @@ func TestSocketUnheard(t *testing.T) {
 	was := false
 	for _, heard := range []bool{false, true, false, true} {
 		if heard != was {
-			if err := w.listen(&u.file, heard); err != nil {
+			if err := w.listen(u.File, heard); err != nil {
 				t.Fatal(err)
 			}
 		}
 		was = heard
-		if _, err := u.WriteTo([]byte("to myself"), u.LocalAddr()); err != nil {
+		if _, err := u.WriteToUDPAddrPort([]byte("to myself"), u.LocalAddr().(*net.UDPAddr).AddrPort()); err != nil {
 			t.Fatal(err)
 		}
 		var ready int

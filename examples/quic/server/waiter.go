@@ -3,7 +3,6 @@ package server
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"runtime"
 	"sync/atomic"
@@ -12,15 +11,17 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/examples/internal/unpolled"
 )
 
 // A waiter waits for datagrams of sockets. Go's poller would wake the process for each datagram that comes to a socket
 // that it has, whether a reader waits or not. So it has an epoll instance instead, and sockets are in that, or not.
 type waiter struct {
 	epoll    *os.File
-	raw      syscall.RawConn // of epoll
-	deadline atomic.Int64    // Unix time in ns; 0: none
-	bell     descriptor      // an eventfd, which ends a wait
+	raw      syscall.RawConn      // of epoll
+	deadline atomic.Int64         // Unix time in ns; 0: none
+	bell     *unpolled.Descriptor // an eventfd, which ends a wait
 	events   [16]unix.EpollEvent
 }
 
@@ -31,16 +32,15 @@ func newWaiter() (*waiter, error) {
 	}
 	err = unix.SetNonblock(epoll, true) // Go's poller takes no other
 	w := &waiter{epoll: os.NewFile(uintptr(epoll), "datagrams")}
-	w.bell.closed = true
 	if err == nil {
 		w.raw, err = w.epoll.SyscallConn()
 	}
 	if err == nil {
-		w.bell.fd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-		w.bell.closed = err != nil
-	}
-	if err == nil {
-		err = w.listen(&w.bell, true)
+		var bell int
+		if bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err == nil {
+			w.bell = unpolled.Own(bell)
+			err = w.listen(w.bell, true)
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("epoll: %w", err), w.Close())
@@ -56,7 +56,7 @@ func (w *waiter) wake() error {
 }
 
 // listen has wait return when a socket has datagrams, or not.
-func (w *waiter) listen(d *descriptor, on bool) error {
+func (w *waiter) listen(d *unpolled.Descriptor, on bool) error {
 	op := unix.EPOLL_CTL_DEL
 	if on {
 		op = unix.EPOLL_CTL_ADD
@@ -123,7 +123,7 @@ func (w *waiter) rest(longest time.Duration) (ready []unix.EpollEvent, err error
 // hearBell stops the bell if it is among the events.
 func (w *waiter) hearBell(events int) error {
 	for i := range events {
-		if int(w.events[i].Fd) == w.bell.fd {
+		if int(w.events[i].Fd) == w.bell.FD() {
 			var count [8]byte
 			return w.bell.Control(func(fd uintptr) { _, _ = unix.Read(int(fd), count[:]) })
 		}
@@ -134,8 +134,8 @@ func (w *waiter) hearBell(events int) error {
 // Close ends a wait.
 func (w *waiter) Close() error {
 	err := w.epoll.Close()
-	if bad := w.bell.Close(); !errors.Is(bad, net.ErrClosed) {
-		err = errors.Join(err, bad)
+	if w.bell != nil {
+		err = errors.Join(err, w.bell.Close())
 	}
 	return err
 }

@@ -110,14 +110,14 @@ func ethernets() ([]string, error) {
 	return names, nil
 }
 
-// run reads the kernel's events about its copies, until close.
-func (o *offload) run() {
+// read reads the kernel's records of its copies.
+func (o *offload) read() {
 	if o.relay == nil {
 		return
 	}
-	for event, err := range o.relay.Events(o.ctx) {
+	for event, err := range o.relay.Pending(o.ctx) {
 		if err != nil {
-			if o.ctx.Err() == nil {
+			if o.ctx.Err() == nil && !errors.Is(err, runtime.ErrClosed) {
 				o.log.Error("the kernel's events can't be read any more", "error", err)
 			}
 			return

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -12,9 +13,9 @@ import (
 
 // Publisher sends one stream to a port of its own.
 type Publisher struct {
+	*publisherSocket
 	name  string
 	s     *Server
-	conn  *net.UDPConn
 	local netip.AddrPort
 	clock uint32 // of its timestamps, in Hz
 
@@ -66,29 +67,57 @@ type PublisherStats struct {
 	Rates     [Layers]int    `json:"rates"` // bits a second, by layer
 }
 
-// run reads what the publisher sends, until its socket is closed.
+// run reads what the publisher sends, until its socket is closed. While the kernel relays it, rounds do that.
 func (p *Publisher) run() {
-	buf := make([]byte, 64<<10)
+	buf := make([]byte, longest)
 	for {
-		n, from, err := p.conn.ReadFromUDPAddrPort(buf)
+		conn, err := p.poll()
 		if err != nil {
-			if p.s.closing.Load() || p.left() {
-				return
-			}
-			continue // such as an ICMP error
+			p.ended(err)
+			return
 		}
-		p.receive(buf[:n], netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), time.Now())
+		for relayed := false; !relayed; {
+			n, from, err := conn.ReadFromUDPAddrPort(buf)
+			switch {
+			case errors.Is(err, net.ErrClosed):
+				return
+			case err != nil:
+				continue // such as an ICMP error
+			}
+			p.receive(buf[:n], from, time.Now())
+			p.s.offload.read()
+			relayed = p.relayed()
+		}
+		if err := p.unpoll(); err != nil {
+			p.ended(err)
+			return
+		}
+		p.s.rounds.add(p)
+		select {
+		case <-p.back:
+		case <-p.s.stop:
+			return
+		}
 	}
 }
 
-func (p *Publisher) left() bool {
-	p.s.mu.Lock()
-	defer p.s.mu.Unlock()
-	return p.s.publishers[p.name] != p
+// ended says why nothing is read any more, unless the socket was closed.
+func (p *Publisher) ended(err error) {
+	if !errors.Is(err, net.ErrClosed) {
+		p.s.log.Error("a publisher's packets can't be read any more", "publisher", p.name, "error", err)
+	}
+}
+
+// relayed reports whether the kernel sends to all who get the stream.
+func (p *Publisher) relayed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.group != nil && !slices.ContainsFunc(p.feeds, func(f *feed) bool { return f.kernel == nil })
 }
 
 // receive handles a datagram.
 func (p *Publisher) receive(data []byte, from netip.AddrPort, now time.Time) {
+	from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if isRTCP(data) {
@@ -191,6 +220,7 @@ func (p *Publisher) boundary(now time.Time) uint32 {
 func (p *Publisher) awaitFrame() {
 	const limit = 50 * time.Millisecond
 	await(limit, func() bool {
+		p.s.rounds.catchUp(p)
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return p.newest == nil || p.newest.marker || time.Since(p.newest.at) > limit
@@ -311,6 +341,7 @@ func (p *Publisher) reported(r rtcp.ReceptionReport) {
 
 // Stats returns what came from the publisher.
 func (p *Publisher) Stats() PublisherStats {
+	p.s.rounds.catchUp(p)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	st := p.stats

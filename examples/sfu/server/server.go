@@ -8,11 +8,14 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/control"
 )
@@ -37,6 +40,7 @@ type Server struct {
 	log     *slog.Logger
 	ssrc    uint32 // of the server's own RTCP
 	offload *offload
+	rounds  *rounds
 	closing atomic.Bool
 	stop    chan struct{}
 	running sync.WaitGroup
@@ -79,6 +83,7 @@ func Start(config Config) (*Server, error) {
 		config: config, log: config.Logger, ssrc: rand.Uint32() | 1, stop: make(chan struct{}),
 		publishers: map[string]*Publisher{}, subscribers: map[string]*Subscriber{},
 	}
+	s.rounds = newRounds(s)
 	var err error
 	if s.offload, err = startOffload(config); err != nil {
 		return nil, err
@@ -93,7 +98,7 @@ func Start(config Config) (*Server, error) {
 	for _, u := range s.subscribers {
 		s.running.Go(u.run)
 	}
-	s.running.Go(s.offload.run)
+	s.running.Go(s.rounds.run)
 	s.running.Go(s.tick)
 	return s, nil
 }
@@ -118,8 +123,8 @@ func (s *Server) closeSockets() error {
 		}
 	}
 	for _, p := range s.Publishers() {
-		if p.conn != nil {
-			errs = append(errs, p.conn.Close())
+		if p.publisherSocket != nil {
+			errs = append(errs, p.close())
 		}
 	}
 	return errors.Join(errs...)
@@ -168,20 +173,47 @@ func (s *Server) tick() {
 // readBuffer is where a burst of packets waits while the cache is busy, in bytes. The kernel may grant less.
 const readBuffer = 4 << 20
 
+// longest is the size of a buffer that takes any datagram.
+const longest = 64 << 10
+
 // socket opens a port on the address of a family.
 func (s *Server) socket(v4 bool) (*net.UDPConn, netip.AddrPort, error) {
 	i := slices.IndexFunc(s.config.Addresses, func(a netip.Addr) bool { return a.Is4() == v4 })
 	if i < 0 {
 		return nil, netip.AddrPort{}, fmt.Errorf("%w: the server has no address of that family", ErrInvalid)
 	}
-	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.config.Addresses[i], 0)))
+	conn, err := s.listen(netip.AddrPortFrom(s.config.Addresses[i], 0))
 	if err != nil {
 		return nil, netip.AddrPort{}, err
 	}
-	if err := conn.SetReadBuffer(readBuffer); err != nil {
+	return conn, conn.LocalAddr().(*net.UDPAddr).AddrPort(), nil
+}
+
+// listen opens a port. What the kernel sends waits for a round, so its buffer is as large as asked for if it may be.
+func (s *Server) listen(at netip.AddrPort) (*net.UDPConn, error) {
+	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+	if err != nil {
+		return nil, err
+	}
+	if err := setReadBuffer(conn, readBuffer); err != nil {
 		s.log.Warn("the receive buffer stays small", "error", err)
 	}
-	return conn, conn.LocalAddr().(*net.UDPAddr).AddrPort(), nil
+	return conn, nil
+}
+
+// setReadBuffer asks for more than others may, if the server may (socket(7)).
+func setReadBuffer(conn *net.UDPConn, bytes int) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var problem error
+	err = raw.Control(func(fd uintptr) {
+		if problem = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bytes); problem != nil {
+			problem = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, bytes)
+		}
+	})
+	return errors.Join(err, os.NewSyscallError("setsockopt", problem))
 }
 
 func validName(name string) bool {
@@ -221,7 +253,10 @@ func (s *Server) Publish(r Publish) (PublisherStats, error) {
 			return err
 		}
 		p = newPublisher(s, r.Name, r.Clock)
-		p.conn, p.local, p.remote, p.ssrc = conn, local, r.Address, r.SSRC
+		p.local, p.remote, p.ssrc = local, r.Address, r.SSRC
+		if p.publisherSocket, err = newPublisherSocket(conn); err != nil {
+			return err
+		}
 		s.mu.Lock()
 		s.publishers[p.name] = p
 		s.mu.Unlock()
@@ -253,7 +288,7 @@ func (s *Server) leave(p *Publisher) error {
 	s.mu.Lock()
 	delete(s.publishers, p.name)
 	s.mu.Unlock()
-	return errors.Join(err, p.conn.Close())
+	return errors.Join(err, p.close())
 }
 
 // begin opens a publisher's group when its first packet has come, and gives the stream to those who wait for it.
@@ -509,6 +544,7 @@ func (s *Server) detach(u *Subscriber) {
 // on from.
 func (s *Server) catchUp(f *feed) {
 	if await(500*time.Millisecond, func() bool {
+		s.offload.read()
 		f.pub.mu.Lock()
 		defer f.pub.mu.Unlock()
 		return f.events >= f.kernel.sent().InKernel && (!f.resumed || s.offload.waiting() == 0)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -117,8 +116,12 @@ func (s *Server) restore() error {
 	for _, v := range st.Publishers {
 		p := newPublisher(s, v.Name, v.Clock)
 		p.local, p.remote, p.ssrc, p.live = v.Server, v.Remote, v.SSRC, v.Live
-		if p.conn, err = s.listen(v.Server); err != nil {
-			return err
+		conn, err := s.listen(v.Server)
+		if err == nil {
+			p.publisherSocket, err = newPublisherSocket(conn)
+		}
+		if err != nil {
+			return fmt.Errorf("going on where the server before this one ended: %w", err)
 		}
 		s.publishers[p.name] = p
 	}
@@ -130,7 +133,7 @@ func (s *Server) restore() error {
 		}
 		u.stats.Bandwidth = v.Bandwidth
 		if u.conn, err = s.listen(v.Server); err != nil {
-			return err
+			return fmt.Errorf("going on where the server before this one ended: %w", err)
 		}
 		s.subscribers[u.name] = u
 	}
@@ -176,16 +179,4 @@ func (s *Server) resume(p *Publisher) {
 		}
 	}
 	s.attachAll(p)
-}
-
-// listen opens a port that a predecessor had.
-func (s *Server) listen(at netip.AddrPort) (*net.UDPConn, error) {
-	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
-	if err != nil {
-		return nil, fmt.Errorf("going on where the server before this one ended: %w", err)
-	}
-	if err := conn.SetReadBuffer(readBuffer); err != nil {
-		s.log.Warn("the receive buffer stays small", "error", err)
-	}
-	return conn, nil
 }

@@ -63,7 +63,7 @@ func (u *Subscriber) write(data []byte) error {
 
 // run reads the subscriber's RTCP, until its socket is closed.
 func (u *Subscriber) run() {
-	buf := make([]byte, 64<<10)
+	buf := make([]byte, longest)
 	for {
 		n, from, err := u.conn.ReadFromUDPAddrPort(buf)
 		if err != nil {
@@ -104,6 +104,10 @@ func (u *Subscriber) control(data []byte, now time.Time) {
 		return
 	}
 	feeds := u.current()
+	for _, f := range feeds { // the packets that this may be about
+		u.s.rounds.catchUp(f.pub)
+	}
+	u.s.offload.read()
 	for _, q := range packets {
 		switch q := q.(type) {
 		case *rtcp.TransportLayerNack:

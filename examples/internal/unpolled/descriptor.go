@@ -1,4 +1,4 @@
-package server
+package unpolled
 
 import (
 	"errors"
@@ -9,15 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A descriptor is an open socket that Go's poller doesn't have. It is a [syscall.RawConn].
-type descriptor struct {
+// A Descriptor is an open file that Go's poller doesn't have. It is a [syscall.RawConn].
+type Descriptor struct {
 	mu     sync.RWMutex // keeps fd open
 	fd     int
 	closed bool
 }
 
+// Own takes over a file descriptor.
+func Own(fd int) *Descriptor { return &Descriptor{fd: fd} }
+
+// FD returns the file descriptor, which may be closed.
+func (d *Descriptor) FD() int { return d.fd }
+
 // Control implements [syscall.RawConn].
-func (d *descriptor) Control(f func(fd uintptr)) error {
+func (d *Descriptor) Control(f func(fd uintptr)) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	if d.closed {
@@ -27,13 +33,13 @@ func (d *descriptor) Control(f func(fd uintptr)) error {
 	return nil
 }
 
-// Read implements [syscall.RawConn]. It doesn't wait: a [waiter] does.
-func (d *descriptor) Read(f func(fd uintptr) (done bool)) error {
+// Read implements [syscall.RawConn]. It doesn't wait.
+func (d *Descriptor) Read(f func(fd uintptr) (done bool)) error {
 	return d.Control(func(fd uintptr) { f(fd) })
 }
 
 // Write implements [syscall.RawConn].
-func (d *descriptor) Write(f func(fd uintptr) (done bool)) error {
+func (d *Descriptor) Write(f func(fd uintptr) (done bool)) error {
 	for done := false; !done; {
 		if err := d.Control(func(fd uintptr) {
 			if done = f(fd); !done { // its buffer is full
@@ -46,20 +52,22 @@ func (d *descriptor) Write(f func(fd uintptr) (done bool)) error {
 	return nil
 }
 
-func (d *descriptor) set(level, option, value int) error {
+// Set sets an integer option of a socket.
+func (d *Descriptor) Set(level, option, value int) error {
 	var problem error
 	err := d.Control(func(fd uintptr) { problem = unix.SetsockoptInt(int(fd), level, option, value) })
 	return errors.Join(err, os.NewSyscallError("setsockopt", problem))
 }
 
-func (d *descriptor) get(level, option int) (value int, err error) {
+// Get returns an integer option of a socket.
+func (d *Descriptor) Get(level, option int) (value int, err error) {
 	var problem error
 	err = d.Control(func(fd uintptr) { value, problem = unix.GetsockoptInt(int(fd), level, option) })
 	return value, errors.Join(err, os.NewSyscallError("getsockopt", problem))
 }
 
-// Close closes the socket.
-func (d *descriptor) Close() error {
+// Close closes the file. It may be called once.
+func (d *Descriptor) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
