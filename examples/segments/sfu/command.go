@@ -4,17 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
-	"os/signal"
-	"syscall"
-	"time"
+
+	"github.com/fastrelay/fastrelay-gen/examples/internal/command"
 )
 
 const usage = `segments is an SFU for WebRTC that sends the copies of each packet by one call.
@@ -33,12 +30,7 @@ type options struct {
 // parseFlags reads the command line. It returns flag.ErrHelp if help was asked for and printed.
 func parseFlags(args []string, stderr io.Writer) (*options, error) {
 	o := &options{config: Config{Sends: Segments}}
-	flags := flag.NewFlagSet("segments", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.Usage = func() {
-		fmt.Fprint(stderr, usage)
-		flags.PrintDefaults()
-	}
+	flags := command.Flags("segments", usage, stderr)
 	flags.Func("address", "`address:port` of this host that all media comes to and leaves from, over UDP",
 		func(s string) (err error) {
 			o.config.Address, err = netip.ParseAddrPort(s)
@@ -65,26 +57,13 @@ func parseFlags(args []string, stderr io.Writer) (*options, error) {
 
 // Command is the segments command: it runs a server until SIGINT or SIGTERM and returns the exit status.
 func Command(args []string, stdout, stderr io.Writer) int {
-	o, err := parseFlags(args, stderr)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
-	case err != nil:
-		fmt.Fprintln(stderr, err)
-		return 2
-	}
-	o.config.Logger = slog.New(slog.NewTextHandler(stderr, nil))
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// A channel of its own: it may be full of requests for counters, and a signal that finds it full is lost.
-	counters := make(chan os.Signal, 1)
-	signal.Notify(counters, syscall.SIGUSR1)
-	defer signal.Stop(counters)
-	if err := serve(ctx, o, counters, stdout); err != nil {
-		fmt.Fprintln(stderr, err)
-		return 1
-	}
-	return 0
+	return command.Run(func() (command.Serve, error) {
+		o, err := parseFlags(args, stderr)
+		return func(ctx context.Context, log *slog.Logger, counters <-chan os.Signal) error {
+			o.config.Logger = log
+			return serve(ctx, o, counters, stdout)
+		}, err
+	}, stderr)
 }
 
 // serve runs the server and its API until ctx ends, and prints the counters when it is asked for them.
@@ -99,29 +78,14 @@ func serve(ctx context.Context, o *options, counters <-chan os.Signal, stdout io
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	api := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second}
-	failed := make(chan error, 1)
-	go func() { failed <- api.Serve(listener) }()
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = api.Shutdown(ctx) // requests that take longer are cut off
-	}()
+	failed, shutdown := command.API(listener, s.Handler())
+	defer shutdown()
 	o.config.Logger.Info("ready", "api", listener.Addr().String(), "address", o.config.Address, "sends", o.config.Sends)
-	for {
-		select {
-		case err := <-failed:
-			return err
-		case <-ctx.Done():
-			return nil
-		case <-counters:
-		}
+	return command.Print(ctx, counters, 0, failed, func() error {
 		st, err := s.Stats()
 		if err == nil {
 			err = json.NewEncoder(stdout).Encode(st)
 		}
-		if err != nil {
-			return err
-		}
-	}
+		return err
+	})
 }

@@ -4,18 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/fastrelay/fastrelay-gen/examples/internal/command"
 )
 
 const usage = `sfu is a selective forwarding unit for RTP that forwards in the kernel.
@@ -35,12 +33,7 @@ type options struct {
 // parseFlags reads the command line. It returns flag.ErrHelp if help was asked for and printed.
 func parseFlags(args []string, stderr io.Writer) (*options, error) {
 	o := &options{}
-	flags := flag.NewFlagSet("sfu", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.Usage = func() {
-		fmt.Fprint(stderr, usage)
-		flags.PrintDefaults()
-	}
+	flags := command.Flags("sfu", usage, stderr)
 	flags.Func("address", "`address` of this host that publishers send to; one of each family", func(s string) error {
 		a, err := netip.ParseAddr(s)
 		o.config.Addresses = append(o.config.Addresses, a)
@@ -85,26 +78,13 @@ func parseFlags(args []string, stderr io.Writer) (*options, error) {
 
 // Command is the sfu command: it runs a server until SIGINT or SIGTERM and returns the exit status.
 func Command(args []string, stdout, stderr io.Writer) int {
-	o, err := parseFlags(args, stderr)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
-	case err != nil:
-		fmt.Fprintln(stderr, err)
-		return 2
-	}
-	o.config.Logger = slog.New(slog.NewTextHandler(stderr, nil))
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// A channel of its own: it may be full of requests for counters, and a signal that finds it full is lost.
-	counters := make(chan os.Signal, 1)
-	signal.Notify(counters, syscall.SIGUSR1)
-	defer signal.Stop(counters)
-	if err := serve(ctx, o, counters, stdout); err != nil {
-		fmt.Fprintln(stderr, err)
-		return 1
-	}
-	return 0
+	return command.Run(func() (command.Serve, error) {
+		o, err := parseFlags(args, stderr)
+		return func(ctx context.Context, log *slog.Logger, counters <-chan os.Signal) error {
+			o.config.Logger = log
+			return serve(ctx, o, counters, stdout)
+		}, err
+	}, stderr)
 }
 
 // serve runs the server and its API until ctx ends.
@@ -119,33 +99,10 @@ func serve(ctx context.Context, o *options, counters <-chan os.Signal, stdout io
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	api := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second}
-	failed := make(chan error, 1)
-	go func() { failed <- api.Serve(listener) }()
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = api.Shutdown(ctx) // requests that take longer are cut off
-	}()
+	failed, shutdown := command.API(listener, s.Handler())
+	defer shutdown()
 	o.config.Logger.Info("ready", "api", listener.Addr().String(), "addresses", o.config.Addresses)
-
-	var tick <-chan time.Time
-	if o.stats > 0 {
-		ticker := time.NewTicker(o.stats)
-		defer ticker.Stop()
-		tick = ticker.C
-	}
-	for {
-		select {
-		case <-tick:
-		case err := <-failed:
-			return err
-		case <-ctx.Done():
-			return nil
-		case <-counters:
-		}
-		if err := json.NewEncoder(stdout).Encode(s.Stats()); err != nil {
-			return err
-		}
-	}
+	return command.Print(ctx, counters, o.stats, failed, func() error {
+		return json.NewEncoder(stdout).Encode(s.Stats())
+	})
 }

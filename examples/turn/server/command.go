@@ -4,17 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/examples/internal/command"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
@@ -36,12 +34,7 @@ Flags:
 // parse reads the command line. It returns flag.ErrHelp if help was asked for and printed.
 func parse(args []string, stderr io.Writer) (*options, error) {
 	o := &options{config: Config{Users: map[string]string{}}}
-	flags := flag.NewFlagSet("turn", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.Usage = func() {
-		fmt.Fprint(stderr, usage)
-		flags.PrintDefaults()
-	}
+	flags := command.Flags("turn", usage, stderr)
 	flags.Func("listen", "`address:port` to listen on; may be repeated; 0.0.0.0 and [::] take all of the host's "+
 		"(default 0.0.0.0:3478)", func(s string) error {
 		addr, err := netip.ParseAddrPort(s)
@@ -127,50 +120,29 @@ func (o *options) addUsers(file string) error {
 
 // Command is the turn command: it runs a server until SIGINT or SIGTERM and returns the exit status.
 func Command(args []string, stdout, stderr io.Writer) int {
-	o, err := parse(args, stderr)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return 0
-	case err != nil:
-		fmt.Fprintln(stderr, err)
-		return 2
-	}
-	o.config.Logger = slog.New(slog.NewTextHandler(stderr, nil))
+	return command.Run(func() (command.Serve, error) {
+		o, err := parse(args, stderr)
+		return func(ctx context.Context, log *slog.Logger, counters <-chan os.Signal) error {
+			o.config.Logger = log
+			return serve(ctx, o, counters, stdout)
+		}, err
+	}, stderr)
+}
 
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	// A channel of its own: it may be full of requests for counters, and a signal that finds it full is lost.
-	counters := make(chan os.Signal, 1)
-	signal.Notify(counters, syscall.SIGUSR1)
-	defer signal.Stop(counters)
+// serve runs the server until ctx ends.
+func serve(ctx context.Context, o *options, counters <-chan os.Signal, stdout io.Writer) (err error) {
 	s, err := Start(o.config)
 	if err != nil {
-		fmt.Fprintln(stderr, err)
-		return 1
+		return err
 	}
+	defer func() { err = errors.Join(err, s.Close()) }()
 	o.config.Logger.Info("listening", "addresses", s.Addrs())
-
-	var tick <-chan time.Time
-	if o.stats > 0 {
-		ticker := time.NewTicker(o.stats)
-		defer ticker.Stop()
-		tick = ticker.C
-	}
-	for {
-		select {
-		case <-tick:
-		case <-counters:
-		case <-ctx.Done():
-			if err := s.Close(); err != nil {
-				fmt.Fprintln(stderr, err)
-				return 1
-			}
-			return 0
-		}
+	return command.Print(ctx, counters, o.stats, nil, func() error {
 		if err := printStats(stdout, s, o.json); err != nil {
 			o.config.Logger.Error("counters", "error", err)
 		}
-	}
+		return nil
+	})
 }
 
 func printStats(w io.Writer, s *Server, asJSON bool) error {
