@@ -70,27 +70,13 @@ type PublisherStats struct {
 // run reads what the publisher sends, until its socket is closed. While the kernel relays it, rounds do that.
 func (p *Publisher) run() {
 	buf := make([]byte, longest)
-	for {
-		conn, err := p.poll()
-		if err != nil {
-			p.ended(err)
+	for warned := false; ; {
+		switch err := p.read(buf); {
+		case errors.Is(err, net.ErrClosed):
 			return
-		}
-		for relayed := false; !relayed; {
-			n, from, err := conn.ReadFromUDPAddrPort(buf)
-			switch {
-			case errors.Is(err, net.ErrClosed):
-				return
-			case err != nil:
-				continue // such as an ICMP error
-			}
-			p.receive(buf[:n], from, time.Now())
-			p.s.offload.read()
-			relayed = p.relayed()
-		}
-		if err := p.unpoll(); err != nil {
-			p.ended(err)
-			return
+		case err != nil && !warned: // such as too many open files: rounds need no other one
+			warned = true
+			p.s.log.Warn("a publisher's packets are read in rounds", "publisher", p.name, "error", err)
 		}
 		p.s.rounds.add(p)
 		select {
@@ -101,10 +87,25 @@ func (p *Publisher) run() {
 	}
 }
 
-// ended says why nothing is read any more, unless the socket was closed.
-func (p *Publisher) ended(err error) {
-	if !errors.Is(err, net.ErrClosed) {
-		p.s.log.Error("a publisher's packets can't be read any more", "publisher", p.name, "error", err)
+// read reads packets as they come, until the kernel sends to all who get the stream.
+func (p *Publisher) read(buf []byte) error {
+	conn, err := p.poll()
+	if err != nil {
+		return err
+	}
+	for {
+		n, from, err := conn.ReadFromUDPAddrPort(buf)
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return err
+		case err != nil:
+			continue // such as an ICMP error
+		}
+		p.receive(buf[:n], from, time.Now())
+		p.s.offload.read()
+		if p.relayed() {
+			return p.unpoll()
+		}
 	}
 }
 
