@@ -32,12 +32,13 @@ import (
 // frameKinds are the kinds of devices. The two ports that make returns are the client's and the peer's.
 var frameKinds = []struct {
 	kind string
+	hook runtime.Hook // that has frames come to programs at XDP
 	make func(l *frameLab) (client, peer *framePort, err error)
 	more func(l *frameLab) error // tried with this kind only, at XDP, or nil
 }{
-	{"veth", (*frameLab).veth, (*frameLab).dropped},
-	{"virtio", (*frameLab).virtio, nil},
-	{"tap", (*frameLab).tap, nil},
+	{"veth", runtime.HookXDP, (*frameLab).veth, (*frameLab).dropped},
+	{"virtio", runtime.HookAuto, (*frameLab).virtio, nil},
+	{"tap", runtime.HookAuto, (*frameLab).tap, nil},
 }
 
 // framePort is a device of the relay, and what is beyond it.
@@ -84,7 +85,7 @@ func checkFrames(rep *reporter, dir string, whole bool) {
 				return "this machine has no " + k.kind, nil
 			}
 			if err == nil {
-				err = l.run(r)
+				err = l.run(r, k.hook)
 			}
 			if err == nil && l.first > 0 && k.more != nil {
 				err = k.more(l)
@@ -238,7 +239,7 @@ func (p *framePort) arrived() (list [][]byte) {
 }
 
 // run relays between the two ports.
-func (l *frameLab) run(r *relay) error {
+func (l *frameLab) run(r *relay, hook runtime.Hook) error {
 	for i, p := range []*framePort{l.client, l.peer} {
 		p.addr, p.host = addrsOf(byte(i), 1), addrsOf(byte(i), 2)
 		if err := errors.Join(
@@ -256,7 +257,7 @@ func (l *frameLab) run(r *relay) error {
 	}); err != nil {
 		return err
 	}
-	none, hook := netdev.Known(), runtime.HookXDP
+	none := netdev.Known()
 	if none != nil {
 		hook = runtime.HookAuto
 	}

@@ -16,10 +16,7 @@ import (
 // each packet, and again for the records of its copies, would cost more than all else that is done with them. So the
 // server looks for them in rounds. Who needs to know of all that has come, such as one who answers a request for a
 // packet, looks first (rounds.catchUp).
-const (
-	round = 4 * time.Millisecond
-	idle  = time.Second // without a packet; then the publisher's goroutine waits for the next one
-)
+const round = 4 * time.Millisecond
 
 // rounds reads what the publishers send whose streams the kernel relays.
 type rounds struct {
@@ -28,6 +25,7 @@ type rounds struct {
 
 	mu       sync.Mutex
 	all      map[*Publisher]time.Time // when something came
+	idle     time.Duration            // without a packet, until the publisher's goroutine waits for the next one
 	messages []ipv4.Message
 }
 
@@ -35,7 +33,7 @@ type rounds struct {
 const inRound = 32
 
 func newRounds(s *Server) *rounds {
-	r := &rounds{s: s, begun: make(chan struct{}, 1), all: map[*Publisher]time.Time{}}
+	r := &rounds{s: s, begun: make(chan struct{}, 1), all: map[*Publisher]time.Time{}, idle: time.Second}
 	for range inRound {
 		r.messages = append(r.messages, ipv4.Message{Buffers: [][]byte{make([]byte, longest)}})
 	}
@@ -85,7 +83,7 @@ func (r *rounds) turn(now time.Time) bool {
 		if n > 0 {
 			r.all[p], last = now, now
 		}
-		if err != nil || now.Sub(last) > idle || !p.relayed() {
+		if err != nil || now.Sub(last) > r.idle || !p.relayed() {
 			delete(r.all, p)
 			p.back <- struct{}{}
 		}

@@ -53,6 +53,12 @@ func TestRounds(t *testing.T) {
 		}
 	}
 	p := s.publisher("cam")
+	idle := func(d time.Duration) {
+		s.rounds.mu.Lock()
+		defer s.rounds.mu.Unlock()
+		s.rounds.idle = d
+	}
+	idle(time.Hour)
 	become := func(what string, polled bool) {
 		t.Helper()
 		if !await(10*time.Second, func() bool {
@@ -112,7 +118,9 @@ func TestRounds(t *testing.T) {
 	for range 2 {
 		send(1)
 		become("the kernel again", false)
+		idle(0)
 		become("nothing for a while", true)
+		idle(time.Hour)
 	}
 	send(1)
 	become("the kernel", false)
