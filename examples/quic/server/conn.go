@@ -41,6 +41,7 @@ type conn struct {
 	rows   map[quicrelay.ConnectionsKey]struct{} // of the kernel's table
 	fast   *receiver                             // of a subscriber
 	door   *door                                 // of a publisher; nil: it has none
+	sealer sealer                                // of a subscriber
 }
 
 type peerID struct {
@@ -54,6 +55,7 @@ func (s *Server) newConn(ctx context.Context, _ *quic.ClientInfo) (context.Conte
 	c := &conn{
 		server: s, ours: map[uint64]quic.ConnectionID{}, theirs: map[uint64]peerID{},
 		rows: map[quicrelay.ConnectionsKey]struct{}{}, changed: make(chan struct{}, 1),
+		sealer: sealer{udp: s.socket.udp},
 	}
 	c.hooks = quic.Hooks{
 		NullProtection: s.relay != nil, Levels: levels, SparseMaxStreams: true, Turns: &s.socket.turns,
@@ -69,8 +71,9 @@ func (s *Server) newConn(ctx context.Context, _ *quic.ClientInfo) (context.Conte
 		StopSending: func(id quic.StreamID, code quic.StreamErrorCode) {
 			c.with(func(u *subscriber) { u.unwanted(id, code) })
 		},
-		ConnectionID: c.setID, Moved: c.move,
+		ConnectionID: c.setID, Moved: c.move, SendKeys: c.sealer.setKeys,
 		Closing: func(error) {
+			c.sealer.stop()
 			c.with(func(u *subscriber) {
 				if u.kernel != nil {
 					u.kernel.stop()
@@ -133,6 +136,7 @@ func (c *conn) setID(i quic.ConnectionIDChange) {
 		c.theirs[i.Sequence] = peerID{i.ID, i.Level}
 	case i.Event == quic.ConnectionIDActive:
 		c.active = i.ID
+		c.sealer.setID(i.ID)
 	case i.Event == quic.ConnectionIDRetired:
 		delete(c.theirs, i.Sequence)
 	}
@@ -143,6 +147,7 @@ func (c *conn) setID(i quic.ConnectionIDChange) {
 func (c *conn) move(_, remote net.Addr) {
 	c.mu.Lock()
 	c.remote = addrPort(remote)
+	c.sealer.setRemote(c.remote)
 	c.mu.Unlock()
 	c.follow(true)
 }
@@ -329,6 +334,11 @@ func (c *conn) subscribe(ctx context.Context, f *feed, ok func() error) error {
 		defer c.leaveFastPath()
 		if err := c.server.accelerate(ctx, c, u); err != nil {
 			c.server.log.Warn("a subscriber stays in user space", "feed", f.name, "error", err)
+		}
+	} else {
+		defer c.server.forget(u, nil)
+		if err := c.server.seal(ctx, c, u); err != nil {
+			return err
 		}
 	}
 	return c.stay(ctx, ok)

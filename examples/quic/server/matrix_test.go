@@ -13,7 +13,7 @@ import (
 )
 
 var whole = flag.Bool("whole", false, "test each shape of traffic with each number of subscribers and each kind of "+
-	"loss, 10,000 objects each (an hour)")
+	"loss, 10,000 objects each (two hours)")
 
 // A shape is how objects of 1,000 bytes are sent.
 type shape struct {
@@ -53,6 +53,7 @@ type cell struct {
 	shape
 	subscribers, objects int
 	weather
+	stock bool // publisher and subscribers are as any: no packet goes through the kernel
 }
 
 // deliveries is how many objects all subscribers get a second.
@@ -72,17 +73,23 @@ func (c cell) ahead() int {
 func cells() (all []cell) {
 	if !*whole {
 		return []cell{
-			{single, 1, 4000, fair}, {sixty, 1, 4000, fair}, {single, 8, 3000, fair}, {sixty, 8, 6000, fair},
-			{single, 8, 1000, light}, {sixty, 8, 1200, heavy}, {single, 8, 1000, bursts}, {sixty, 1, 2400, bursts},
-			{sixty, 64, 600, light}, {single, 64, 400, fair}, {single, 8, 1000, confused},
-			{video, 8, 3000, fair}, {loose, 8, 1000, fair}, {loose, 8, 1000, heavy},
+			{single, 1, 4000, fair, false}, {sixty, 1, 4000, fair, false}, {single, 8, 3000, fair, false},
+			{sixty, 8, 6000, fair, false}, {single, 8, 1000, light, false}, {sixty, 8, 1200, heavy, false},
+			{single, 8, 1000, bursts, false}, {sixty, 1, 2400, bursts, false}, {sixty, 64, 600, light, false},
+			{single, 64, 400, fair, false}, {single, 8, 1000, confused, false}, {video, 8, 3000, fair, false},
+			{loose, 8, 1000, fair, false}, {loose, 8, 1000, heavy, false},
+			{sixty, 8, 1200, fair, true}, {single, 8, 1000, light, true}, {sixty, 8, 600, heavy, true},
+			{video, 8, 1000, bursts, true}, {single, 8, 1000, confused, true},
 		}
 	}
 	for _, s := range []shape{single, sixty, video, loose} {
 		for _, n := range []int{1, 8, 64} {
 			for _, w := range []weather{fair, light, heavy, bursts, confused} {
 				if s != loose || w.link.Duplicates == 0 { // the kernel copies each duplicate
-					all = append(all, cell{s, n, 10_000, w})
+					all = append(all, cell{s, n, 10_000, w, false})
+				}
+				if s != loose {
+					all = append(all, cell{s, n, 10_000, w, true})
 				}
 			}
 		}
@@ -94,7 +101,11 @@ func cells() (all []cell) {
 // sent, what user space sent, and what was dropped add up to all objects for each subscriber.
 func TestMatrix(t *testing.T) {
 	for _, c := range cells() {
-		t.Run(fmt.Sprintf("%s, %d subscribers, %s", c.shape.name, c.subscribers, c.weather.name), c.test)
+		name := fmt.Sprintf("%s, %d subscribers, %s", c.shape.name, c.subscribers, c.weather.name)
+		if c.stock {
+			name += ", stock"
+		}
+		t.Run(name, c.test)
 	}
 }
 
@@ -109,10 +120,10 @@ func (c cell) test(t *testing.T) {
 	}
 	viewers := make([]*viewer, c.subscribers)
 	for i := range viewers {
-		viewers[i] = b.subscribe(true, wide())
+		viewers[i] = b.subscribe(!c.stock, wide())
 	}
 	var alone lone
-	p := b.publish(true, alone.in(wide()))
+	p := b.publish(!c.stock, alone.in(wide()))
 	if c.stream == 0 {
 		kernel := c.datagrams(b, p, viewers, size)
 		t.Logf("the kernel has sent %d datagrams", kernel)
@@ -123,6 +134,11 @@ func (c cell) test(t *testing.T) {
 		return
 	}
 	kernel, all := c.streams(b, p, viewers)
+	if c.stock {
+		sum := b.server.Stats()[0].Sum()
+		t.Logf("%d packets were sealed, for %d bytes", sum.SealedPackets, sum.UserBytes)
+		return
+	}
 	share := float64(kernel) / float64(all)
 	t.Logf("the kernel's share is %.1f%%", 100*share)
 	if c.weather.name == fair.name && share < c.share {

@@ -170,6 +170,7 @@ func (s *Server) accept(ctx context.Context) {
 		c.mu.Lock()
 		if !c.remote.IsValid() {
 			c.remote = addrPort(q.RemoteAddr())
+			c.sealer.setRemote(c.remote)
 		}
 		c.mu.Unlock()
 		s.running.Go(func() {
@@ -231,7 +232,7 @@ func (s *Server) newSubscriber(c *conn, f *feed) *subscriber {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	u.lease(c.limits)
-	u.window.room = c.path.Window
+	u.window.room, u.packetSize, u.ecn = c.path.Window, c.path.MaxPacketSize, c.path.ECN
 	u.thin(c.path)
 	c.sub.Store(u)
 	return u
@@ -295,6 +296,27 @@ func (s *Server) accelerate(ctx context.Context, c *conn, u *subscriber) error {
 	return c.onFastPath(ctx, quicrelay.ConnectionsRow{Subscriber: u.id})
 }
 
+// seal has packets for a subscriber sealed as they come.
+func (s *Server) seal(ctx context.Context, c *conn, u *subscriber) error {
+	if err := c.quic.Outside().ShareNumbers(ctx, &c.sealer.counter); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.subscribers[u.id] = u
+	s.mu.Unlock()
+	u.feed.mu.Lock()
+	defer u.feed.mu.Unlock()
+	u.sealer = &c.sealer
+	return nil
+}
+
+// sealed has the library learn of packets in rounds, if it doesn't before.
+func (s *Server) sealed() {
+	if !s.socket.rounds.on.Load() {
+		_ = s.socket.startRounds() // it is closed then, and its connections with it
+	}
+}
+
 // group returns a feed's group.
 func (s *Server) group(ctx context.Context, f *feed) (_ *quicrelay.SubscribersGroup, err error) {
 	s.opening.Lock()
@@ -305,7 +327,7 @@ func (s *Server) group(ctx context.Context, f *feed) (_ *quicrelay.SubscribersGr
 	return f.group, err
 }
 
-// forget is called when a subscriber's receiver is removed.
+// forget is called when a subscriber is gone, whose receiver is removed, if it had one.
 func (s *Server) forget(u *subscriber, v *quicrelay.SubscribersReceiver) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -354,7 +376,7 @@ func (s *Server) drain() {
 	}
 }
 
-// While there are events, they are read once in a round, and then datagrams, which are handled together. A round is
+// While there are events or sealed packets, they are read once in a round, and then datagrams, which are handled together. A round is
 // short while a subscriber has to wait for its end.
 const (
 	round      = 4 * time.Millisecond

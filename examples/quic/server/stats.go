@@ -12,6 +12,7 @@ type SubscriberStats struct {
 	KernelPackets      uint64 // copies of packets with a STREAM frame
 	KernelBytes        uint64
 	UserBytes          uint64
+	SealedPackets      uint64 // of user space's, those that the library didn't make
 	DroppedBytes       uint64
 	RetransmittedBytes uint64         // of copies that were lost
 	DroppedStreams     [levels]uint64 // by level of priority
@@ -29,6 +30,7 @@ func (s *SubscriberStats) add(t *SubscriberStats) {
 	s.KernelPackets += t.KernelPackets
 	s.KernelBytes += t.KernelBytes
 	s.UserBytes += t.UserBytes
+	s.SealedPackets += t.SealedPackets
 	s.DroppedBytes += t.DroppedBytes
 	s.RetransmittedBytes += t.RetransmittedBytes
 	for level := range s.DroppedStreams {

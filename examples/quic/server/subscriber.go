@@ -52,6 +52,7 @@ type subscriber struct {
 	library library
 	traffic func() (sent, lost uint64) // bytes of the connection's packets, copies included
 	kernel  kernel                     // nil: user space sends all
+	sealer  *sealer                    // of a protected connection; nil: the library makes all packets
 
 	close     func()
 	datagrams chan []byte // for the library
@@ -73,6 +74,8 @@ type subscriber struct {
 	leasedIDs    uint64
 	budget       budget
 	window       window
+	packetSize   int // the largest UDP payload that the path takes
+	ecn          quic.ECN
 	steering     *steering // nil: the library decides the window
 	unregistered []quic.OutsidePacket
 	acks         []quic.ACK
@@ -171,13 +174,20 @@ func (u *subscriber) own() uint64 {
 	return sent - u.window.registered
 }
 
+// backlog is what the library was given and hasn't sent.
+func (u *subscriber) backlog(now time.Time) int {
+	if u.window.ahead == 0 { // nothing yet: this spares a lock of the connection's
+		return 0
+	}
+	return u.window.backlog(u.own(), now)
+}
+
 // pump gives the library what is queued, as far as there is room and credit, and then sets the kernel's limits.
 func (u *subscriber) pump(now time.Time) {
 	if u.gone || u.kernel == nil && u.queued == 0 && len(u.unopened) == 0 {
 		return
 	}
-	own := u.own()
-	backlog := u.window.backlog(own, now)
+	backlog := u.backlog(now)
 	window := u.window.room
 	if u.steering != nil {
 		window = min(window, u.steering.room())
@@ -210,9 +220,16 @@ func (u *subscriber) pump(now time.Time) {
 	for _, o := range expired {
 		u.drop(o, codeDropped)
 	}
+	if backlog == 0 {
+		give = u.seal(give, u.window.room-u.window.waiting)
+	}
 	if len(give) > 0 {
-		u.window.give(given, own, now)
-		backlog = u.window.backlog(own, now)
+		given = 0
+		for _, d := range give {
+			given += len(d.Data)
+		}
+		u.window.give(given, u.own(), now)
+		backlog = u.backlog(now)
 		u.library.Send(give...)
 	}
 	if u.kernel != nil {
@@ -479,7 +496,7 @@ func (u *subscriber) unwanted(id quic.StreamID, code quic.StreamErrorCode) {
 
 // setPath takes what may be sent on the path.
 func (u *subscriber) setPath(p quic.PathState) {
-	u.window.room = p.Window
+	u.window.room, u.packetSize, u.ecn = p.Window, p.MaxPacketSize, p.ECN
 	if u.steering != nil {
 		sent, lost := u.traffic()
 		u.steering.update(p, sent, lost, time.Now())

@@ -1,0 +1,91 @@
+package server
+
+import (
+	"testing"
+
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
+)
+
+// TestSealed sends objects one after the other to protected subscribers: hardly any of the packets is the library's, and
+// the keys are updated meanwhile (after 100 packets, in quic-go). Objects that are larger than a packet take several.
+func TestSealed(t *testing.T) {
+	b := newBed(t, options{in: delayed(), out: delayed()})
+	viewers := []*viewer{b.subscribe(false, wide()), b.subscribe(false, nil)}
+	p := plan{streams: 300, objects: 1, rate: 10_000, viewers: viewers}
+	publisher := b.publish(false, nil)
+	b.play(publisher, p)
+	for _, v := range viewers {
+		b.await(v, p.streams)
+	}
+	for i, u := range b.server.Stats()[0].Subscribers {
+		if u.SealedPackets < 200 || u.UserBytes != uint64(p.streams*size) {
+			t.Errorf("subscriber %d: %d packets were sealed for %d bytes", i, u.SealedPackets, u.UserBytes)
+		}
+	}
+	before := b.server.Stats()[0].Sum().SealedPackets
+	more := plan{streams: 100, objects: 1, rate: 10_000, first: p.streams, viewers: viewers, ahead: -p.streams}
+	more.then = func(int) { // until the next ACK
+		b.server.mu.Lock()
+		defer b.server.mu.Unlock()
+		for _, u := range b.server.subscribers {
+			u.feed.mu.Lock()
+			u.packetSize = 400
+			u.feed.mu.Unlock()
+		}
+	}
+	b.play(publisher, more)
+	for _, v := range viewers {
+		b.await(v, p.streams+more.streams)
+	}
+	if n := b.server.Stats()[0].Sum().SealedPackets - before; n <= uint64(more.streams*len(viewers)) {
+		t.Errorf("%d packets were sealed for %d objects, some of which were larger than one", n, more.streams*len(viewers))
+	}
+	b.server.mu.Lock()
+	defer b.server.mu.Unlock()
+	if len(b.server.subscribers) != len(viewers) {
+		t.Errorf("%d subscribers", len(b.server.subscribers))
+	}
+	for _, u := range b.server.subscribers {
+		u.sealer.mu.Lock()
+		if u.sealer.keys == nil || u.sealer.keys.Phase == 0 {
+			t.Errorf("the keys weren't updated")
+		}
+		u.sealer.mu.Unlock()
+	}
+}
+
+// A packet is marked as the path says, in both IP versions.
+func TestMarked(t *testing.T) {
+	for _, v4 := range []bool{true, false} {
+		for _, ecn := range []quic.ECN{quic.NotECT, quic.ECT1, quic.ECT0, quic.CE} {
+			if size, got := parseControl(marked(ecn, v4)); size != 0 || got != uint8(ecn) {
+				t.Errorf("IPv4: %v, %d: size %d, ECN %d", v4, ecn, size, got)
+			}
+		}
+	}
+}
+
+// What is too much at once, or small, is the library's; a large piece takes several packets; without keys nothing is
+// sent.
+func TestSealedOrNot(t *testing.T) {
+	for _, c := range []struct {
+		what  string
+		sizes []int
+		room  int
+		rest  int
+	}{
+		{"one small piece", []int{10}, 1 << 20, 1},
+		{"eleven packets", []int{11 * 1300}, 1 << 20, 1},
+		{"small pieces", []int{100, 100}, 1 << 20, 2},
+		{"no room", []int{1000}, 900, 1},
+	} {
+		u := &subscriber{sealer: &sealer{}, packetSize: 1300}
+		var give []quic.StreamData
+		for _, n := range c.sizes {
+			give = append(give, quic.StreamData{Data: make([]byte, n)})
+		}
+		if rest := u.seal(give, c.room); len(rest) != c.rest || u.stats.SealedPackets > 0 {
+			t.Errorf("%s: %d of %d pieces are left, %d packets were sent", c.what, len(rest), len(give), u.stats.SealedPackets)
+		}
+	}
+}
