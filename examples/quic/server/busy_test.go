@@ -19,7 +19,10 @@ func TestBusy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			out := delayed()
 			out.FromA.Loss, out.FromB.Loss = 0.01, 0.01
-			b := newBed(t, options{in: delayed(), out: out, change: change})
+			b := newBed(t, options{in: delayed(), out: out, change: func(c *Config) {
+				c.Keep, c.Backlog = time.Minute, 64<<20 // whatever the machine does, no stream is given up
+				change(c)
+			}})
 			from, to := b.rebound(b.publishers), b.rebound(b.users)
 			viewers := []*viewer{b.subscribeFrom(to, false, wide())}
 			for len(viewers) < 40 { // or segments aren't worth it

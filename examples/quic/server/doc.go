@@ -27,15 +27,15 @@
 // from user space, or not at all: then the stream is reset. To reset a stream, user space has the kernel withhold it,
 // waits until no program can be sending any more of it, reads the ring, and so knows its final size.
 //
-// A protected subscriber's packets are sealed by the server itself: a header and a STREAM frame in front of what has come.
-// That is done if all that is to be sent fits into ten packets, which the library's pacer lets go at once as well, the
-// congestion window has room for them, the library has sent what it was given before, and packets are at least half
+// A protected subscriber's packets are sealed by the server itself: a header and a STREAM frame in front of what has
+// come. That is done if all that is to be sent fits into ten packets, which the library's pacer lets go at once as well,
+// the congestion window has room for them, the library has sent what it was given before, and packets are at least half
 // full on average, or there is one. Everything else is given to the library: what was lost, bursts, which it paces, and
 // small pieces, which it puts into packets together.
 //
 // All numbers are shared: packet numbers are allocated from one counter by the kernel's programs and by the library,
 // stream IDs from one counter by the programs and by user space, and flow control credit is leased (credit.go). The
-// library learns of copies and of sealed packets before it handles an ACK, so that congestion control and loss detection
-// include them.
+// library learns of copies and of sealed packets before it handles an ACK, so that congestion control and loss
+// detection include them.
 // What was lost is sent again by the library, from the cache.
 package server

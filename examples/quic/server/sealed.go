@@ -103,8 +103,8 @@ func marked(ecn quic.ECN, v4 bool) []byte {
 	return controls[0][ecn&3]
 }
 
-// atOnce is how many packets are sealed at once: the library's pacer lets so many go, too. More are the library's, which
-// paces them.
+// atOnce is how many packets are sealed at once: the library's pacer lets so many go, too. More are the library's,
+// which paces them.
 const atOnce = 10
 
 // seal sends what is to be sent if that is cheaper (see the package's comment), and returns the rest, for the library.

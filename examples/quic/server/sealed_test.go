@@ -6,8 +6,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
 
-// TestSealed sends objects one after the other to protected subscribers: hardly any of the packets is the library's, and
-// the keys are updated meanwhile (after 100 packets, in quic-go). Objects that are larger than a packet take several.
+// TestSealed sends objects one after the other to protected subscribers: hardly any of the packets is the library's,
+// and the keys are updated meanwhile (after 100 packets, in quic-go). Objects that are larger than a packet take several.
 func TestSealed(t *testing.T) {
 	b := newBed(t, options{in: delayed(), out: delayed()})
 	viewers := []*viewer{b.subscribe(false, wide()), b.subscribe(false, nil)}
@@ -37,8 +37,9 @@ func TestSealed(t *testing.T) {
 	for _, v := range viewers {
 		b.await(v, p.streams+more.streams)
 	}
-	if n := b.server.Stats()[0].Sum().SealedPackets - before; n <= uint64(more.streams*len(viewers)) {
-		t.Errorf("%d packets were sealed for %d objects, some of which were larger than one", n, more.streams*len(viewers))
+	n, objects := b.server.Stats()[0].Sum().SealedPackets-before, more.streams*len(viewers)
+	if n <= uint64(objects) {
+		t.Errorf("%d packets were sealed for %d objects, some of which were larger than one", n, objects)
 	}
 	b.server.mu.Lock()
 	defer b.server.mu.Unlock()
@@ -85,7 +86,8 @@ func TestSealedOrNot(t *testing.T) {
 			give = append(give, quic.StreamData{Data: make([]byte, n)})
 		}
 		if rest := u.seal(give, c.room); len(rest) != c.rest || u.stats.SealedPackets > 0 {
-			t.Errorf("%s: %d of %d pieces are left, %d packets were sent", c.what, len(rest), len(give), u.stats.SealedPackets)
+			t.Errorf("%s: %d of %d pieces are left, %d packets were sent", c.what, len(rest), len(give),
+				u.stats.SealedPackets)
 		}
 	}
 }

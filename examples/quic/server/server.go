@@ -376,8 +376,8 @@ func (s *Server) drain() {
 	}
 }
 
-// While there are events or sealed packets, they are read once in a round, and then datagrams, which are handled together. A round is
-// short while a subscriber has to wait for its end.
+// While there are events or sealed packets, they are read once in a round, and then datagrams, which are handled
+// together. A round is short while a subscriber has to wait for its end.
 const (
 	round      = 4 * time.Millisecond
 	shortRound = time.Millisecond
