@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"testing"
 	"time"
 
@@ -31,7 +32,10 @@ func TestHandOver(t *testing.T) {
 		name           string
 		acks           []*quicrelay.AckedEvent
 		copied         time.Time
+		room           int // in a window of 20,000 bytes; 0: 10,000; -1: none
+		steering       *steering
 		waiting, queue int
+		stock          bool
 		turns          turns
 		any, urgent    bool
 	}{
@@ -55,12 +59,41 @@ func TestHandOver(t *testing.T) {
 			turns: turns{others: 1}, any: true, urgent: true,
 		},
 		{
+			name: "the window is nearly full", acks: []*quicrelay.AckedEvent{ack(0, 1, fresh)}, room: 4999,
+			turns: turns{acks: 1}, any: true, urgent: true,
+		},
+		{
+			name: "a quarter of the window is left", acks: []*quicrelay.AckedEvent{ack(0, 1, fresh)}, room: 5000,
+			any: true,
+		},
+		{
+			name: "with copies it is nearly full", acks: []*quicrelay.AckedEvent{ack(0, 1, fresh)}, room: 6000,
+			waiting: 1001, turns: turns{acks: 1}, any: true, urgent: true,
+		},
+		{name: "it is full, and nothing has come", room: -1, urgent: true},
+		{name: "data waits, and nothing has come", queue: 1, urgent: true},
+		{name: "a protected subscriber, and the same", queue: 1, stock: true},
+		{name: "a protected subscriber, half the window", copied: fresh, waiting: 5001, stock: true, any: true},
+		{
+			name: "the algorithm's window is full", room: 10000,
+			steering: &steering{window: 5000, path: quic.PathState{BytesInFlight: 5000}}, urgent: true,
+		},
+		{
+			name: "only the library's window is full", room: -1,
+			steering: &steering{window: 20000, path: quic.PathState{BytesInFlight: 5000}},
+		},
+		{
 			name: "data waits", acks: []*quicrelay.AckedEvent{ack(0, 1, fresh)}, queue: 1,
 			turns: turns{acks: 1}, any: true, urgent: true,
 		},
 	} {
 		l := &turns{}
-		u := &subscriber{library: l, window: window{room: 10000, waiting: c.waiting}, queued: c.queue}
+		u := &subscriber{library: l, feed: &feed{server: &Server{config: Config{ACKPackets: -1}}}}
+		u.setPath(quic.PathState{CongestionWindow: 20000, Window: max(0, cmp.Or(c.room, 10000))})
+		u.window.waiting, u.queued, u.steering = c.waiting, c.queue, c.steering
+		if !c.stock {
+			u.kernel = &world{}
+		}
 		for _, e := range c.acks {
 			u.acks = append(u.acks, u.ackReader.read(e))
 		}
@@ -72,6 +105,26 @@ func TestHandOver(t *testing.T) {
 		}
 		if u.ackReader.gap {
 			t.Errorf("%s: the gap is still there", c.name)
+		}
+	}
+}
+
+// TestRounds has a round be short while the kernel may have to wait for ACKs, also if nothing has come that is handed
+// over: most ACKs come through the socket if packets are lost. Without anything, rounds end all the same.
+func TestRounds(t *testing.T) {
+	now := time.Now()
+	u := &subscriber{library: &turns{}, feed: &feed{}, kernel: &world{}}
+	s := &Server{subscribers: map[uint32]*subscriber{1: u}}
+	for _, c := range []struct {
+		room   int // in a window of 20,000 bytes
+		after  time.Duration
+		length time.Duration
+	}{
+		{10000, 0, round}, {0, quiet / 2, shortRound}, {10000, quiet, round}, {0, quiet, shortRound}, {0, quiet + 1, 0},
+	} {
+		u.window = window{size: 20000, room: c.room}
+		if length, _ := s.endRound(now.Add(c.after)); length != c.length {
+			t.Errorf("after %v, with room for %d: %v, want %v", c.after, c.room, length, c.length)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func (b *budget) send(r *reach, to uint64) {
 
 // A window is what the congestion window has room for. The kernel counts UDP payloads.
 type window struct {
-	room       int    // as the library said last
+	size, room int    // as the library said last
 	registered uint64 // bytes of the copies that the library knows of
 	waiting    int    // bytes of the copies that it doesn't
 	ahead      uint64 // what the library will have sent itself when all is sent that it was given

@@ -28,10 +28,10 @@
 // waits until no program can be sending any more of it, reads the ring, and so knows its final size.
 //
 // A protected subscriber's packets are sealed by the server itself: a header and a STREAM frame in front of what has
-// come. That is done if all that is to be sent fits into ten packets, which the library's pacer lets go at once as well,
-// the congestion window has room for them, the library has sent what it was given before, and packets are at least half
-// full on average, or there is one. Everything else is given to the library: what was lost, bursts, which it paces, and
-// small pieces, which it puts into packets together.
+// come. That is done if all that is to be sent fits into ten packets, which the library's pacer lets go at once as
+// well, the congestion window has room for them, the library has sent what it was given before, and packets are at
+// least half full on average, or there is one. Everything else is given to the library: what was lost, bursts, which it
+// paces, and small pieces, which it puts into packets together.
 //
 // All numbers are shared: packet numbers are allocated from one counter by the kernel's programs and by the library,
 // stream IDs from one counter by the programs and by user space, and flow control credit is leased (credit.go). The

@@ -7,7 +7,8 @@ import (
 )
 
 // TestSealed sends objects one after the other to protected subscribers: hardly any of the packets is the library's,
-// and the keys are updated meanwhile (after 100 packets, in quic-go). Objects that are larger than a packet take several.
+// and the keys are updated meanwhile (after 100 packets, in quic-go). Objects that are larger than a packet take
+// several.
 func TestSealed(t *testing.T) {
 	b := newBed(t, options{in: delayed(), out: delayed()})
 	viewers := []*viewer{b.subscribe(false, wide()), b.subscribe(false, nil)}

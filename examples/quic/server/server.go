@@ -232,7 +232,8 @@ func (s *Server) newSubscriber(c *conn, f *feed) *subscriber {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	u.lease(c.limits)
-	u.window.room, u.packetSize, u.ecn = c.path.Window, c.path.MaxPacketSize, c.path.ECN
+	u.window.size, u.window.room = c.path.CongestionWindow, c.path.Window
+	u.packetSize, u.ecn = c.path.MaxPacketSize, c.path.ECN
 	u.thin(c.path)
 	c.sub.Store(u)
 	return u

@@ -496,7 +496,7 @@ func (u *subscriber) unwanted(id quic.StreamID, code quic.StreamErrorCode) {
 
 // setPath takes what may be sent on the path.
 func (u *subscriber) setPath(p quic.PathState) {
-	u.window.room, u.packetSize, u.ecn = p.Window, p.MaxPacketSize, p.ECN
+	u.window.size, u.window.room, u.packetSize, u.ecn = p.CongestionWindow, p.Window, p.MaxPacketSize, p.ECN
 	if u.steering != nil {
 		sent, lost := u.traffic()
 		u.steering.update(p, sent, lost, time.Now())
@@ -511,14 +511,29 @@ func (u *subscriber) setPath(p quic.PathState) {
 // late is how long the library may not know of copies and of ACKs: less than loss detection waits for an ACK.
 const late = 10 * time.Millisecond
 
+// tight reports whether the kernel may soon have to wait for an ACK: there is room for less than a quarter of the
+// window, which is about what an ACK makes room for (ackEvery), or for less than has been sent since the library said
+// how much there is.
+func (u *subscriber) tight() bool {
+	size, room := u.window.size, u.window.room
+	if u.steering != nil {
+		size, room = u.steering.bytes(), u.steering.room()
+	}
+	return room-u.window.waiting < max(size/4, u.window.waiting)
+}
+
 // handOver gives the library ACKs that the kernel took, or has it register copies that it doesn't know; each time is a
-// turn of its run loop. It reports whether there is, or will be, something to do, and whether that is urgent: it is
-// if the kernel may have to wait for it.
+// turn of its run loop. It reports whether there is, or will be, something to do, and whether ACKs are urgent: they are
+// if the kernel may have to wait for them, also for those that are still to come, most of which come through the socket
+// if packets are lost: the kernel takes ACKs of one range only.
 func (u *subscriber) handOver(now time.Time) (any, urgent bool) {
-	if u.gone || len(u.acks) == 0 && len(u.unregistered) == 0 {
+	if u.gone {
 		return false, false
 	}
-	urgent = u.queued > 0 || u.window.waiting > u.window.room/2
+	urgent = u.kernel != nil && (u.queued > 0 || u.tight())
+	if len(u.acks) == 0 && len(u.unregistered) == 0 {
+		return false, urgent
+	}
 	oldest := now
 	if len(u.acks) > 0 {
 		oldest = u.acks[0].Time
