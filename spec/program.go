@@ -52,7 +52,7 @@ func (l *loader) hook(v cue.Value) (hook string, xdp bool) {
 		hooks = append(hooks, l.string(e))
 	}
 	slices.Sort(hooks)
-	if !slices.Equal(hooks, []string{ingress, "xdp"}) {
+	if !slices.Contains(hooks, "") && !slices.Equal(hooks, []string{ingress, "xdp"}) { // else one of them is reported
 		l.add(codeOneOf, l.pos(v), "a list of hooks has \"xdp\" and %q, each once", ingress).
 			WithHint("hook: [\"xdp\", %q]", ingress)
 	}
