@@ -50,7 +50,7 @@ type values struct {
 // part is the memory of a member.
 func (l layout) part(data []byte, member int) []byte {
 	m := &l.members[member]
-	return data[m.Off : m.Off+m.Size]
+	return m.In(data)
 }
 
 // wrong is the error for the value of a member.

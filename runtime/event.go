@@ -29,16 +29,37 @@ type Event struct {
 	Time     time.Time     // when the packet was sent; it has a monotonic reading, so time.Since is exact
 	Mono     time.Duration // the same on the kernel's monotonic clock (CLOCK_MONOTONIC)
 
-	desc *abi.Event
-	data []byte
+	desc   *abi.Event
+	fields []abi.Member // of the event; of a copy, its values
+	data   []byte
+	copies []*AnyReceiver // whom each copy went to
 }
 
 // Desc returns the description of the event.
 func (e *Event) Desc() *abi.Event { return e.desc }
 
+// Copies iterates over the copies of the packet that the event is about: events with the receiver and the values of a
+// copy, each of which is valid until the next step.
+func (e *Event) Copies() iter.Seq2[int, *Event] {
+	return func(yield func(int, *Event) bool) {
+		if e.desc.Copies == nil {
+			return
+		}
+		one := Event{ID: e.ID, Time: e.Time, Mono: e.Mono, desc: e.desc, fields: e.desc.Copies.Values}
+		for i, v := range e.copies {
+			one.Receiver, one.data = v, e.desc.Copies.Entry(e.data, i)
+			if !yield(i, &one) {
+				return
+			}
+		}
+	}
+}
+
+// NumCopies returns how many copies the event is about, if it says something of each.
+func (e *Event) NumCopies() int { return len(e.copies) }
+
 func (e *Event) field(i int) []byte {
-	m := &e.desc.Fields[i]
-	return e.data[m.Off : m.Off+m.Size]
+	return e.fields[i].In(e.data)
 }
 
 // Uint returns the i-th field, an integer.
@@ -47,7 +68,7 @@ func (e *Event) Uint(i int) uint64 { return getUint(e.field(i)) }
 // Bool returns the i-th field, a bool.
 func (e *Event) Bool(i int) bool { return e.field(i)[0] != 0 }
 
-// Bytes returns the i-th field, bytes; they are valid as long as the event.
+// Bytes returns the i-th field, bytes, of the packet as well; they are valid as long as the event.
 func (e *Event) Bytes(i int) []byte { return e.field(i) }
 
 // MAC returns the i-th field, a link-layer address.
@@ -63,7 +84,7 @@ func (e *Event) AddrPort(i int) netip.AddrPort {
 }
 
 // Values returns the fields, in the order of the spec.
-func (e *Event) Values() []any { return layout{members: e.desc.Fields}.decodeAny(e.data, nil) }
+func (e *Event) Values() []any { return layout{members: e.fields}.decodeAny(e.data, nil) }
 
 // events is the relay's ring of events, and what its records are read with.
 type events struct {
@@ -260,12 +281,11 @@ func (e *events) readPending(ctx context.Context, yield func(*Event, error) bool
 			e.trusted = 0
 			return nil
 		}
-		data, at, ok := e.ring.Next(ev.data[:0])
-		ev.data = data
+		data, at, ok := e.ring.Next()
 		switch {
 		case !ok:
 			goruntime.Gosched()
-		case e.decode(ev, at) && !yield(ev, nil):
+		case e.decode(ev, data, at) && !yield(ev, nil):
 			return nil
 		}
 	}
@@ -325,10 +345,9 @@ func (e *events) read(ctx context.Context, ended *atomic.Bool, ev *Event) error 
 	}
 	defer e.reading.Unlock()
 	for !ended.Load() && !e.ended.Load() {
-		data, at, ok := e.ring.Next(ev.data[:0])
-		ev.data = data
+		data, at, ok := e.ring.Next()
 		switch {
-		case ok && e.decode(ev, at):
+		case ok && e.decode(ev, data, at):
 			return nil
 		case !ok:
 			e.forget()
@@ -354,8 +373,8 @@ func (e *events) why(ctx context.Context, err error) error {
 
 // decode understands a record that the server has just read, and gives copies of it to the streams of the control
 // socket; false if it is none that the relay knows.
-func (e *events) decode(ev *Event, at uint64) bool {
-	ok := e.understand(ev, at, e.receiver)
+func (e *events) decode(ev *Event, data []byte, at uint64) bool {
+	ok := e.understand(ev, data, at, e.receiver)
 	if e.copies.Load() == nil {
 		return ok
 	}
@@ -366,23 +385,36 @@ func (e *events) decode(ev *Event, at uint64) bool {
 	return ok
 }
 
-// understand is decode without copies; named says who had an identity when the record at a position was made.
-func (e *events) understand(ev *Event, at uint64, named func(id uint32, at uint64) *AnyReceiver) bool {
-	if len(ev.data) < abi.EventHeader {
+// understand is decode without copies; named says who had an identity when the record at a position was made. The event
+// has as much of the data as is the record's: the rest of its room in the ring is never looked at.
+func (e *events) understand(ev *Event, data []byte, at uint64, named func(id uint32, at uint64) *AnyReceiver) bool {
+	if len(data) < abi.EventHeader {
 		return false
 	}
-	id := int(abi.Order.Uint16(ev.data[abi.EventID:]))
-	if id < 1 || id > len(e.relay.desc.Events) || len(ev.data) < e.relay.desc.Events[id-1].Size {
+	id := int(abi.Order.Uint16(data[abi.EventID:]))
+	if id < 1 || id > len(e.relay.desc.Events) {
 		return false
 	}
+	desc := &e.relay.desc.Events[id-1]
+	record, ok := desc.Record(data)
+	if !ok {
+		return false
+	}
+	ev.data = append(ev.data[:0], record...)
 	mono := abi.Order.Uint64(ev.data[abi.EventTime:])
 	if e.trusted == 0 {
 		e.base, e.baseMono, e.trusted = time.Now(), monotonic(), calibrateEvery
 	}
 	e.trusted--
-	ev.ID, ev.desc = id, &e.relay.desc.Events[id-1]
+	ev.ID, ev.desc, ev.fields = id, desc, desc.Fields
 	ev.Mono, ev.Time = time.Duration(mono), e.base.Add(time.Duration(mono-e.baseMono))
 	ev.Receiver = named(abi.Order.Uint32(ev.data[abi.EventReceiver:]), at)
+	ev.copies = ev.copies[:0]
+	if c := desc.Copies; c != nil {
+		for i := range c.Entries(record) {
+			ev.copies = append(ev.copies, named(abi.Order.Uint32(c.Entry(record, i)), at))
+		}
+	}
 	return true
 }
 

@@ -323,7 +323,7 @@ func TestEventIsNamedInTime(t *testing.T) {
 	var at uint64
 	for range n {
 		var ok bool
-		if _, at, ok = r.events.ring.Next(nil); !ok {
+		if _, at, ok = r.events.ring.Next(); !ok {
 			t.Fatal("a record is missing")
 		}
 	}

@@ -98,7 +98,7 @@ func (c *EventCopies) put(ev *Event, at uint64) {
 		c.missed++
 	} else {
 		one := *ev
-		one.data = slices.Clone(ev.data)
+		one.data, one.copies = slices.Clone(ev.data), slices.Clone(ev.copies)
 		c.queue = append(c.queue, one)
 	}
 	select {
@@ -153,19 +153,15 @@ func (e *events) copyRing() {
 		if !ok {
 			break
 		}
-		if data != nil {
-			ev.data = append(ev.data[:0], data...)
-			if e.understand(ev, at, e.receiverAt) {
-				e.copyTo(ev, at)
-			}
+		if data != nil && e.understand(ev, data, at, e.receiverAt) {
+			e.copyTo(ev, at)
 		}
 		at = next
 	}
 	e.copied = at
 	e.trusted = 0
 	for !e.begun.Load() && e.ring.Waiting() > e.ring.Size()/2 {
-		data, _, ok := e.ring.Next(ev.data[:0])
-		if ev.data = data; !ok {
+		if _, _, ok := e.ring.Next(); !ok {
 			break
 		}
 		e.ring.Release()

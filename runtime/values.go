@@ -63,7 +63,7 @@ func decode(buf []byte, kind abi.Kind) any {
 		return getUint(buf)
 	case abi.KindBool:
 		return getBool(buf)
-	case abi.KindBytes:
+	case abi.KindBytes, abi.KindData:
 		return bytes.Clone(buf)
 	case abi.KindMAC:
 		return getMAC(buf)

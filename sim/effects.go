@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
@@ -112,6 +113,9 @@ func (r *run) after(e *effects) {
 			r.emit(s)
 		}
 	}
+	for _, s := range e.ir.Entries {
+		r.entry(s)
+	}
 	for i, s := range e.ir.Emits {
 		switch {
 		case s.Event.Required:
@@ -150,7 +154,17 @@ func (r *run) emit(s *ir.Emit) {
 	if s.Row != nil {
 		e.Receiver = identity(s.Row.Table, r.row(s.Row).value)
 	}
-	if len(e.Record) < abi.EventHeader || len(e.Record) != s.Event.Fields.Size {
+	if c := s.Event.Copies; c != nil {
+		e.Record = e.Record[:c.Off]
+		if r.pending == nil {
+			r.pending = map[*ir.Event]int{}
+		}
+		r.pending[s.Event] = len(r.result.Events)
+	}
+	if m := s.Event.Data(); m != nil {
+		e.Record = append(e.Record[:m.Off], r.excerpt(s.Data, m.Type.Size)...)
+	}
+	if len(e.Record) < abi.EventHeader || len(e.Record) > s.Event.Fields.Size {
 		r.fail("event %q: a record of %d bytes", s.Event.Name, len(e.Record))
 		return
 	}
@@ -158,6 +172,42 @@ func (r *run) emit(s *ir.Emit) {
 	binary.LittleEndian.PutUint16(e.Record[12:], uint16(s.Event.ID))
 	binary.LittleEndian.PutUint16(e.Record[14:], uint16(len(e.Record)))
 	r.result.Events = append(r.result.Events, e)
+}
+
+// entry adds a copy to the record of its packet, if the ring had room for that.
+func (r *run) entry(s *ir.Entry) {
+	at, ok := r.pending[s.Event]
+	if !ok {
+		return
+	}
+	entry := r.layout(&s.Event.Copies.Entry, s.Values)
+	binary.LittleEndian.PutUint32(entry, identity(s.Row.Table, r.row(s.Row).value))
+	e := &r.result.Events[at]
+	e.Record = append(e.Record, entry...)
+	if len(e.Record) > s.Event.Fields.Size {
+		r.fail("event %q: a record of %d bytes", s.Event.Name, len(e.Record))
+	}
+	binary.LittleEndian.PutUint16(e.Record[14:], uint16(len(e.Record)))
+}
+
+// handOver hands over the records of a packet's copies, except of a packet without any.
+func (r *run) handOver() {
+	r.result.Events = slices.DeleteFunc(r.result.Events, func(e Event) bool {
+		return e.Event.Copies != nil && len(e.Record) == e.Event.Copies.Off
+	})
+	clear(r.pending)
+}
+
+// excerpt is what a record has of the packet as it came, room bytes at most.
+func (r *run) excerpt(s *ir.Excerpt, room int) []byte {
+	at, size := r.offset(s.At), r.uint(s.Size)
+	if r.err == nil && (at < 0 || size > uint64(len(r.in)) || at+int(size) > len(r.in)) {
+		r.fail("a record of %d bytes from %d on, of a packet of %d", size, at, len(r.in))
+	}
+	if r.err != nil {
+		return nil
+	}
+	return r.in[at : at+min(int(size), room)]
 }
 
 // admit spends a credit, or counts the packet as refused. A row without a credit refuses. What is overdrawn is not

@@ -65,6 +65,7 @@ func (r *run) fanOut(n *node, s *ir.FanOut) {
 		r.result.Copies = append(r.result.Copies, turn)
 	}
 	r.in = received
+	r.handOver()
 	for _, row := range s.Usage {
 		r.use(row)
 	}

@@ -13,6 +13,8 @@ const (
 	// names.
 	rowOfReceiver = "r"
 	receiverOf    = "receiver"
+	// copiesOf is what a test calls what an event has of each copy.
+	copiesOf = "copies"
 )
 
 // oneToMany reads what the top level of a spec says about receivers and events.
@@ -30,12 +32,19 @@ func (l *loader) oneToMany(s *Spec, v cue.Value, tables map[string]Name) {
 	l.each(get(v, "events"), func(n Name, v cue.Value) {
 		e := &Event{
 			Name: l.named(n, "event"), Fields: l.members(get(v, "fields"), "field", map[string]Name{}),
+			Copies:   l.members(get(v, "copies"), "value", map[string]Name{}),
 			Required: l.bool(get(v, "required")),
 		}
-		for _, f := range e.Fields {
-			if f.Name.Value == receiverOf {
+		if copies := get(v, "copies"); copies.Exists() && e.Copies == nil {
+			e.Copies = []*Member{}
+		}
+		for _, f := range slices.Concat(e.Fields, e.Copies) {
+			switch {
+			case f.Name.Value == receiverOf:
 				l.add(codeName, f.Name.Pos, "every event says which receiver it is about: %q can't be a field",
 					receiverOf)
+			case f.Name.Value == copiesOf && e.Copies != nil:
+				l.add(codeName, f.Name.Pos, "%q is what the event has of each copy, and can't be a field", copiesOf)
 			}
 		}
 		s.Events = append(s.Events, e)
@@ -247,19 +256,35 @@ func (l *loader) testEvents(v cue.Value) []*TestEvent {
 		if !ok {
 			continue
 		}
-		ev := &TestEvent{Event: n, Receiver: -1, Pos: n.Pos}
-		for _, f := range l.values(fields) {
-			switch {
-			case f.Name.Value != receiverOf:
-				ev.Fields = append(ev.Fields, f)
-			case f.Value.Kind != LitInt || f.Value.Int >= maxReceivers:
-				l.add(codeRange, f.Value.Pos, "%s has to be the number of a receiver in the test, from 0 to %d",
-					receiverOf, maxReceivers-1)
-			default:
-				ev.Receiver = int(f.Value.Int)
+		ev := l.testEvent(fields)
+		ev.Event, ev.Pos = n, n.Pos
+		if copies := get(fields, copiesOf); copies.IncompleteKind() == cue.ListKind {
+			ev.Copies = []*TestEvent{}
+			for _, c := range l.list(copies) {
+				one := l.testEvent(c)
+				one.Pos = l.pos(c)
+				ev.Copies = append(ev.Copies, one)
 			}
 		}
 		all = append(all, ev)
 	}
 	return all
+}
+
+// testEvent reads the fields of an event, or of a copy.
+func (l *loader) testEvent(v cue.Value) *TestEvent {
+	ev := &TestEvent{Receiver: -1}
+	for _, f := range l.values(v) {
+		switch {
+		case f.Value.Kind == LitList: // copies
+		case f.Name.Value != receiverOf:
+			ev.Fields = append(ev.Fields, f)
+		case f.Value.Kind != LitInt || f.Value.Int >= maxReceivers:
+			l.add(codeRange, f.Value.Pos, "%s has to be the number of a receiver in the test, from 0 to %d",
+				receiverOf, maxReceivers-1)
+		default:
+			ev.Receiver = int(f.Value.Int)
+		}
+	}
+	return ev
 }

@@ -56,7 +56,8 @@ type Group struct {
 type Event struct {
 	Name     Name
 	Fields   []*Member
-	Required bool // what can't be reported to user space isn't sent
+	Copies   []*Member // what there is of each copy of the packet; nil: the event is about one packet, or one copy
+	Required bool      // what can't be reported to user space isn't sent
 }
 
 // Kernel is a kernel version that a spec demands, such as "5.15".
@@ -253,7 +254,8 @@ type Setting struct {
 	Doc     string
 }
 
-// TypeRef is a type as written: u1 to u64, bool, bytesN ("bytes8"), mac, ip, endpoint, prefix, next_hop, counter.
+// TypeRef is a type as written: u1 to u64, bool, bytesN ("bytes8"), mac, ip, endpoint, prefix, next_hop, counter, in
+// events dataN ("data1500").
 type TypeRef struct {
 	Text string
 	Pos  diag.Pos
@@ -510,6 +512,7 @@ type TestEvent struct {
 	Event    Name
 	Receiver int // which receiver it names, counted from 0 in the order of TestGroup.Receivers; -1: not compared
 	Fields   []*TestValue
+	Copies   []*TestEvent // without names; nil: not compared
 	Pos      diag.Pos
 }
 

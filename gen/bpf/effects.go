@@ -30,6 +30,26 @@ func (f *function) effects(fx *ir.Effects) *effects {
 
 func event(i int) c.Ident { return c.Ident(fmt.Sprintf("event%d", i)) }
 
+// recordOf is a pointer to the record of an event that says something of each copy; 0: the ring had no room.
+type recordOf struct{ event *ir.Event }
+
+// record is a pointer to the record of the i-th Emit.
+func (f *function) record(i int, s *ir.Emit) c.Expr {
+	if s.Event.Copies == nil {
+		return event(i)
+	}
+	return f.copiesOf(s.Event)
+}
+
+func (f *function) copiesOf(e *ir.Event) *c.Local {
+	return f.prog.localOf(recordOf{e}, func() *c.Local { return own("copies_of_"+e.Name, c.Pointer(eventType(e))) })
+}
+
+func eventType(e *ir.Event) c.Type { return c.StructType("event_" + ident(e.Name)) }
+
+// copyType is the type of what a record has of each copy.
+func copyType(e *ir.Event) c.Type { return c.StructType("copy_" + ident(e.Name)) }
+
 // before renders what comes before transmission.
 func (e *effects) before() {
 	for i, s := range e.fx.Emits {
@@ -38,8 +58,8 @@ func (e *effects) before() {
 		}
 		e.quote(s.Pos)
 		e.reserve(i, s)
-		e.stopIf(s.Pos, c.Not(event(i)), e.undo, e.punt(s.Full))
-		e.undo = append(e.undo, c.Do("bpf_ringbuf_discard", event(i), c.Num(0)))
+		e.stopIf(s.Pos, c.Not(e.record(i, s)), e.undo, e.punt(s.Full))
+		e.undo = append(e.undo, c.Do("bpf_ringbuf_discard", e.record(i, s), c.Num(0)))
 	}
 	for i, s := range e.fx.Admits {
 		e.admit(i, s)
@@ -195,16 +215,22 @@ func (e *effects) after() {
 				if !required || !e.early {
 					e.fill(i, s)
 				}
-				e.submit(i, s)
+				if s.Event.Copies == nil { // else after the last copy
+					e.submit(i, s)
+				}
 			}
 			if required {
 				submit()
 				continue
 			}
 			e.reserve(i, s)
-			there := e.when(noPos, event(i), submit)
+			there := e.when(noPos, e.record(i, s), submit)
 			e.inside(&there.Else, func() { e.do(noPos, "fr_lose", c.Dec(s.Event.ID)) })
 		}
+	}
+	for _, s := range e.fx.Entries {
+		e.quote(s.Pos)
+		e.entry(s)
 	}
 	for _, s := range e.fx.Counts {
 		e.quote(s.Pos)
@@ -216,9 +242,66 @@ func (e *effects) after() {
 }
 
 func (e *effects) reserve(i int, s *ir.Emit) {
-	typ := c.StructType("event_" + ident(s.Event.Name))
+	typ := eventType(s.Event)
 	reserve := c.Do("bpf_ringbuf_reserve", c.Address(c.Ident("fr_events")), c.Do("sizeof", c.Ident(typ)), c.Num(0))
+	if s.Event.Copies != nil {
+		e.define(s.Pos, c.Pointer(typ), e.copiesOf(s.Event), reserve)
+		return
+	}
 	e.define(s.Pos, c.Pointer(typ), event(i), reserve)
+}
+
+// entries is how many copies a record has, for all receivers.
+func (n *fan) entries(e *ir.Event) c.Expr {
+	return n.keep("__u64", fmt.Sprint("entries", e.ID), c.Num(0))
+}
+
+// entry renders what the record of a packet has of a copy that was sent.
+func (e *effects) entry(s *ir.Entry) {
+	record, copies := e.copiesOf(s.Event), s.Event.Copies
+	name := func(what string) c.Ident { return c.Ident(fmt.Sprint(what, s.Event.ID)) }
+	n, at, entry := e.turn.entries(s.Event), name("entry_at"), name("entry")
+	e.define(s.Pos, "__u64", at, c.Do("fr_copy", n))
+	there := c.Expr(c.Binary{Op: "<", X: at, Y: c.Dec(copies.Max)})
+	if !s.Event.Required {
+		there = c.Join("&&", record, there)
+	}
+	e.when(s.Pos, there, func() {
+		e.define(s.Pos, c.Pointer(copyType(s.Event)), entry, c.Address(c.Index{X: c.To(record, "copies"), At: at}))
+		p := inMemory{func(member string) c.Expr { return c.To(entry, member) }, untyped(entry), true}
+		e.assign(s.Pos, c.To(entry, abi.MemberReceiver), e.identity(s.Row))
+		end := 0
+		for _, m := range copies.Entry.Members {
+			e.zero(p, end, m.Off-end, s.Pos)
+			end = m.Off + m.Type.Size
+		}
+		e.zero(p, end, copies.Entry.Size-end, s.Pos)
+		e.members(p, s.Values, s.Pos)
+		e.assign(s.Pos, n, c.Binary{Op: "+", X: at, Y: c.Dec(1)})
+	})
+}
+
+// handOver renders that the records of the packet's copies are complete.
+func (n *fan) handOver() {
+	w := n.pre
+	for _, s := range n.Emits {
+		if s.Event.Copies == nil {
+			continue
+		}
+		record, entries := w.copiesOf(s.Event), n.entries(s.Event)
+		w.quote(s.Pos)
+		used := c.Binary{Op: "*", X: entries, Y: c.Dec(s.Event.Copies.Entry.Size)}
+		size := c.Binary{Op: "+", X: c.Dec(s.Event.Copies.Off), Y: used}
+		submit := func() {
+			w.do(s.Pos, "fr_submit_copies", c.Address(c.To(record, "head")), w.clock(), size, entries)
+		}
+		if s.Event.Required {
+			submit()
+		} else {
+			w.when(s.Pos, record, submit)
+		}
+		w.needs["copies"] = "yes"
+	}
 }
 
 // submit renders that a record is complete.
@@ -238,16 +321,28 @@ func (e *effects) fill(i int, s *ir.Emit) {
 	if s.Row != nil {
 		receiver = e.identity(s.Row)
 	}
-	record := event(i)
-	e.do(s.Pos, "fr_head", c.Address(c.To(record, "head")), receiver, c.Dec(s.Event.ID),
-		c.Do("sizeof", c.Unary{Op: "*", X: record}))
+	record := e.record(i, s)
+	size := c.Expr(c.Do("sizeof", c.Unary{Op: "*", X: record}))
+	data := s.Event.Data()
+	if data != nil {
+		at, room := c.To(record, member(data)), c.Dec(data.Type.Size)
+		e.needs["data"] = "yes"
+		size = c.Binary{Op: "+", X: c.Dec(data.Off), Y: c.Do("fr_data", skb, e.offset(s.Data.At), at,
+			e.expr(s.Data.Size), room)}
+	}
+	e.do(s.Pos, "fr_head", c.Address(c.To(record, "head")), receiver, c.Dec(s.Event.ID), size)
 	p := inMemory{func(member string) c.Expr { return c.To(record, member) }, untyped(record), true}
 	end := abi.EventHeader
 	for _, m := range s.Event.Fields.Members {
 		e.zero(p, end, m.Off-end, s.Pos)
 		end = m.Off + m.Type.Size
 	}
-	e.zero(p, end, s.Event.Fields.Size-end, s.Pos)
+	switch {
+	case s.Event.Copies != nil:
+		e.zero(p, end, s.Event.Copies.Off-end, s.Pos)
+	case data == nil:
+		e.zero(p, end, s.Event.Fields.Size-end, s.Pos)
+	}
 	values := s.Values
 	if said, ok := e.said[s]; ok {
 		values = said

@@ -173,11 +173,17 @@ func (f *function) fanOut(s *ir.FanOut) {
 	}
 	size := n.save()
 	w.fan = n
+	for _, s := range n.Emits {
+		if s.Event.Copies != nil {
+			n.entries(s.Event)
+		}
+	}
 	turn := n.receiver(f)
 	w.fx.after()
 	spans := n.sums(w.function)
 	reread := n.reread(spans)
 	n.loop(turn, spans)
+	n.handOver()
 	n.restore(size, reread)
 	n.head.Body = n.begin(len(n.numbers) > 0)
 	n.head.Body = append(n.head.Body, w.savedPointers()...)
@@ -296,6 +302,8 @@ func (n *fan) receiver(outer *function) *turn {
 			if of != n.Row {
 				g.define(noPos, x.Type, x, n.keepPointer(x.Type, n.member(x), x))
 			}
+		case recordOf:
+			g.define(noPos, x.Type, x, n.keepPointer(x.Type, n.member(x), x))
 		default:
 			switch x {
 			case now:

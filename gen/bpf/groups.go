@@ -59,7 +59,20 @@ func (r *renderer) event(e *ir.Event, d *fileData) {
 	if e.Required {
 		doc += ", required"
 	}
-	d.Structs = append(d.Structs, r.structure("event_"+ident(e.Name), doc, &e.Fields, "struct fr_event head;"))
+	if e.Copies == nil {
+		d.Structs = append(d.Structs, r.structure("event_"+ident(e.Name), doc, &e.Fields, "struct fr_event head;"))
+		return
+	}
+	d.Structs = append(d.Structs, r.structure("copy_"+ident(e.Name), "a copy in event "+e.Name, &e.Copies.Entry, ""))
+	front := e.Fields
+	front.Size = e.Copies.Off
+	record := r.structure("event_"+ident(e.Name), doc, &front, "struct fr_event head;")
+	record.Members = append(record.Members, fmt.Sprintf("%s copies[%d];", copyType(e), e.Copies.Max))
+	end := e.Copies.Off + e.Copies.Max*e.Copies.Entry.Size
+	if record.Size = e.Fields.Size; record.Size > end {
+		record.Members = append(record.Members, fmt.Sprintf("__u8 end[%d];", record.Size-end))
+	}
+	d.Structs = append(d.Structs, record)
 }
 
 // oneToMany defines what templates/fanout.h needs to know.

@@ -391,6 +391,7 @@ func (s *Scope) ofLevel(r *ir.Row, m *ir.Member, e *spec.Expr) (Value, bool) {
 // FanOut is the fan-out whose rules are compiled.
 type FanOut struct {
 	Row    *ir.Row
+	Emits  map[*ir.Event]bool          // of the rule with the fan-out
 	Filled map[*draft.Header]ir.Filled // headers of variable size that a rule fills
 	Set    map[*draft.Header]bool      // and those whose fields a rule sets
 }

@@ -121,28 +121,39 @@ func (s *Scope) lowOf(v Value, field *spec.Expr, pos diag.Pos) (Value, bool) {
 	}, true
 }
 
+// Extent is what a header's name stands for, all that follows it included, or HEADER.payload: size bytes from an offset
+// on. ok is false if the expression is something else.
+func (s *Scope) Extent(e *spec.Expr) (from ir.Off, size ir.Expr, ok bool) {
+	v, from, ok := s.extent(e)
+	return from, v.X, ok
+}
+
+func (s *Scope) extent(e *spec.Expr) (size Value, from ir.Off, ok bool) {
+	if e.Op != spec.OpName {
+		return size, from, false
+	}
+	in, _ := s.Find(e.Path[0].Value)
+	if in == nil {
+		return size, from, false
+	}
+	var end ir.Expr
+	switch {
+	case len(e.Path) == 1:
+		from, end = in.Off, innerOf(in)
+	case len(e.Path) == 2 && e.Path[1].Value == "payload" && in.Fields["payload"] == nil:
+		from, end = in.End, in.Payload
+	default:
+		return size, from, false
+	}
+	x := fold.Bin(ir.Sub, end, fold.Off(from))
+	return Value{Type: ir.UintType(64), X: x, Max: longest(in, end, from), Pos: e.Pos}, from, true
+}
+
 // length is len(x) in bytes: of a header with what follows it, of a header's payload, or of a field.
 func (s *Scope) length(call *spec.Expr) (Value, bool) {
 	e := call.Args[0]
-	if e.Op == spec.OpName {
-		if in, _ := s.Find(e.Path[0].Value); in != nil {
-			switch {
-			case len(e.Path) == 1:
-				return Value{
-					Type: ir.UintType(64), X: fold.Bin(ir.Sub, innerOf(in), fold.Off(in.Off)), Max: longest(in,
-						innerOf(in),
-						in.Off),
-					Pos: e.Pos,
-				}, true
-			case len(e.Path) == 2 && e.Path[1].Value == "payload" && in.Fields["payload"] == nil:
-				return Value{
-					Type: ir.UintType(64), X: fold.Bin(ir.Sub, in.Payload, fold.Off(in.End)), Max: longest(in,
-						in.Payload,
-						in.End),
-					Pos: e.Pos,
-				}, true
-			}
-		}
+	if v, _, ok := s.extent(e); ok {
+		return v, true
 	}
 	v, ok := s.Value(e)
 	if !ok {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -62,9 +63,12 @@ func Desc(p *ir.Plan) abi.Desc {
 		})
 	}
 	for _, e := range p.Events {
-		d.Events = append(d.Events, abi.Event{
-			Name: e.Name, Fields: members(e.Fields), Size: e.Fields.Size, Required: e.Required,
-		})
+		event := abi.Event{Name: e.Name, Fields: members(e.Fields), Size: e.Fields.Size, Required: e.Required}
+		if c := e.Copies; c != nil {
+			values := slices.DeleteFunc(members(c.Entry), func(m abi.Member) bool { return m.Hidden })
+			event.Copies = &abi.Copies{Off: c.Off, Size: c.Entry.Size, Values: values}
+		}
+		d.Events = append(d.Events, event)
 	}
 	for _, c := range p.Counters {
 		d.Counters = append(d.Counters, c.Name)

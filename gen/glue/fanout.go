@@ -33,20 +33,26 @@ func newGroup(g *ir.Group, types, scope, funcs scope) group {
 // addEvents names the events, and which receivers they name: those of the groups to whose receivers they are emitted.
 func (f *file) addEvents(p *ir.Plan, types scope) {
 	named := map[*ir.Event]map[int]bool{}
+	name := func(e *ir.Event, row *ir.Row) {
+		for i, g := range p.Groups {
+			if row != nil && row.Table == g.Receivers {
+				if named[e] == nil {
+					named[e] = map[int]bool{}
+				}
+				named[e][i] = true
+			}
+		}
+	}
 	for s := range ir.AllStmts(p) {
 		fx := ir.EffectsOf(s)
 		if fx == nil {
 			continue
 		}
 		for _, e := range fx.Emits {
-			for i, g := range p.Groups {
-				if e.Row != nil && e.Row.Table == g.Receivers {
-					if named[e.Event] == nil {
-						named[e.Event] = map[int]bool{}
-					}
-					named[e.Event][i] = true
-				}
-			}
+			name(e.Event, e.Row)
+		}
+		for _, e := range fx.Entries {
+			name(e.Event, e.Row)
 		}
 	}
 	lost := newScope()
@@ -57,23 +63,39 @@ func (f *file) addEvents(p *ir.Plan, types scope) {
 		}
 		for i, g := range f.Groups {
 			if named[e][i] {
-				out.Receiver, out.Of = "*"+g.Receiver, "r."+g.Field+".Of(e)"
+				out.Receiver, out.Of = "*"+g.Receiver, "r."+g.Field+".Of"
 			}
 		}
 		if len(named[e]) > 1 {
 			if f.Receiver == "" {
 				f.Receiver = types.pick("Receiver")
 			}
-			out.Receiver, out.Of = f.Receiver, "r.receiver(e)"
+			out.Receiver, out.Of = f.Receiver, "r.receiver"
 		}
-		taken := newScope("Receiver", "Time", "Mono")
-		for i, m := range e.Fields.Members {
-			out.Fields = append(out.Fields, field{
-				Field: taken.pick(exported(m.Name)), Name: m.Name, Type: m.Type.Go(), From: fromEvent(i, m.Type),
-			})
+		out.Fields = eventFields(newScope("Receiver", "Time", "Mono", "Copies"), e.Fields.Members)
+		if e.Copies != nil {
+			out.Copy = types.pick(exported(e.Name) + "Copy")
+			out.Values = eventFields(newScope("Receiver"), e.Copies.Entry.Members)
 		}
 		f.Events = append(f.Events, out)
 	}
+}
+
+// eventFields are the fields of an event, or of what it says of a copy.
+func eventFields(taken scope, members []*ir.Member) (all []field) {
+	for _, m := range members {
+		if m.Hidden {
+			continue
+		}
+		f := field{
+			Field: taken.pick(exported(m.Name)), Name: m.Name, Type: m.Type.Go(), From: fromEvent(len(all), m.Type),
+		}
+		if m.Type.Kind == ir.Data {
+			f.Doc = fmt.Sprintf("up to %d bytes of the packet, valid until the next step", m.Type.Size)
+		}
+		all = append(all, f)
+	}
+	return all
 }
 
 // fromEvent returns the expression for the i-th field of an event.
@@ -85,6 +107,8 @@ func fromEvent(i int, t ir.Type) string {
 		return fmt.Sprintf("e.Bool(%d)", i)
 	case ir.Bytes:
 		return fmt.Sprintf("%s(e.Bytes(%d))", t.Go(), i)
+	case ir.Data:
+		return fmt.Sprintf("e.Bytes(%d)", i)
 	case ir.Mac:
 		return fmt.Sprintf("e.MAC(%d)", i)
 	case ir.Addr:

@@ -26,8 +26,8 @@ var constants = map[any]string{
 	abi.KindEndpoint: "KindEndpoint", abi.KindPrefix: "KindPrefix", abi.KindNextHop: "KindNextHop",
 	abi.KindHop:     "KindHop",
 	abi.KindCounter: "KindCounter", abi.KindCredit: "KindCredit", abi.KindBucket: "KindBucket",
-	abi.KindTranslation: "KindTranslation",
-	abi.TableHash:       "TableHash", abi.TableLRU: "TableLRU", abi.TableArray: "TableArray", abi.TableLPM: "TableLPM",
+	abi.KindTranslation: "KindTranslation", abi.KindData: "KindData",
+	abi.TableHash: "TableHash", abi.TableLRU: "TableLRU", abi.TableArray: "TableArray", abi.TableLPM: "TableLPM",
 	abi.ReasonSent: "ReasonSent", abi.ReasonPassed: "ReasonPassed", abi.ReasonDropped: "ReasonDropped",
 	abi.ReasonPunted: "ReasonPunted",
 	abi.ReasonFault:  "ReasonFault", abi.ReasonCopied: "ReasonCopied", abi.ReasonDeclined: "ReasonDeclined",
@@ -57,30 +57,11 @@ func writeLiteral(b *strings.Builder, v reflect.Value, typed bool, tabs int) {
 		typ = v.Type().String()
 	}
 	switch v.Kind() {
+	case reflect.Pointer:
+		b.WriteByte('&')
+		writeLiteral(b, v.Elem(), true, tabs)
 	case reflect.Struct:
-		b.WriteString(typ + "{")
-		lines := v.Type() == reflect.TypeFor[abi.Desc]()
-		column := tabs*tab + len(typ+"{")
-		for i := range v.NumField() {
-			if v.Field(i).IsZero() {
-				continue
-			}
-			var f strings.Builder
-			f.WriteString(v.Type().Field(i).Name + ": ")
-			writeLiteral(&f, v.Field(i), true, tabs+btoi(lines))
-			text := f.String()
-			first, _, _ := strings.Cut(text, "\n")
-			if lines || column+len(first+", },") > columns {
-				b.WriteString("\n")
-				column = (tabs + 1) * tab
-			}
-			b.WriteString(text + ",")
-			column += len(text[strings.LastIndex(text, "\n")+1:] + ", ")
-		}
-		if lines {
-			b.WriteString("\n")
-		}
-		b.WriteString("}")
+		writeStruct(b, v, typ, tabs)
 	case reflect.Slice, reflect.Array:
 		b.WriteString(typ + "{")
 		lines := v.Type().Elem().Kind() == reflect.Struct
@@ -117,6 +98,33 @@ func writeLiteral(b *strings.Builder, v reflect.Value, typed bool, tabs int) {
 	default:
 		panic(fmt.Sprintf("glue: no literal for %v", v.Type()))
 	}
+}
+
+// writeStruct writes the fields that aren't zero.
+func writeStruct(b *strings.Builder, v reflect.Value, typ string, tabs int) {
+	b.WriteString(typ + "{")
+	lines := v.Type() == reflect.TypeFor[abi.Desc]()
+	column := tabs*tab + len(typ+"{")
+	for i := range v.NumField() {
+		if v.Field(i).IsZero() {
+			continue
+		}
+		var f strings.Builder
+		f.WriteString(v.Type().Field(i).Name + ": ")
+		writeLiteral(&f, v.Field(i), true, tabs+btoi(lines))
+		text := f.String()
+		first, _, _ := strings.Cut(text, "\n")
+		if lines || column+len(first+", },") > columns {
+			b.WriteString("\n")
+			column = (tabs + 1) * tab
+		}
+		b.WriteString(text + ",")
+		column += len(text[strings.LastIndex(text, "\n")+1:] + ", ")
+	}
+	if lines {
+		b.WriteString("\n")
+	}
+	b.WriteString("}")
 }
 
 func byteList(bs []byte) string {

@@ -204,9 +204,11 @@ type event struct {
 	Name     string
 	ID       int
 	Lost     string // its field in Lost
-	Receiver string // type of the receiver that it names; "": it names none
-	Of       string // the expression that finds it
+	Receiver string // type of the receiver that it names, or each copy; "": it names none
+	Of       string // the function that finds it
 	Fields   []field
+	Copy     string  // type of what it says of each copy; "": nothing
+	Values   []field // of that
 	Required bool
 }
 
@@ -552,7 +554,7 @@ func imports(f *file) []string {
 	}
 	need["context"] = len(f.Events) > 0
 	for _, e := range f.Events {
-		for _, m := range e.Fields {
+		for _, m := range slices.Concat(e.Fields, e.Values) {
 			use(m.Type)
 		}
 	}

@@ -10,16 +10,24 @@ import "github.com/fastrelay/fastrelay-gen/internal/diag"
 // record holds is known before Counts. What doesn't leave after all (a clone that the kernel refuses) gets its credits
 // back and has no records; its numbers are lost.
 type Effects struct {
-	Emits  []*Emit
-	Admits []*Admit
-	Learns []*Learn // of what is admitted; if a table is full, credits are given back
-	Allocs []*Alloc
-	Lets   []*Let // may read what was allocated
-	Counts []*Count
+	Emits   []*Emit
+	Entries []*Entry // of a Copy
+	Admits  []*Admit
+	Learns  []*Learn // of what is admitted; if a table is full, credits are given back
+	Allocs  []*Alloc
+	Lets    []*Let // may read what was allocated
+	Counts  []*Count
 }
 
 func (e *Effects) parts(v *visitor) {
 	for _, s := range e.Emits {
+		v.values(s.Values)
+		if s.Data != nil {
+			v.bounds(s.Data.At)
+			v.exprs(s.Data.Size)
+		}
+	}
+	for _, s := range e.Entries {
 		v.values(s.Values)
 	}
 	for _, s := range e.Admits {
@@ -60,10 +68,26 @@ func (e *Effects) After(state []Stmt) {
 // kind Punted, in a FanOut's Each of kind Declined); any other is counted as lost.
 type Emit struct {
 	Event  *Event
-	Row    *Row // the receiver that the record names; nil: none
-	Values []MemberValue
-	Full   int // -1 if the event is not required
+	Row    *Row          // the receiver that the record names; nil: none
+	Values []MemberValue // without Event.Data
+	Data   *Excerpt      // nil: the event has none
+	Full   int           // -1 if the event is not required
 	Pos    diag.Pos
+}
+
+// Entry is what the record of a FanOut's event has of a copy, when the copy has been sent. The record is handed over
+// after the last copy, unless it has no entry.
+type Entry struct {
+	Event  *Event // that the FanOut emits
+	Row    *Row   // the receiver
+	Values []MemberValue
+	Pos    diag.Pos
+}
+
+// Excerpt is what a record has of the packet as it came: Size bytes from At on, and no more than there is room for.
+type Excerpt struct {
+	At   Off
+	Size Expr
 }
 
 // Admit spends Cost of a credit of a row, or stops the packet or the copy under Refused.

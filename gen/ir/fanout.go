@@ -1,6 +1,10 @@
 package ir
 
-import "github.com/fastrelay/fastrelay-gen/internal/diag"
+import (
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+)
 
 // This file has what one-to-many relays need: groups of receivers, events, lists of elements, fan-outs and copies.
 
@@ -27,13 +31,51 @@ const MaxReceivers = 4096
 
 // Event is a typed record to user space. In the ring it is a header (struct fr_event: u64 time in nanoseconds of the
 // monotonic clock, u32 identity of the receiver or 0, u16 ID, u16 size of the record), then its fields: Member.Off
-// counts from the record's first byte.
+// counts from the record's first byte. What it has of the packet (Kind Data) comes last, and the record's size says how
+// many bytes those are; in the ring it takes Fields.Size bytes all the same.
 type Event struct {
 	Name     string
 	ID       int // from 1 on, in the order of Plan.Events
 	Fields   Struct
-	Required bool // what can't be reported to user space isn't sent
+	Copies   *Copies // nil: it is about one packet, or one copy
+	Required bool    // what can't be reported to user space isn't sent
 	Pos      diag.Pos
+}
+
+// Copies are what a record has of each copy of the packet that was sent: from Off on up to Max entries, each a u32
+// identity of the receiver (a hidden member) and its values. The record's size says how many there are.
+type Copies struct {
+	Entry Struct
+	Off   int
+	Max   int
+}
+
+// Data is the member that holds bytes of the packet; nil: there is none.
+func (e *Event) Data() *Member {
+	for _, m := range e.Fields.Members {
+		if m.Type.Kind == Data {
+			return m
+		}
+	}
+	return nil
+}
+
+// Field returns a field of a record.
+func (e *Event) Field(record []byte, m *Member) []byte {
+	if m.Type.Kind == Data {
+		return record[m.Off:]
+	}
+	return record[m.Off : m.Off+m.Type.Size]
+}
+
+// Entries are what a record says of each copy.
+func (e *Event) Entries(record []byte) (all [][]byte) {
+	if e.Copies != nil {
+		for entry := range slices.Chunk(record[e.Copies.Off:], e.Copies.Entry.Size) {
+			all = append(all, entry)
+		}
+	}
+	return all
 }
 
 // FindElement searches a list of elements, each with an identifier and a length in front (such as RFC 8285), for the

@@ -33,6 +33,7 @@ const (
 	Credit                  // u32 index of a credit, or of the first of one for each level of priority; 0 is none
 	Bucket                  // likewise, of credits that refill by time
 	Translation             // u32 namespace in the table of translations; 0 is none
+	Data                    // up to Size bytes of the packet, at the end of a record
 	Kinds                   // how many there are
 )
 
@@ -61,7 +62,7 @@ const anywhere = InKey | InValue | InSession | InEvent
 
 // kind is what there is to know about a kind of type.
 type kind struct {
-	word   string // in specs; after "u" and "bytes" follows a number; "" if a spec can't say it
+	word   string // in specs; after "u", "bytes" and "data" follows a number; "" if a spec can't say it
 	levels bool   // there may be one for each level of priority
 	what   string // in messages
 	such   string // a value, in messages
@@ -144,6 +145,10 @@ var kinds = [Kinds]kind{
 		word: "translation", what: "a translation", size: 4, in: InValue,
 		abi: abi.KindTranslation, c: "__u32", golang: "*runtime.Translation", show: showUint,
 	},
+	Data: {
+		word: "data", what: "bytes of the packet", align: 1, in: InEvent, abi: abi.KindData, bytes: true,
+		golang: "[]byte", parse: literal.UpTo, show: hex.EncodeToString,
+	},
 }
 
 // The types of which there is one each.
@@ -201,12 +206,26 @@ func UintType(bits int) Type {
 	return Type{Kind: Uint, Bits: bits, Size: size}
 }
 
-// Words are the words for types, without the integers u1 to u64 and bytes1 to bytes64, and without those of which there
-// is one for each level of priority.
+// MaxData is the largest Size of Data: a jumbo frame.
+const MaxData = 9216
+
+// most is the largest number after the word for a type; 0: none follows.
+func (k Kind) most() int {
+	switch k {
+	case Uint, Bytes:
+		return 64
+	case Data:
+		return MaxData
+	}
+	return 0
+}
+
+// Words are the words for types, without those that a number follows (u1 to u64, bytes1 to bytes64, data1 to data9216),
+// and without those of which there is one for each level of priority.
 func Words() (words []string) {
-	for _, k := range kinds[Bool:] {
-		if k.word != "" && k.word != kinds[Bytes].word {
-			words = append(words, k.word)
+	for k, row := range kinds {
+		if row.word != "" && Kind(k).most() == 0 {
+			words = append(words, row.word)
 		}
 	}
 	return words
@@ -220,15 +239,15 @@ func WordType(word string) (t Type, ok bool) {
 	for k, row := range kinds {
 		switch {
 		case word == "":
-		case Kind(k) == Uint || Kind(k) == Bytes:
+		case Kind(k).most() > 0:
 			n, err := strconv.Atoi(strings.TrimPrefix(word, row.word))
-			if err != nil || word != row.word+strconv.Itoa(n) || n < 1 || n > 64 {
+			if err != nil || word != row.word+strconv.Itoa(n) || n < 1 || n > Kind(k).most() {
 				continue
 			}
 			if Kind(k) == Uint {
 				return UintType(n), true
 			}
-			return Type{Kind: Bytes, Size: n}, true
+			return Type{Kind: Kind(k), Size: n}, true
 		case word == row.word:
 			return KindType(Kind(k)), true
 		}
@@ -243,7 +262,7 @@ func (t Type) Word() string {
 		return t.One().Word() + LevelsWord
 	case t.Kind == Uint:
 		return row.word + strconv.Itoa(t.Bits)
-	case t.Kind == Bytes:
+	case t.Kind == Bytes || t.Kind == Data:
 		return row.word + strconv.Itoa(t.Size)
 	case t.Kind == Hop:
 		return "hop"

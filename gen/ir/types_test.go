@@ -16,7 +16,7 @@ func TestKinds(t *testing.T) {
 		switch k {
 		case Uint:
 			typ = UintType(19)
-		case Bytes:
+		case Bytes, Data:
 			typ.Size = 5
 		}
 		name := typ.Word()

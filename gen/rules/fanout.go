@@ -123,7 +123,12 @@ func fanOutGroup(w *edit.Packet, a *spec.Action) *ir.Group {
 // receivers compiles the rules of a fan-out.
 func receivers(w *edit.Packet, out *ir.FanOut, fo *spec.FanOut) {
 	s := *w.Scope
-	s.Each = &expr.FanOut{Row: out.Row, Filled: map[*draft.Header]ir.Filled{}, Set: map[*draft.Header]bool{}}
+	s.Each = &expr.FanOut{
+		Row: out.Row, Emits: map[*ir.Event]bool{}, Filled: map[*draft.Header]ir.Filled{}, Set: map[*draft.Header]bool{},
+	}
+	for _, e := range out.Emits {
+		s.Each.Emits[e.Event] = true
+	}
 	s.Fx = nil
 	s.Rows, s.Facts, s.Named = maps.Clone(w.Scope.Rows), maps.Clone(w.Scope.Facts), maps.Clone(w.Scope.Named)
 	s.Rows[declare.Receiver] = out.Row

@@ -26,6 +26,10 @@ func report(w *edit.Packet, a *spec.Action) {
 		}
 		return
 	}
+	if e.Copies != nil && w.Scope.Each != nil {
+		entry(w, a, e)
+		return
+	}
 	out := &ir.Emit{Event: e, Row: w.Scope.Rows[declare.Receiver], Full: -1, Pos: a.Pos}
 	if w.Scope.Each == nil {
 		out.Row = nil
@@ -33,39 +37,120 @@ func report(w *edit.Packet, a *spec.Action) {
 	if e.Required {
 		out.Full = w.Program.Punted("ring_full", "the ring of events is full", a.Pos)
 	}
+	if e.Copies != nil && slices.ContainsFunc(w.Effects.Emits, func(s *ir.Emit) bool { return s.Event == e }) {
+		w.Scope.Fail(code.Event, a.Pos, "event %q is emitted for the second time: which record would have the copies?",
+			e.Name)
+		return
+	}
+	given := fields(w, a, e, &e.Fields, "field")
+	for _, f := range given {
+		if f.member.Type.Kind == ir.Data {
+			out.Data = excerpt(w, f.value)
+		} else {
+			out.Values = append(out.Values, value(w, f, fmt.Sprintf("field %q of event %q", f.member.Name, e.Name))...)
+		}
+	}
+	w.Effects.Emits = append(w.Effects.Emits, out)
+}
+
+// entry makes what a record has of a copy.
+func entry(w *edit.Packet, a *spec.Action, e *ir.Event) {
+	if !w.Scope.Each.Emits[e] {
+		w.Scope.Fail(code.Event, a.Pos, "the rule with the fan_out doesn't emit %q: there is no record for its copies",
+			e.Name).
+			WithRelated(e.Pos, "the event is declared here").
+			WithHint("emit it there, with its fields; here it gets what there is of each copy")
+		return
+	}
+	out := &ir.Entry{Event: e, Row: w.Scope.Rows[declare.Receiver], Pos: a.Pos}
+	for _, f := range fields(w, a, e, &e.Copies.Entry, "value for each copy") {
+		out.Values = append(out.Values, value(w, f, fmt.Sprintf("%q of event %q", f.member.Name, e.Name))...)
+	}
+	w.Effects.Entries = append(w.Effects.Entries, out)
+}
+
+// field is what a rule says of a member of an event.
+type field struct {
+	member *ir.Member
+	value  *spec.Expr
+}
+
+// fields are what a rule says of an event's members, which have to be all of them.
+func fields(w *edit.Packet, a *spec.Action, e *ir.Event, members *ir.Struct, what string) (all []field) {
+	visible := slices.DeleteFunc(slices.Clone(members.Members), func(m *ir.Member) bool { return m.Hidden })
 	given := map[string]bool{}
 	for _, as := range a.Set {
 		name := as.Target.Path[0].Value
-		m := e.Fields.Member(name)
-		if m == nil {
+		i := slices.IndexFunc(visible, func(m *ir.Member) bool { return m.Name == name })
+		if i < 0 {
 			var names []string
-			for _, m := range e.Fields.Members {
+			for _, m := range visible {
 				if !edit.Sets(a.Set, m.Name) {
 					names = append(names, m.Name)
 				}
 			}
-			w.Scope.Fail(code.UnknownName, as.Target.Pos, "event %q has no field %q", e.Name, name).WithNames(name,
+			w.Scope.Fail(code.UnknownName, as.Target.Pos, "event %q has no %s %q", e.Name, what, name).WithNames(name,
 				names).
 				WithRelated(e.Pos, "the event is declared here")
 			continue
 		}
 		given[name] = true
-		v, ok := w.WithEffects(as.Value)
-		if !ok {
-			continue
-		}
-		mv, ok := w.Scope.MemberValue(m, v, fmt.Sprintf("field %q of event %q", name, e.Name))
-		if ok {
-			out.Values = append(out.Values, mv...)
-		}
+		all = append(all, field{visible[i], as.Value})
 	}
-	for _, m := range e.Fields.Members {
+	for _, m := range visible {
 		if !given[m.Name] {
-			w.Scope.Fail(code.Event, a.Pos, "field %q of event %q has no value", m.Name, e.Name).
-				WithRelated(m.Pos, "the field is declared here")
+			w.Scope.Fail(code.Event, a.Pos, "%s %q of event %q has no value", what, m.Name, e.Name).
+				WithRelated(m.Pos, "it is declared here")
 		}
 	}
-	w.Effects.Emits = append(w.Effects.Emits, out)
+	return all
+}
+
+// value compiles the value of a member.
+func value(w *edit.Packet, f field, what string) []ir.MemberValue {
+	v, ok := w.WithEffects(f.value)
+	if !ok {
+		return nil
+	}
+	mv, _ := w.Scope.MemberValue(f.member, v, what)
+	return mv
+}
+
+// excerpt is what a record has of the packet: a header with all that follows it, or what follows it.
+func excerpt(w *edit.Packet, e *spec.Expr) *ir.Excerpt {
+	from, size, ok := w.Scope.Extent(e)
+	switch {
+	case !ok:
+		if _, ok := w.Scope.Value(e); ok { // else that says what is wrong
+			w.Scope.Fail(code.Event, e.Pos, "bytes of the packet are a header, or what follows one").
+				WithHint("such as \"udp\" or \"udp.payload\"")
+		}
+	case w.Scope.Each != nil:
+		w.Scope.Fail(code.Event, e.Pos, "the copies before this one have changed the packet: its bytes are gone").
+			WithHint("report them in the rule that has the fan_out, once for all receivers")
+	case w.Program.Out.Hook == ir.Congestion:
+		w.Scope.Fail(code.Event, e.Pos, "there are no packets at tcp/congestion, so no bytes of one")
+	default:
+		return &ir.Excerpt{At: from, Size: size}
+	}
+	return nil
+}
+
+// ended reports records that don't go with how their rule ends. ends is its last action.
+func ended(w *edit.Packet, ends *spec.Action) {
+	is := func(kind spec.ActionKind) bool { return ends != nil && ends.Kind == kind }
+	for _, s := range w.Effects.Emits {
+		switch {
+		case s.Event.Copies != nil && !is(spec.ActFanOut):
+			w.Scope.Fail(code.Event, s.Pos, "event %q says something of each copy, and this rule makes none",
+				s.Event.Name).
+				WithRelated(s.Event.Pos, "the event is declared here")
+		case s.Data != nil && !s.Event.Required && !is(spec.ActFanOut) && !is(spec.ActDrop):
+			w.Scope.Fail(code.Event, s.Pos, "the record of %q is made when the packet has left, and its bytes with it",
+				s.Event.Name).WithRelated(s.Event.Pos, "the event is declared here").
+				WithHint("let it be made before: required: true")
+		}
+	}
 }
 
 // admit spends a credit.

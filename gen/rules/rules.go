@@ -307,6 +307,7 @@ func compileActions(s *expr.Scope, r *spec.Rule, blk *[]ir.Stmt) {
 			}
 		}
 	}
+	ended(w, end)
 	if s.Program.Diags.Len() > errors {
 		return
 	}
@@ -352,8 +353,15 @@ func drop(w *edit.Packet, a *spec.Action, state []ir.Stmt) {
 	draft.Emit(w.Blk, w.Effects.Late...)
 	draft.Emit(w.Blk, state...)
 	if w.Scope.Each != nil {
-		if len(w.Effects.Emits) > 0 {
-			w.Scope.Fail(code.Event, w.Effects.Emits[0].Pos, "the receiver gets no copy: there is nothing to report")
+		var reports []diag.Pos
+		for _, s := range w.Effects.Emits {
+			reports = append(reports, s.Pos)
+		}
+		for _, s := range w.Effects.Entries {
+			reports = append(reports, s.Pos)
+		}
+		if len(reports) > 0 {
+			w.Scope.Fail(code.Event, reports[0], "the receiver gets no copy: there is nothing to report")
 			return
 		}
 		draft.Emit(w.Blk, &ir.Skip{

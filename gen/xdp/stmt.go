@@ -183,6 +183,9 @@ func (x *maker) effects(e *ir.Effects) (out ir.Effects) {
 	for _, s := range e.Emits {
 		c := *s
 		c.Values, c.Full = x.values(s.Values), x.reason(s.Full)
+		if s.Data != nil {
+			x.lack("bytes of the packet in a record")
+		}
 		out.Emits = append(out.Emits, &c)
 	}
 	for _, s := range e.Admits {

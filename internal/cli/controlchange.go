@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -476,11 +477,9 @@ func (l *live) events(names []string) error {
 		if err := json.Unmarshal(data, &e); err != nil {
 			return err
 		}
-		to := ""
-		if v := e.Receiver; v != nil {
-			to = fmt.Sprintf("%s %s, %d", v.Group, v.Key, v.ID)
-		}
-		_, err := fmt.Fprint(l.out, eventLine(&e, to))
+		_, err := fmt.Fprint(l.out, eventLine(&e, func(v api.EventReceiver) string {
+			return fmt.Sprintf("%s %s, %d", v.Group, v.Key, v.ID)
+		}))
 		return err
 	})
 	if errors.Is(err, syscall.EPIPE) || l.ctx.Err() != nil { // its end is none of the relay
@@ -489,12 +488,24 @@ func (l *live) events(names []string) error {
 	return controlError(l.client.Path, err)
 }
 
-// eventLine is an event as a line: "14:05:07.123456 sent to subscribers 1: original=17 sequence=4".
-func eventLine(e *api.Event, to string) string {
-	if to != "" {
-		to = " to " + to
+// eventLine is an event as a line: "14:05:07.123456 sent to subscribers 1: original=17 sequence=4", and what it says of
+// each copy in further lines: "  to subscribers 1: sequence=4". name is what a receiver is called.
+func eventLine(e *api.Event, name func(api.EventReceiver) string) string {
+	to := func(v *api.EventReceiver) string {
+		if v == nil {
+			return ""
+		}
+		if s := name(*v); s != "" {
+			return " to " + s
+		}
+		return ""
 	}
-	return fmt.Sprintf("%s %s%s: %s\n", e.Time.Format("15:04:05.000000"), e.Event, to, objectText(e.Fields))
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s%s: %s\n", e.Time.Format("15:04:05.000000"), e.Event, to(e.Receiver), objectText(e.Fields))
+	for _, c := range e.Copies {
+		fmt.Fprintf(&b, " %s: %s\n", cmp.Or(to(c.Receiver), " to one that is gone"), objectText(c.Values))
+	}
+	return b.String()
 }
 
 // stop ends the relay's process, and returns when it has ended: its socket goes first, and its pins last.

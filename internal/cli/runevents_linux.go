@@ -56,11 +56,7 @@ func (r *relayRun) printEvents(failed func(error)) *eventPrinter {
 				return
 			}
 			view := control.Event(e)
-			to := ""
-			if v := view.Receiver; v != nil {
-				to = names[*v]
-			}
-			p.line(p.text(&view, to))
+			p.line(p.text(&view, func(v api.EventReceiver) string { return names[v] }))
 		}
 	}()
 	return p
@@ -101,20 +97,30 @@ func (p *eventPrinter) write() {
 }
 
 // text is a record as a line, or the same in JSON.
-func (p *eventPrinter) text(e *api.Event, to string) string {
+func (p *eventPrinter) text(e *api.Event, name func(api.EventReceiver) string) string {
 	if !p.machine {
-		return eventLine(e, to)
+		return eventLine(e, name)
 	}
-	fields := map[string]any{}
-	for _, m := range e.Fields {
-		fields[m.Name] = m.Value
+	to := func(v *api.EventReceiver) string {
+		if v == nil {
+			return ""
+		}
+		return name(*v)
 	}
-	// Names, numbers and booleans always are JSON.
-	text, _ := json.Marshal(struct {
-		Event    string         `json:"event"`
-		Time     time.Time      `json:"time"`
-		Receiver string         `json:"receiver,omitempty"`
-		Fields   map[string]any `json:"fields"`
-	}{e.Event, e.Time, to, fields})
+	type copied struct {
+		Receiver string     `json:"receiver,omitempty"`
+		Values   api.Object `json:"values"`
+	}
+	line := struct {
+		Event    string     `json:"event"`
+		Time     time.Time  `json:"time"`
+		Receiver string     `json:"receiver,omitempty"`
+		Fields   api.Object `json:"fields"`
+		Copies   []copied   `json:"copies,omitempty"`
+	}{Event: e.Event, Time: e.Time, Receiver: to(e.Receiver), Fields: e.Fields}
+	for _, c := range e.Copies {
+		line.Copies = append(line.Copies, copied{to(c.Receiver), c.Values})
+	}
+	text, _ := json.Marshal(line) // names, numbers and booleans always are JSON
 	return string(text) + "\n"
 }

@@ -271,9 +271,24 @@ type tryCopy struct {
 }
 
 type tryEvent struct {
-	Event    string            `json:"event"`
+	Event    string            `json:"event,omitempty"` // "": it is about a copy
 	Receiver *int              `json:"receiver,omitempty"`
 	Fields   map[string]string `json:"fields"`
+	Copies   []tryEvent        `json:"copies,omitempty"`
+}
+
+func newTryEvent(e *spectest.EventFate) tryEvent {
+	one := tryEvent{Event: e.Name, Fields: map[string]string{}}
+	if e.Receiver >= 0 {
+		one.Receiver = &e.Receiver
+	}
+	for _, v := range e.Fields {
+		one.Fields[v.Name] = v.Text
+	}
+	for i := range e.Copies {
+		one.Copies = append(one.Copies, newTryEvent(&e.Copies[i]))
+	}
+	return one
 }
 
 func (t *trial) run(packets *capture.Reader) (err error) {
@@ -381,15 +396,8 @@ func (o *tryPacket) fill(f *spectest.Fate) {
 		}
 		o.Copies = append(o.Copies, one)
 	}
-	for _, e := range f.Events {
-		one := tryEvent{Event: e.Name, Fields: map[string]string{}}
-		if e.Receiver >= 0 {
-			one.Receiver = &e.Receiver
-		}
-		for _, v := range e.Fields {
-			one.Fields[v.Name] = v.Text
-		}
-		o.Events = append(o.Events, one)
+	for i := range f.Events {
+		o.Events = append(o.Events, newTryEvent(&f.Events[i]))
 	}
 }
 
@@ -471,12 +479,18 @@ func (t *trial) show(p *capture.Packet, o *tryPacket, f *spectest.Fate) error {
 		}
 	}
 	if f != nil {
-		for _, e := range f.Events {
+		told := func(e *spectest.EventFate) string {
 			var fields []string
 			for _, v := range e.Fields {
 				fields = append(fields, v.Name+" "+v.Text)
 			}
-			fmt.Fprintf(&b, "         event %s: %s\n", e.Name, strings.Join(fields, ", "))
+			return strings.Join(fields, ", ")
+		}
+		for _, e := range f.Events {
+			fmt.Fprintf(&b, "         event %s: %s\n", e.Name, told(&e))
+			for _, c := range e.Copies {
+				fmt.Fprintf(&b, "           copy for receiver %d: %s\n", c.Receiver, told(&c))
+			}
 		}
 	}
 	for _, d := range o.Kernel {

@@ -46,6 +46,9 @@ func (w *writer) copy(p *ir.Program, s *ir.Copy) {
 func (w *writer) effects(p *ir.Program, e *ir.Effects) {
 	for _, s := range e.Emits {
 		text := "emit " + s.Event.Name + members(s.Values)
+		if s.Data != nil {
+			text += fmt.Sprintf(" with %s from %s", expr(s.Data.Size), offset(s.Data.At))
+		}
 		if s.Row != nil {
 			text += " to " + s.Row.Name
 		}
@@ -53,6 +56,9 @@ func (w *writer) effects(p *ir.Program, e *ir.Effects) {
 			text += " else " + stop(p, s.Full)
 		}
 		w.line(s.Pos, "%s", text)
+	}
+	for _, s := range e.Entries {
+		w.line(s.Pos, "%s", "entry of "+s.Event.Name+members(s.Values)+" to "+s.Row.Name)
 	}
 	for _, s := range e.Admits {
 		text := fmt.Sprintf("admit %s from %s.%s", expr(s.Cost), s.Row.Name, s.Member.Name)

@@ -196,7 +196,12 @@ func (w *writer) event(e *ir.Event) {
 		text += ", required"
 	}
 	w.line(e.Pos, "%s", text)
-	w.nested(func() { w.layout("record", e.Fields) })
+	w.nested(func() {
+		w.layout("record", e.Fields)
+		if e.Copies != nil {
+			w.layout(fmt.Sprintf("from byte %d on for each of %d copies", e.Copies.Off, e.Copies.Max), e.Copies.Entry)
+		}
+	})
 }
 
 func (w *writer) layout(what string, s ir.Struct) {

@@ -27,9 +27,19 @@ const (
 func Few(plan *ir.Plan) *ir.Plan {
 	few := *plan
 	few.Slots, few.Shared, few.Credits = min(plan.Slots, 64), min(plan.Shared, 64), min(plan.Credits, someCredit)
-	few.Translations, few.Ring = min(plan.Translations, someRows), min(plan.Ring, ringSize)
+	few.Translations = min(plan.Translations, someRows)
+	ring := ringSize
+	for _, e := range plan.Events {
+		for ring < someRecords*e.Fields.Size {
+			ring *= 2
+		}
+	}
+	few.Ring = min(plan.Ring, ring)
 	return &few
 }
+
+// someRecords is how many of the largest records a ring holds, so that there are records, and it fills up as well.
+const someRecords = 4
 
 // FirstBucket is the first credit of State's that refills.
 func FirstBucket(plan *ir.Plan) int { return findCredits(plan).split }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -180,10 +181,20 @@ func (p *page) state() {
 	}
 	p.section(2, "Groups of receivers", groups)
 	events := table{columns: []string{"event", "fields", ""}}
+	copies := slices.ContainsFunc(p.plan.Events, func(e *ir.Event) bool { return e.Copies != nil })
+	if copies {
+		events.columns = append(events.columns, "for each copy")
+	}
 	for _, e := range p.plan.Events {
 		row := []cell{literal(e.Name), members(e.Fields), words("lost where the server doesn't read in time")}
 		if e.Required {
 			row[2] = words("required: what can't be reported isn't sent")
+		}
+		if copies {
+			row = append(row, words("–"))
+		}
+		if e.Copies != nil {
+			row[3] = members(e.Copies.Entry)
 		}
 		events.rows = append(events.rows, row)
 	}

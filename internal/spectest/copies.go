@@ -2,6 +2,7 @@ package spectest
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
@@ -111,12 +112,36 @@ func (t *test) judgeEvents(r result) []string {
 		}
 		for _, f := range want.fields {
 			m := f.member
-			if b := got.record[m.Off : m.Off+m.Type.Size]; !bytes.Equal(b, f.bytes) {
+			if b := want.event.Field(got.record, m); !bytes.Equal(b, f.bytes) {
 				add("%s: got %s, want %s", m.Name, m.Type.Show(b), m.Type.Show(f.bytes))
 			}
 		}
+		if want.src.Copies != nil {
+			t.judgeEntries(want, got.record, add)
+		}
 	}
 	return out
+}
+
+// judgeEntries compares what a record says of each copy with what the test expects.
+func (t *test) judgeEntries(want wantEvent, record []byte, add func(format string, args ...any)) {
+	entries := want.event.Entries(record)
+	if len(entries) != len(want.copies) {
+		add("copies: got %d, want %d", len(entries), len(want.copies))
+		return
+	}
+	for i, entry := range entries {
+		place := t.place(binary.LittleEndian.Uint32(entry))
+		if n := want.src.Copies[i].Receiver; n >= 0 && n != place {
+			add("copy %d: receiver: got %s, want %d", i, placeText(place), n)
+		}
+		for _, f := range want.copies[i] {
+			m := f.member
+			if b := entry[m.Off : m.Off+m.Type.Size]; !bytes.Equal(b, f.bytes) {
+				add("copy %d: %s: got %s, want %s", i, m.Name, m.Type.Show(b), m.Type.Show(f.bytes))
+			}
+		}
+	}
 }
 
 // place returns the place of a receiver in its group, or -1.

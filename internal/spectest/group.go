@@ -196,6 +196,7 @@ type wantEvent struct {
 	src    *spec.TestEvent
 	event  *ir.Event
 	fields []given
+	copies [][]given
 }
 
 func (p *preparer) event(src *spec.TestEvent) {
@@ -204,8 +205,19 @@ func (p *preparer) event(src *spec.TestEvent) {
 		return
 	}
 	fields, ok := p.fields(src.Fields, &e.Fields, codeUnknownEvent, "field of event", e.Name)
+	want := wantEvent{src: src, event: e, fields: fields}
+	for _, c := range src.Copies {
+		var none ir.Struct
+		entry := &none
+		if e.Copies != nil {
+			entry = &e.Copies.Entry
+		}
+		values, known := p.fields(c.Fields, entry, codeUnknownEvent, "value for each copy of event", e.Name)
+		want.copies = append(want.copies, values)
+		ok = ok && known
+	}
 	if ok {
-		p.t.expect.events = append(p.t.expect.events, wantEvent{src, e, fields})
+		p.t.expect.events = append(p.t.expect.events, want)
 	}
 }
 

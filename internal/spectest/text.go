@@ -214,21 +214,30 @@ func (x *Trial) expectText(p sim.Packet, f *Fate, raw bool) string {
 		}
 		return written(c.Packet.Data, x.hs.Rewritten(c.Packet.Data, f.In, x.t.stack), c.Changes)
 	})
-	list(&b, "events", f.Events, func(e EventFate) string {
-		var fields []string
-		if e.Receiver >= 0 {
-			fields = append(fields, fmt.Sprintf("receiver: %d", e.Receiver))
-		}
-		for _, v := range e.Fields {
-			text := v.Text
-			if v.Quoted {
-				text = strconv.Quote(text)
-			}
-			fields = append(fields, v.Name+": "+text)
-		}
-		return fmt.Sprintf("{%s: {%s}}", e.Name, strings.Join(fields, ", "))
-	})
+	list(&b, "events", f.Events, func(e EventFate) string { return fmt.Sprintf("{%s: {%s}}", e.Name, e.text()) })
 	return b.String()
+}
+
+// text is what a test expects of the record.
+func (e *EventFate) text() string {
+	var fields, copies []string
+	if e.Receiver >= 0 {
+		fields = append(fields, fmt.Sprintf("receiver: %d", e.Receiver))
+	}
+	for _, v := range e.Fields {
+		text := v.Text
+		if v.Quoted {
+			text = strconv.Quote(text)
+		}
+		fields = append(fields, v.Name+": "+text)
+	}
+	for _, c := range e.Copies {
+		copies = append(copies, "{"+c.text()+"}")
+	}
+	if len(copies) > 0 {
+		fields = append(fields, "copies: ["+strings.Join(copies, ", ")+"]")
+	}
+	return strings.Join(fields, ", ")
 }
 
 func list[T any](b *strings.Builder, name string, all []T, text func(T) string) {

@@ -2,6 +2,7 @@ package spectest
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -104,6 +105,7 @@ type EventFate struct {
 	Name     string
 	Receiver int // its place in its group, from 0; -1: the record names none
 	Fields   []EventField
+	Copies   []EventFate // what the record says of each copy; they have no names
 }
 
 // EventField is a field of a record.
@@ -146,14 +148,24 @@ func (x *Trial) Run(p sim.Packet) (*Fate, error) {
 	for _, e := range res.Events {
 		one := EventFate{Name: e.Event.Name, Receiver: x.t.place(e.Receiver)}
 		for _, m := range e.Event.Fields.Members {
-			if !m.Hidden {
-				text := m.Type.Show(e.Record[m.Off : m.Off+m.Type.Size])
-				one.Fields = append(one.Fields, EventField{m.Name, text, m.Type.HasText()})
+			one.Fields = append(one.Fields, eventField(m, e.Event.Field(e.Record, m)))
+		}
+		for _, entry := range e.Event.Entries(e.Record) {
+			copied := EventFate{Receiver: x.t.place(binary.LittleEndian.Uint32(entry))}
+			for _, m := range e.Event.Copies.Entry.Members {
+				if !m.Hidden {
+					copied.Fields = append(copied.Fields, eventField(m, entry[m.Off:m.Off+m.Type.Size]))
+				}
 			}
+			one.Copies = append(one.Copies, copied)
 		}
 		f.Events = append(f.Events, one)
 	}
 	return f, nil
+}
+
+func eventField(m *ir.Member, b []byte) EventField {
+	return EventField{m.Name, m.Type.Show(b), m.Type.HasText()}
 }
 
 // Complete completes a checksum of a captured packet that the sender has left to its device, and reports whether there

@@ -329,6 +329,9 @@ func (r *Relay) Events() []Event {
 			return
 		}
 		at := len(r.records)
+		if n := int(binary.LittleEndian.Uint16(record[abi.EventSize:])); n >= abi.EventHeader && n < len(record) {
+			record = record[:n] // it has less of the packet than there is room for
+		}
 		r.records = append(r.records, record...)
 		e := Event{
 			Time:     binary.LittleEndian.Uint64(record),

@@ -191,3 +191,40 @@ func TestHooks(t *testing.T) {
 		}
 	}
 }
+
+// A record with bytes of the packet is as long as it says; one that can't be is none.
+func TestRecord(t *testing.T) {
+	plain := abi.Event{Size: 24, Fields: []abi.Member{{Kind: abi.KindUint, Size: 4, Off: 16}}}
+	data := abi.Event{Size: 32, Fields: []abi.Member{
+		{Kind: abi.KindUint, Size: 4, Off: 16}, {Kind: abi.KindData, Size: 10, Off: 20},
+	}}
+	for _, c := range []struct {
+		event     abi.Event
+		ring, say int
+		want      int // -1: it is none
+	}{
+		{plain, 24, 24, 24},
+		{plain, 32, 24, 24},
+		{plain, 23, 24, -1},
+		{plain, 24, 23, -1},
+		{plain, 24, 25, -1},
+		{data, 32, 20, 20},
+		{data, 32, 30, 30},
+		{data, 32, 19, -1},
+		{data, 32, 33, -1},
+		{data, 31, 25, -1},
+		{abi.Event{}, 15, 0, -1},
+	} {
+		b := make([]byte, c.ring)
+		if c.ring > abi.EventSize+1 {
+			abi.Order.PutUint16(b[abi.EventSize:], uint16(c.say))
+		}
+		got, ok := c.event.Record(b)
+		if n := len(got); ok != (c.want >= 0) || ok && n != c.want {
+			t.Errorf("%d bytes that say %d, of an event of %d: %d, %t", c.ring, c.say, c.event.Size, n, ok)
+		}
+	}
+	if got := data.Fields[1].In(make([]byte, 23)); len(got) != 3 {
+		t.Errorf("%d bytes of the packet", len(got))
+	}
+}

@@ -65,6 +65,14 @@ type Member struct {
 // Count is how many values the member has.
 func (m *Member) Count() int { return max(m.Levels, 1) }
 
+// In returns the member's bytes in a key, a value or a record.
+func (m *Member) In(data []byte) []byte {
+	if m.Kind == KindData {
+		return data[m.Off:]
+	}
+	return data[m.Off : m.Off+m.Size]
+}
+
 // Find returns the member of a name that isn't hidden; nil: there is none.
 func Find(members []Member, name string) *Member {
 	for i := range members {
@@ -121,8 +129,47 @@ type Group struct {
 type Event struct {
 	Name     string   `json:"name"`
 	Fields   []Member `json:"fields,omitempty"` // offsets count from the first byte of the record
-	Size     int      `json:"size"`             // bytes of the record
+	Size     int      `json:"size"`             // bytes of the record in the ring
 	Required bool     `json:"required,omitempty"`
+	Copies   *Copies  `json:"copies,omitempty"` // nil: it is about one packet, or one copy
+}
+
+// Copies describes what a record has of each copy of the packet: entries that follow its fields.
+type Copies struct {
+	Off    int      `json:"off"`              // of the first one, in the record
+	Size   int      `json:"size"`             // of each, which begins with the identity of the receiver
+	Values []Member `json:"values,omitempty"` // offsets count from the entry's first byte
+}
+
+// Entries returns a record's entries, without a rest that is none.
+func (c *Copies) Entries(record []byte) int {
+	return max(len(record)-c.Off, 0) / c.Size
+}
+
+// Entry returns an entry.
+func (c *Copies) Entry(record []byte, i int) []byte {
+	return record[c.Off+i*c.Size : c.Off+(i+1)*c.Size]
+}
+
+// Record returns the record that data in the ring begins with; ok is false if it is none of this event. With bytes of
+// the packet at its end it is as long as its header says.
+func (e *Event) Record(data []byte) (record []byte, ok bool) {
+	if len(data) < max(e.Size, EventHeader) {
+		return nil, false
+	}
+	least, size := e.Size, int(Order.Uint16(data[EventSize:]))
+	if e.Copies != nil {
+		least = e.Copies.Off
+	}
+	for i := range e.Fields {
+		if m := &e.Fields[i]; m.Kind == KindData {
+			least = m.Off
+		}
+	}
+	if size < least || size > e.Size {
+		return nil, false
+	}
+	return data[:size], true
 }
 
 // Session describes a kind of session.

@@ -25,11 +25,12 @@ const (
 	KindCredit                      // *runtime.Credit; index into the credits, 0 for none
 	KindBucket                      // *runtime.Bucket; likewise
 	KindTranslation                 // *runtime.Translation; namespace, 0 for none
+	KindData                        // []byte, Size at most: the end of an event's record, as long as that says
 )
 
 var kindNames = []string{
 	"", "uint", "bool", "bytes", "mac", "ip", "endpoint", "prefix", "next_hop", "hop", "counter", "credit", "bucket",
-	"translation",
+	"translation", "data",
 }
 
 // IsState reports whether a row holds an index alone, of something in shared memory that user space allocates with the

@@ -108,7 +108,7 @@ const (
 	EventTime     = 0  // u64, nanoseconds of the monotonic clock when the packet was sent
 	EventReceiver = 8  // u32, the identity of the receiver; 0: none
 	EventID       = 12 // u16, from 1 on
-	EventSize     = 14 // u16, of the record
+	EventSize     = 14 // u16, of the record: with less of the packet than fits, less than it takes in the ring
 	EventHeader   = 16 // bytes
 )
 
@@ -238,7 +238,8 @@ func entryStructs() []Struct {
 			Members: []StructMember{
 				{"time", "u64", EventTime, "the monotonic clock in nanoseconds when the packet was sent"},
 				{"receiver", "u32", EventReceiver, "the identity of the receiver; 0: none"},
-				{"id", "u16", EventID, "of the event, from 1 on"}, {"size", "u16", EventSize, "of the record"},
+				{"id", "u16", EventID, "of the event, from 1 on"},
+				{"size", "u16", EventSize, "of the record; with less of the packet, or fewer copies, than fit, it takes more"},
 			}},
 	}
 }

@@ -99,8 +99,19 @@ func writeEvent(b *bytes.Buffer, name string, data any) {
 // Event returns an event as the stream of the control socket has it.
 func Event(e *runtime.Event) api.Event {
 	out := api.Event{Event: e.Desc().Name, Time: e.Time, Fields: object(e.Desc().Fields, e.Values())}
-	if v := e.Receiver; v != nil {
-		out.Receiver = &api.EventReceiver{Group: v.Group().Kind().Desc().Name, Key: groupID(v.Group()), ID: v.ID()}
+	out.Receiver = eventReceiver(e)
+	for _, c := range e.Copies() {
+		out.Copies = append(out.Copies, api.EventCopy{
+			Receiver: eventReceiver(c), Values: object(e.Desc().Copies.Values, c.Values()),
+		})
 	}
 	return out
+}
+
+func eventReceiver(e *runtime.Event) *api.EventReceiver {
+	v := e.Receiver
+	if v == nil {
+		return nil
+	}
+	return &api.EventReceiver{Group: v.Group().Kind().Desc().Name, Key: groupID(v.Group()), ID: v.ID()}
 }

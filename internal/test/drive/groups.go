@@ -279,6 +279,9 @@ func (d *driver) event(id uint16, desc *abi.Event, iteration string, receiver ui
 	e := read()
 	types[e.Type().Name()] = e.Type()
 	first := e.NumField() - len(desc.Fields)
+	if desc.Copies != nil {
+		first--
+	}
 	v, named := d.receivers[receiver]
 	if first == 3 && named && !v.Type().AssignableTo(e.Field(0).Type()) {
 		return
@@ -289,6 +292,12 @@ func (d *driver) event(id uint16, desc *abi.Event, iteration string, receiver ui
 		v, raw := d.value(m, e.Field(first+i).Type(), d.next%2 == 0, nil)
 		copy(record[m.Off:m.Off+m.Size], raw)
 		fields = append(fields, v.Interface())
+		if m.Kind == abi.KindData {
+			binary.NativeEndian.PutUint16(record[14:], uint16(m.Off+len(raw)))
+		}
+	}
+	if desc.Copies != nil {
+		fields = append(fields, d.copies(desc, record, receiver, e.FieldByName("Copies").Type()))
 	}
 	d.emit(record)
 	e = read()
@@ -305,6 +314,29 @@ func (d *driver) event(id uint16, desc *abi.Event, iteration string, receiver ui
 			d.errorf("%s names %v", what, got)
 		}
 	}
+}
+
+// copies puts entries for a receiver into a record, as many as there is room for or none, and returns what is to come
+// out.
+func (d *driver) copies(desc *abi.Event, record []byte, receiver uint32, typ reflect.Type) any {
+	c := desc.Copies
+	n := d.rng.IntN((desc.Size-c.Off)/c.Size + 1)
+	out := reflect.MakeSlice(typ, n, n)
+	for i := range n {
+		entry, one := c.Entry(record, i), out.Index(i)
+		first := one.NumField() - len(c.Values)
+		if v, known := d.receivers[receiver]; known && first == 1 && v.Type().AssignableTo(one.Field(0).Type()) {
+			binary.NativeEndian.PutUint32(entry, receiver)
+			one.Field(0).Set(v)
+		}
+		for k, m := range c.Values {
+			v, raw := d.value(m, one.Field(first+k).Type(), d.next%2 == 0, nil)
+			copy(m.In(entry), raw)
+			one.Field(first + k).Set(v)
+		}
+	}
+	binary.NativeEndian.PutUint16(record[14:], uint16(c.Off+n*c.Size))
+	return out.Interface()
 }
 
 // emit puts a record into the ring of events as a program does.

@@ -68,6 +68,9 @@ func (d *driver) value(m abi.Member, typ reflect.Type, v4 bool, ranges [][2]uint
 		array := reflect.New(typ).Elem()
 		reflect.Copy(array, reflect.ValueOf(raw))
 		return array, raw
+	case abi.KindData:
+		raw = raw[:d.rng.IntN(len(raw)+1)]
+		v = slices.Clone(raw)
 	case abi.KindMAC:
 		raw[0] = 2
 		v = net.HardwareAddr(slices.Clone(raw))

@@ -3,6 +3,7 @@ package fuzz_test
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
@@ -26,6 +27,11 @@ func admitted(f func(*ir.Admit) bool) func(*ir.Plan) bool {
 // emitted changes the first record that f accepts.
 func emitted(f func(*ir.Emit) bool) func(*ir.Plan) bool {
 	return effects(func(fx *ir.Effects) bool { return slices.ContainsFunc(fx.Emits, f) })
+}
+
+// excerpted changes what the first record has of the packet.
+func excerpted(f func(*ir.Excerpt) bool) func(*ir.Plan) bool {
+	return emitted(func(s *ir.Emit) bool { return s.Data != nil && f(s.Data) })
 }
 
 // leveled changes all reads of a value for a level of priority.
@@ -108,6 +114,20 @@ var fanOutCodeFaults = []fault{
 		new: `${1}bpf_ringbuf_submit(event0, 0);`},
 	{where: "code", spec: "credits", what: "a record has the number that came", old: `event0->number = number;`,
 		new: `event0->number = be32(front + 51);`},
+	{where: "code", spec: "excerpts", what: "a record says that it has nothing of the packet",
+		old: `\d+ \+ fr_data\(([^)]*)\)`, new: `16 + 0 * fr_data($1)`},
+	{where: "code", spec: "excerpts", what: "a record has room for one byte less than the spec says",
+		old: `(fr_data\(skb,[^;]*, )6\)`, new: `${1}5)`},
+	{where: "code", spec: "copies", what: "a record has one copy less", old: `(same->entries1 = entry_at1) \+ 1;`,
+		new: `$1 + (entry_at1 != 1);`},
+	{where: "code", spec: "copies", what: "each copy takes the place of the one before",
+		old: `(same->entries1 = entry_at1 \+ 1;)`, new: `$1 copies_of_sent->copies[0] = *entry1;`},
+	{where: "code", spec: "copies", what: "a copy names the place of its receiver",
+		old: `entry1->receiver = r->receiver;`, new: `entry1->receiver = r->receiver & 3;`},
+	{where: "helper", spec: "copies", what: "a record without copies is handed over",
+		old: `if \(copies\)(\s*bpf_ringbuf_submit)`, new: `if (1)$1`},
+	{where: "helper", spec: "copies", what: "the room of copies counts as copies",
+		old: `e->time = time;\n\te->size = size;`, new: `e->time = time;`},
 	{where: "code", spec: "credits", what: "a record names the place of its receiver",
 		old: `fr_head\(&event0->head, r->receiver,`, new: `fr_head(&event0->head, r->receiver & 3,`},
 }
@@ -230,6 +250,31 @@ var fanOutFaults = []fault{
 		plan: searched(func(s *ir.FindElement) bool { s.ID = plus(1)(s.ID); return true })},
 	{where: "back end", spec: "effects", what: "what is dropped isn't reported",
 		plan: stmt(func(_ *ir.Program, s *ir.Drop) bool { was := len(s.Emits) > 0; s.Emits = nil; return was })},
+	{where: "back end", spec: "excerpts", what: "the packet's bytes in a record begin one later",
+		plan: excerpted(func(x *ir.Excerpt) bool { x.At.Const++; return true })},
+	{where: "back end", spec: "excerpts", what: "a record has one byte of the packet too few",
+		plan: excerpted(func(x *ir.Excerpt) bool { x.Size = fold.Bin(ir.Sub, x.Size, fold.Num(1)); return true })},
+	{where: "back end", spec: "excerpts", what: "the packet's bytes in a record are those that leave",
+		plan: stmt(func(_ *ir.Program, s *ir.Forward) bool {
+			was := len(s.Emits) > 0
+			for _, x := range s.Emits {
+				event := *x.Event
+				x.Event, event.Required, x.Full = &event, false, -1
+			}
+			return was
+		})},
+	{where: "back end", spec: "copies", what: "a copy isn't in the record of its packet",
+		plan: effects(func(fx *ir.Effects) bool { was := len(fx.Entries) > 0; fx.Entries = nil; return was })},
+	{where: "back end", spec: "copies", what: "a record has another value of each copy",
+		plan: effects(func(fx *ir.Effects) bool {
+			return slices.ContainsFunc(fx.Entries, func(s *ir.Entry) bool {
+				was := len(s.Values) > 0
+				if was {
+					s.Values[0].Value = number(5)
+				}
+				return was
+			})
+		})},
 	{where: "back end", spec: "effects", what: "the other one is picked", plan: admitted(func(s *ir.Admit) bool {
 		p, ok := s.Cost.(*ir.Pick)
 		if ok {

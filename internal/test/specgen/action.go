@@ -37,8 +37,8 @@ func (s *scope) actions() []string {
 		add(a)
 	}
 	if end >= 3 && !s.inFan && s.IntN(5) < 2 {
-		if a := w.fanOut(); a != "" {
-			return append(out, a)
+		if actions := w.fanOut(); len(actions) > 0 {
+			return append(out, actions...)
 		}
 	}
 	if end >= 3 && !fixed && !s.one(3) {

@@ -29,15 +29,19 @@ func (f *fanGroup) text() string {
 type event struct {
 	name     string
 	fields   []member
+	copies   []member // nil: it says nothing of each copy
 	required bool
 }
 
 func (e *event) text() string {
-	required := ""
-	if e.required {
-		required = ", required: true"
+	more := ""
+	if e.copies != nil {
+		more = ", copies: " + members(e.copies)
 	}
-	return fmt.Sprintf("%s: {fields: %s%s}", label(e.name), members(e.fields), required)
+	if e.required {
+		more += ", required: true"
+	}
+	return fmt.Sprintf("%s: {fields: %s%s}", label(e.name), members(e.fields), more)
 }
 
 // priority declares how many levels there are; programs say where to find it.
@@ -88,18 +92,24 @@ func (w *rewriting) fansOut() bool {
 	return w.net() >= 0
 }
 
-// fanOut ends a rule with copies for all receivers of a group, or returns "".
-func (w *rewriting) fanOut() string {
+// fanOut ends a rule with copies for all receivers of a group, or returns nothing.
+func (w *rewriting) fanOut() (actions []string) {
 	if !w.fansOut() {
-		return ""
+		return nil
 	}
 	f := w.group()
 	key, ok := w.key(&table{key: f.key})
 	if !ok {
-		return ""
+		return nil
 	}
 	in := w.scope.clone()
 	in.inFan, in.padding = true, map[*entry]bool{}
+	if w.one(3) {
+		e, a := w.copies()
+		if e != nil {
+			in.report, actions = e, append(actions, a)
+		}
+	}
 	for _, e := range w.now {
 		in.padding[e] = w.one(4)
 	}
@@ -122,7 +132,8 @@ func (w *rewriting) fanOut() string {
 	case 1:
 		then = fmt.Sprintf(", then: {drop: %q}", w.generator.namer().next())
 	}
-	return fmt.Sprintf("{fan_out: {group: %s: [%s], %s%s}}", label(f.name), w.quotedAll(key), each, then)
+	return append(actions, fmt.Sprintf("{fan_out: {group: %s: [%s], %s%s}}", label(f.name), w.quotedAll(key), each,
+		then))
 }
 
 // group declares a group whose key can be made here, or takes one that is there.
@@ -178,6 +189,11 @@ func (s *scope) effects(dropped bool) []string {
 	}
 	for s.one(4) {
 		out = append(out, s.emit(true))
+	}
+	if s.report != nil && !s.one(3) {
+		if a, ok := s.tell(s.report, s.report.copies, true); ok {
+			out = append(out, a)
+		}
 	}
 	return out
 }
@@ -324,7 +340,8 @@ func (s *scope) admit() string {
 func (s *scope) emit(leaves bool) string {
 	var e *event
 	for _, known := range s.events {
-		if s.one(3) && (leaves || !known.required) {
+		data := !known.excerpt() || s.excerpts() && (known.required || !leaves)
+		if s.one(3) && known.copies == nil && (leaves || !known.required) && data {
 			e = known
 		}
 	}
@@ -334,23 +351,70 @@ func (s *scope) emit(leaves bool) string {
 		for range s.between(0, 4) {
 			e.fields = append(e.fields, member{names.next(), s.keyType()})
 		}
+		if s.one(3) && s.excerpts() {
+			e.required = leaves // else it would be too late to read the packet
+			size := pick(s.generator, []int{1, s.between(2, 64), 1500})
+			content := member{names.next(), typ{kind: dataKind, n: size}}
+			e.fields = slices.Insert(e.fields, s.IntN(len(e.fields)+1), content)
+		}
 		s.events = append(s.events, e)
 	}
+	a, ok := s.tell(e, e.fields, leaves)
+	if !ok { // an event of another program, whose values aren't to be had here
+		return `{count: "untold"}`
+	}
+	return a
+}
+
+// tell emits an event, or what it says of a copy; ok is false if there is no value for a field.
+func (s *scope) tell(e *event, members []member, leaves bool) (action string, ok bool) {
 	var fields []string
-	for _, m := range e.fields {
+	for _, m := range members {
 		x, ok := "", false
-		if m.t.kind == intKind && leaves {
+		switch {
+		case m.t.kind == dataKind:
+			r := pick(s.generator, s.lens) // some are of fields
+			if _, field, _ := strings.Cut(r.text, "."); s.known(r.need) && (field == "" || field == "payload") {
+				x, ok = r.text, true
+			}
+		case m.t.kind == intKind && leaves:
 			x, ok = s.stored(m.t.n), true
-		} else {
+		default:
 			x, ok = s.typed(m.t)
 		}
-		if !ok { // an event of another program, whose values aren't to be had here
-			return `{count: "untold"}`
+		if !ok {
+			return "", false
 		}
 		fields = append(fields, fmt.Sprintf("%s: %s", label(m.name), s.quoted(x)))
 	}
-	return fmt.Sprintf("{emit: %s: {%s}}", label(e.name), strings.Join(fields, ", "))
+	return fmt.Sprintf("{emit: %s: {%s}}", label(e.name), strings.Join(fields, ", ")), true
 }
+
+// copies declares an event that says something of each copy, and emits it for the packet.
+func (w *rewriting) copies() (*event, string) {
+	names := w.generator.namer()
+	e := &event{name: w.eventNames.next(), copies: []member{}, required: w.one(2)}
+	for range w.between(0, 3) {
+		e.fields = append(e.fields, member{names.next(), w.keyType()})
+	}
+	for range w.between(0, 3) {
+		e.copies = append(e.copies, member{names.next(), w.keyType()})
+	}
+	a, ok := w.tell(e, e.fields, true)
+	if !ok {
+		return nil, ""
+	}
+	w.events = append(w.events, e)
+	return e, a
+}
+
+// excerpt reports whether the event has bytes of the packet.
+func (e *event) excerpt() bool {
+	return slices.ContainsFunc(e.fields, func(m member) bool { return m.t.kind == dataKind })
+}
+
+// excerpts reports whether there may be such events here.
+func (s *scope) excerpts() bool { return !s.inFan && !s.socket && len(s.lens) > 0 }
 
 // elements adds a list of elements to a header.
 func (g *generator) elements(h *header, names *namer) {

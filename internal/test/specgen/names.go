@@ -31,7 +31,7 @@ var words = []string{
 
 // reserved are words that an expression reads in their own way, and names of standard headers.
 var reserved = map[string]bool{
-	"setting": true, "skb": true, "r": true, "priority": true, "receiver": true,
+	"setting": true, "skb": true, "r": true, "priority": true, "receiver": true, "copies": true,
 	"payload": true, "true": true, "false": true, "before": true,
 	"eth": true, "vlan": true, "ip": true, "ipv4": true, "ipv6": true, "udp": true, "tcp": true, "icmp": true,
 	"icmpv6": true,

@@ -22,6 +22,7 @@ const (
 	translationKind
 	creditKind
 	bucketKind
+	dataKind
 )
 
 // typ is a type: n is the number of bits of an integer or of bytes. With levels there is a value for each level of
@@ -42,6 +43,8 @@ func (t typ) text() string {
 		return fmt.Sprintf("u%d", t.n)
 	case bytesKind:
 		return fmt.Sprintf("bytes%d", t.n)
+	case dataKind:
+		return fmt.Sprintf("data%d", t.n)
 	}
 	return [...]string{boolKind: "bool", macKind: "mac", addrKind: "ip", endpointKind: "endpoint", prefixKind: "prefix",
 		nextHopKind: "next_hop", counterKind: "counter",
@@ -91,6 +94,7 @@ type scope struct {
 	socket   bool            // there is no packet, but a socket
 	chooses  *lookup         // whose row says which of the last headers a packet has; nil: none has to
 	inFan    bool            // in the rules of a fan-out
+	report   *event          // that says something of each copy; nil: none
 	padding  map[*entry]bool // headers that these rules may make zeros of, and set no fields of
 	hasLevel bool            // the program says what its packets' priority is
 	late     []string        // names of values that are known when the packet leaves, and can't decide anything

@@ -75,7 +75,11 @@ func Describe(d *abi.Desc) Relay {
 		})
 	}
 	for _, e := range d.Events {
-		out.Events = append(out.Events, LostKind{Name: e.Name, Fields: describe(e.Fields)})
+		kind := LostKind{Name: e.Name, Fields: describe(e.Fields)}
+		if e.Copies != nil {
+			kind.Copies = describe(e.Copies.Values)
+		}
+		out.Events = append(out.Events, kind)
 	}
 	return out
 }

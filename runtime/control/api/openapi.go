@@ -175,9 +175,15 @@ func (b *builder) table(d *abi.Table) {
 func (b *builder) events() {
 	var kinds []any
 	for _, e := range b.desc.Events {
-		kinds = append(kinds, b.name("Event_"+e.Name, b.of(reflect.TypeFor[Event](), fields{
-			"event": enum(e.Name), "fields": b.object(Members(e.Fields), nil, output, allRequired),
-		})))
+		with := fields{
+			"event": enum(e.Name), "fields": b.object(Members(e.Fields), nil, output, allRequired), "copies": nil,
+		}
+		if c := e.Copies; c != nil {
+			with["copies"] = list(b.name("Copy_"+e.Name, b.of(reflect.TypeFor[EventCopy](), fields{
+				"values": b.object(Members(c.Values), nil, output, allRequired),
+			})))
+		}
+		kinds = append(kinds, b.name("Event_"+e.Name, b.of(reflect.TypeFor[Event](), with)))
 	}
 	b.name("Event", obj("oneOf", kinds))
 	b.fixed(reflect.TypeFor[Missed]())
@@ -339,6 +345,8 @@ func (b *builder) single(m abi.Member, ranges [][2]uint64, to direction) any {
 	case abi.KindBytes:
 		return append(pattern("^[0-9a-fA-F]*$"), Named{"minLength", 2 * m.Size / m.Count()},
 			Named{"maxLength", 2 * m.Size / m.Count()})
+	case abi.KindData:
+		return append(pattern("^[0-9a-fA-F]*$"), Named{"maxLength", 2 * m.Size})
 	case abi.KindMAC:
 		return pattern("^([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}$")
 	case abi.KindAddr, abi.KindNextHop:
@@ -409,8 +417,11 @@ func (b *builder) structure(t reflect.Type, special fields) any {
 		f := t.Field(i)
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		schema, ok := special[name]
-		if !ok {
+		switch {
+		case !ok:
 			schema = b.of(f.Type, nil)
+		case schema == nil: // the relay doesn't have it
+			continue
 		}
 		props = append(props, Named{name, schema})
 		if options != "omitempty" {

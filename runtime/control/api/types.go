@@ -141,6 +141,7 @@ type Member struct {
 type LostKind struct {
 	Name   string   `json:"name"`
 	Fields []Member `json:"fields"`
+	Copies []Member `json:"copies,omitempty"` // values of each copy of the packet
 	Lost   uint64   `json:"lost"`
 }
 
@@ -346,6 +347,13 @@ type Event struct {
 	Time     time.Time      `json:"time"`
 	Receiver *EventReceiver `json:"receiver,omitempty"`
 	Fields   Object         `json:"fields"`
+	Copies   []EventCopy    `json:"copies,omitempty"` // of the packet, if the event says something of each
+}
+
+// EventCopy is what an event says of a copy of its packet.
+type EventCopy struct {
+	Receiver *EventReceiver `json:"receiver,omitempty"`
+	Values   Object         `json:"values"`
 }
 
 // EventReceiver is the receiver that an event names.

@@ -196,7 +196,11 @@ func eventSummary(l *abi.Layout, i int) string {
 		return ""
 	}
 	e := l.Events[i]
-	return fmt.Sprintf("%s:%s (%d bytes)", e.Name, summarize(e.Fields), e.Size)
+	text := fmt.Sprintf("%s:%s (%d bytes)", e.Name, summarize(e.Fields), e.Size)
+	if e.Copies != nil {
+		text += fmt.Sprintf(", copies:%s (%d bytes)", summarize(e.Copies.Values), e.Copies.Size)
+	}
+	return text
 }
 
 // groupSummary names everything that matters about a group's layout.

@@ -146,9 +146,9 @@ func (r *Reader) Peek(at uint64) (data []byte, next uint64, ok bool) {
 	return data, at + (headerSize+size+7)&^7, true
 }
 
-// Next appends the data of the next record to buf, and returns its position; ok is false if there is none now. It
-// releases none but those before: this one counts as waiting while the caller looks at it.
-func (r *Reader) Next(buf []byte) (data []byte, at uint64, ok bool) {
+// Next returns the next record, in the kernel's memory, and its position; ok is false if there is none now. It releases
+// none but those before: this one is valid until the next call of Next or Release, and counts as waiting.
+func (r *Reader) Next() (data []byte, at uint64, ok bool) {
 	defer goruntime.KeepAlive(r.mem)
 	for {
 		if r.pos-r.stored >= r.size/4 {
@@ -157,12 +157,11 @@ func (r *Reader) Next(buf []byte) (data []byte, at uint64, ok bool) {
 		at = r.pos
 		record, next, ok := r.Peek(at)
 		if !ok {
-			return buf, 0, false
+			return nil, 0, false
 		}
-		buf = append(buf, record...)
 		r.pos = next
 		if record != nil {
-			return buf, at, true
+			return record, at, true
 		}
 	}
 }

@@ -83,7 +83,6 @@ func TestOrder(t *testing.T) {
 	if r.Size() != uint64(os.Getpagesize()) || r.Waiting() != 0 || r.Pos() != r.End() {
 		t.Errorf("a new ring of %d bytes has %d that wait, from %d to %d", r.Size(), r.Waiting(), r.Pos(), r.End())
 	}
-	var buf []byte
 	const batch, each = 50, (headerSize + recordBytes + 7) &^ 7
 	for i := range 5 * os.Getpagesize() / each / batch {
 		for n := range batch {
@@ -93,12 +92,12 @@ func TestOrder(t *testing.T) {
 			t.Fatalf("%d records take %d bytes, want %d", batch, got, batch*each)
 		}
 		for n := range batch {
-			data, at, ok := r.Next(buf[:0])
-			if buf = data; !ok || at%8 != 0 || !bytes.Equal(data, bytes.Repeat([]byte{byte(i + n)}, recordBytes)) {
+			data, at, ok := r.Next()
+			if !ok || at%8 != 0 || !bytes.Equal(data, bytes.Repeat([]byte{byte(i + n)}, recordBytes)) {
 				t.Fatalf("record %d of batch %d: %x at %d, %v", n, i, data, at, ok)
 			}
 		}
-		if data, _, ok := r.Next(buf[:0]); ok {
+		if data, _, ok := r.Next(); ok {
 			t.Fatalf("a record that was not written: %x", data)
 		}
 		r.Release()
@@ -110,14 +109,14 @@ func TestOrder(t *testing.T) {
 	// Another reader begins where this one has released.
 	emit(1)
 	emit(2)
-	r.Next(nil)
+	r.Next()
 	r.Release()
 	next, err := Open(m, awake)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer next.Close()
-	if data, _, ok := next.Next(nil); !ok || data[0] != 2 {
+	if data, _, ok := next.Next(); !ok || data[0] != 2 {
 		t.Errorf("the next reader begins with %x, %v", data, ok)
 	}
 }
@@ -156,7 +155,7 @@ func TestWait(t *testing.T) {
 	}); err != nil || awake.Load64(0, 0) != 1 {
 		t.Errorf("a record: %v; the flag is %d", err, awake.Load64(0, 0))
 	}
-	if data, _, ok := r.Next(nil); !ok || binary.NativeEndian.Uint32(data) != 0x07070707 {
+	if data, _, ok := r.Next(); !ok || binary.NativeEndian.Uint32(data) != 0x07070707 {
 		t.Errorf("woken by %x, %v", data, ok)
 	}
 	if err := wait("the context ends", func() { cancel(); r.Wake() }); !errors.Is(err, context.Canceled) {

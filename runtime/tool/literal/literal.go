@@ -128,6 +128,15 @@ func Bytes(text string, n int) ([]byte, error) {
 	return b, nil
 }
 
+// UpTo parses n bytes at most.
+func UpTo(text string, n int) ([]byte, error) {
+	b, err := hex.DecodeString(text)
+	if err != nil || len(b) > n {
+		return nil, &Error{text, fmt.Sprintf("up to %d bytes in hexadecimal digits", n)}
+	}
+	return b, nil
+}
+
 // AnyBytes parses bytes whose number the caller checks.
 func AnyBytes(text string) ([]byte, error) {
 	b, err := hex.DecodeString(text)
