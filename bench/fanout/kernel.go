@@ -25,7 +25,8 @@ type Copy struct {
 
 const (
 	kernelTries  = 6
-	copiesPerTry = 16_384 // fewer records than the ring of events has room for
+	copiesPerTry = 16_384
+	runsPerLook  = 256 // packets whose records the ring of events has room for
 	checksumAt   = 14 + 20 + 6
 	sequenceAt   = 14 + 20 + 8 + 2
 )
@@ -35,7 +36,7 @@ type Subject struct {
 	Variant Variant
 	Program *ebpf.Program
 	Next    func(frame []byte)     // changes the frame before it comes again
-	After   func(copies int) error // what has to happen between tries, outside of what is measured
+	After   func(copies int) error // what has to happen after so many more copies, outside of what is measured
 
 	rounds []float64
 }
@@ -185,24 +186,27 @@ func (s *Subject) measure(frame, device []byte, n int, sink *sink) (float64, err
 		if err != nil {
 			return 0, err
 		}
-		for range copiesPerTry / n {
+		runs := copiesPerTry / n
+		for i := range runs {
 			s.Next(frame)
 			if _, err := s.Program.Run(&ebpf.RunOptions{Data: frame, DataOut: out, Context: device}); err != nil {
 				return 0, err
+			}
+			if looked := i % runsPerLook; looked == runsPerLook-1 || i == runs-1 {
+				if err := s.After((looked + 1) * n); err != nil {
+					return 0, err
+				}
 			}
 		}
 		after, err := s.Program.Stats()
 		if err != nil {
 			return 0, err
 		}
-		want := uint64(copiesPerTry / n * n)
+		want := uint64(runs * n)
 		if got, err := sink.drain(arrived, want, quietTime); err != nil || got != want {
 			return 0, errors.Join(fmt.Errorf("%v: %d of %d copies arrived", s.Variant, got, want), err)
 		}
 		least = min(least, float64(after.Runtime-before.Runtime)/float64(want))
-		if err := s.After(int(want)); err != nil {
-			return 0, err
-		}
 	}
 	return least, nil
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/sfurelay"
 	"github.com/fastrelay/fastrelay-gen/runtime"
@@ -17,7 +16,8 @@ import (
 // sfu is the SFU example's relay with one stream, whose receivers get everything, and a reader of its events.
 type sfu struct {
 	kernel *sfurelay.Relay
-	events uint64 // that were read
+	copies uint64 // that were reported
+	packet []byte // the last one
 }
 
 // No stream reaches this rate (bytes a second) or burst: what is measured is that each copy is admitted, not that one
@@ -64,11 +64,16 @@ func loadSFU(publisher, server netip.AddrPort, receivers []receiver) (_ *sfu, er
 
 // read reads the events, as a server has to that wants to know what was sent.
 func (r *sfu) read() error {
-	for _, err := range r.kernel.Pending(context.Background()) {
+	for e, err := range r.kernel.Pending(context.Background()) {
 		if err != nil {
 			return err
 		}
-		r.events++
+		switch e := e.(type) {
+		case sfurelay.PacketEvent:
+			r.packet = append(r.packet[:0], e.Content...) // a server keeps it
+		case sfurelay.SentEvent:
+			r.copies += uint64(len(e.Copies))
+		}
 	}
 	return nil
 }
@@ -79,35 +84,32 @@ func (r *sfu) attach(device string) error {
 
 func (r *sfu) program() *ebpf.Program { return r.kernel.Video.Kernel() }
 
-// reported reads events until there have been so many in all, of which none may be lost.
-func (r *sfu) reported(events uint64) error {
+// reported reads events until so many copies have been reported in all, of which none may be lost.
+func (r *sfu) reported(copies uint64) error {
 	err := r.read()
-	if err == nil && r.events < events {
-		err = fmt.Errorf("%d of %d events were read, and %d were lost", r.events, events, r.kernel.Lost().Sent)
+	if err == nil && r.copies < copies {
+		err = fmt.Errorf("%d of %d copies were reported, and %d records were lost", r.copies, copies,
+			r.kernel.Lost().Sent)
 	}
 	return err
 }
 
 func (r *sfu) close() { _ = r.kernel.Close() }
 
-// serve fetches the packets themselves, which come to user space for what the kernel leaves to it, such as answering
-// who missed one. As in the SFU's server, no reader waits for them: they are fetched now and then, and the events with
-// them, since being woken for each would cost more than all its copies.
-func (r *sfu) serve(packets *reader) error {
+// serve reads the events, which have the packets as well, for what the kernel leaves to user space, such as answering
+// who missed one. As in the SFU's server, no reader waits for them: they are read now and then, since being woken for
+// each would cost more than all its copies. Packets that come to the socket are not relayed.
+func (r *sfu) serve(*reader) error {
 	for {
-		n, err := packets.read(unix.MSG_DONTWAIT)
-		if err != nil && !errors.Is(err, unix.EAGAIN) {
-			return err
-		}
-		if n == readBatch {
-			continue
-		}
+		waiting, size := r.kernel.Runtime().EventsWaiting()
 		if err := r.read(); err != nil {
 			return err
 		}
-		time.Sleep(fetchPause)
+		if waiting < size/4 {
+			time.Sleep(readPause)
+		}
 	}
 }
 
-// fetchPause is how long packets wait for user space, at most: as in the SFU's server (server.round).
-const fetchPause = 4 * time.Millisecond
+// readPause is how long events wait for user space, at most: as in the SFU's server (server.round).
+const readPause = 4 * time.Millisecond

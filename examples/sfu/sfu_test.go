@@ -55,6 +55,17 @@ func newBed(t *testing.T, family, receivers int, flags ...string) *bed {
 	b.check(err)
 	b.serve(flags...)
 	b.pub = b.publish("cam")
+	b.pub.Before = func(f lab.Frame) error {
+		if f.Number != first {
+			return nil
+		}
+		return testnet.Until(wait, "all subscribers get the stream from here on", func() bool {
+			st, err := b.server.Stats()
+			return err == nil && !slices.ContainsFunc(st.Subscribers, func(u server.SubscriberStats) bool {
+				return u.Publisher == ""
+			})
+		})
+	}
 	return b
 }
 

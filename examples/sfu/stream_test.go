@@ -120,13 +120,21 @@ func TestLoss(t *testing.T) {
 	b.subscribe("base", base.Addr, 0)
 	end := 3 * first
 	b.until(b.video.Frames[:end])
-	for name, r := range map[string]*lab.Receiver{"full": full, "base": base} {
+	wantFull, wantBase := b.wanted(2, first, end), b.wanted(0, first, end)
+	for name, of := range map[string]struct {
+		*lab.Receiver
+		pictures int
+	}{"full": {full, len(wantFull)}, "base": {base, len(wantBase)}} {
 		pause := time.NewTicker(20 * time.Millisecond)
 		defer pause.Stop()
-		b.await(wait, name+" has all packets", func() bool { <-pause.C; return r.AskAgain() == 0 })
+		b.await(wait, name+" has all packets", func() bool {
+			<-pause.C
+			all := of.Pictures()
+			return of.AskAgain() == 0 && len(all) >= of.pictures && all[len(all)-1].Whole
+		})
 	}
-	b.same("full", b.pictures("full", full), b.wanted(2, first, end))
-	b.same("base", b.pictures("base", base), b.wanted(0, first, end))
+	b.same("full", b.pictures("full", full), wantFull)
+	b.same("base", b.pictures("base", base), wantBase)
 	again, _ := b.pub.Asked()
 	fullStats, baseStats, pub := b.subscriber("full"), b.subscriber("base"), b.publisher()
 	t.Logf("full: %+v\nbase: %+v\npublisher: %+v", fullStats, baseStats, pub)

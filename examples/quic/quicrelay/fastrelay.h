@@ -2354,6 +2354,21 @@ struct {
 
 FR_ARRAY(fr_lost, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, FR_EVENTS, __u64);
 
+#ifdef FR_NEEDS_DATA
+
+/* The first room bytes of the len that the packet has from off on. Returns how many those are. */
+static __always_inline __u64 fr_data(struct __sk_buff *skb, __u32 off, void *to, __u64 len, __u64 room)
+{
+	if (!len--)
+		return 0;
+	barrier_var(len);
+	if (len >= room)
+		len = room - 1;
+	return bpf_skb_load_bytes(skb, off, to, len + 1) ? 0 : len + 1;
+}
+
+#endif
+
 static __always_inline void fr_head(struct fr_event *e, __u32 receiver, __u16 id, __u16 size)
 {
 	e->receiver = receiver;
@@ -2409,6 +2424,21 @@ static __always_inline void fr_wake(void)
 	if (bell)
 		bpf_ringbuf_discard(bell, BPF_RB_FORCE_WAKEUP);
 }
+
+#ifdef FR_NEEDS_COPIES
+
+/* Likewise a record of all copies of a packet; if there were none, it is none. */
+static __always_inline void fr_submit_copies(struct fr_event *e, __u64 time, __u64 size, __u64 copies)
+{
+	e->time = time;
+	e->size = size;
+	if (copies)
+		bpf_ringbuf_submit(e, fr_reader_awake() ? BPF_RB_NO_WAKEUP : 0);
+	else
+		bpf_ringbuf_discard(e, fr_reader_awake() ? BPF_RB_NO_WAKEUP : 0);
+}
+
+#endif
 
 /* There was no room for a record. */
 static __always_inline void fr_lose(__u32 id)

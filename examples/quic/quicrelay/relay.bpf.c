@@ -8,17 +8,18 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 284
+#define FR_REASONS 280
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_ZEROS 64
 #define FR_NEEDS_SHARED 16385
+#define FR_NEEDS_COPIES
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 2049
 #define FR_NEEDS_CREDITS 4097
 #define FR_NEEDS_TRANSLATIONS 1048576
-#define FR_NEEDS_RING 16777216
+#define FR_NEEDS_RING 33554432
 #define FR_NEEDS_FRONT 264
-#define FR_NEEDS_SAME 21
+#define FR_NEEDS_SAME 20
 #define FR_LEVELS 4
 #define FR_EVENTS 4
 #include "fastrelay.h"
@@ -150,33 +151,51 @@ struct list_subscribers {
 
 _Static_assert(sizeof(struct list_subscribers) == 2052, "layout of list_subscribers");
 
+/* a copy in event sent */
+struct copy_sent {
+	__u32 receiver;
+	__u8 pad0[4];
+	__u64 pn;
+	__u64 id;
+} __packed_aligned(8);
+
+_Static_assert(sizeof(struct copy_sent) == 24, "layout of copy_sent");
+
 /* event sent, required */
 struct event_sent {
 	struct fr_event head;
-	__u64 pn;
-	__u64 id;
 	__u64 stream;
 	__u64 offset;
 	__u32 length;
 	__u32 size;
 	__u8 type;
 	__u8 pad0[7];
+	struct copy_sent copies[512];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct event_sent) == 64, "layout of event_sent");
+_Static_assert(sizeof(struct event_sent) == 12336, "layout of event_sent");
+
+/* a copy in event datagram */
+struct copy_datagram {
+	__u32 receiver;
+	__u8 pad0[4];
+	__u64 pn;
+} __packed_aligned(8);
+
+_Static_assert(sizeof(struct copy_datagram) == 16, "layout of copy_datagram");
 
 /* event datagram, required */
 struct event_datagram {
 	struct fr_event head;
-	__u64 pn;
 	__u32 was;
 	__u8 was_size;
 	__u8 pad0[3];
 	__u32 size;
 	__u8 pad1[4];
+	struct copy_datagram copies[512];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct event_datagram) == 40, "layout of event_datagram");
+_Static_assert(sizeof(struct event_datagram) == 8224, "layout of event_datagram");
 
 /* event acked, required */
 struct event_acked {
@@ -290,20 +309,20 @@ enum {
 	reason_not_udp, reason_udp_length, reason_gso_packet, reason_long_header,
 	reason_short_fixed, reason_short_reserved, reason_key_phase, reason_short_pn,
 	reason_other_frame, reason_another_frame, reason_no_connections, reason_changing,
-	reason_partial_checksum, reason_no_subscribers, reason_fault, reason_no_memory,
-	reason_number, reason_size, reason_before, reason_limit, reason_no_stream_id,
-	reason_changing_2, reason_dropped, reason_translating, reason_translations_full,
-	reason_refused_window, reason_contended, reason_refused_data, reason_unfit_short_pn,
-	reason_unfit_stream_id, reason_ring_full, reason_address_family, reason_too_big,
+	reason_ring_full, reason_partial_checksum, reason_no_subscribers, reason_fault,
+	reason_no_memory, reason_number, reason_size, reason_before, reason_limit,
+	reason_no_stream_id, reason_changing_2, reason_dropped, reason_translating,
+	reason_translations_full, reason_refused_window, reason_contended, reason_refused_data,
+	reason_unfit_short_pn, reason_unfit_stream_id, reason_address_family, reason_too_big,
 	reason_no_route, reason_local, reason_unreachable, reason_blackhole, reason_prohibit,
 	reason_xfrm, reason_rule, reason_encap, reason_no_neighbour, reason_copy,
 	reason_refused_by_device, reason_ipv6_version, reason_mapped_address,
 	reason_ipv6_payload_length, reason_udp_checksum, reason_not_ip, reason_ranges,
-	reason_no_match, reason_ring_full_2, reason_acked,
+	reason_no_match, reason_acked,
 };
 
 /* Where the counters of a program begin in fr_reasons. */
-enum { PROG_STREAMS = 0, PROG_STREAMS_AFTER_ACK = 71, PROG_DATAGRAMS = 142, PROG_ACKS = 213 };
+enum { PROG_STREAMS = 0, PROG_STREAMS_AFTER_ACK = 70, PROG_DATAGRAMS = 140, PROG_ACKS = 210 };
 
 /* What is known of a packet. */
 struct packet {
@@ -350,11 +369,10 @@ struct packet {
 /* What is the same for all receivers. */
 struct same {
 	__u32 size;
+	__u64 entries1;
 	__u32 kind0;
 	__u64 rest0;
 	__u64 rest1;
-	__u64 quiet;
-	__u64 clock;
 	__u64 ip_end;
 	__u64 udp_end;
 	__u64 short_pn_size;
@@ -369,7 +387,7 @@ struct same {
 	__u64 copies0;
 	__u32 zeroed0;
 	__u64 ack_ce_end;
-	__u64 short_pn;
+	__u64 entries2;
 };
 
 struct fan {
@@ -377,6 +395,8 @@ struct fan {
 	struct list_subscribers *list;
 	void *front;
 	struct val_connections *c;
+	struct event_sent *copies_of_sent;
+	struct event_datagram *copies_of_datagram;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -583,38 +603,27 @@ static __always_inline int streams_write(struct __sk_buff *skb, void *front, __u
 
 static __always_inline long
 streams_copy(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
-	     __u64 short_pn_end, void *saved_short_pn_end, __u64 short_payload_end,
-	     __u64 stream_id_size, __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
-	     __u64 priority, __u64 id, struct val_connections *c, struct receiver_subscribers *r,
-	     struct same *same, const __u32 prog, __u64 short_pn_size_2, __u64 short_pn_end_2,
-	     __u64 stream_id_size_2, const int second, __u64 short_pn_size_3, __u64 short_pn_end_3,
-	     __u64 ack_ce_end, __u64 stream_id_size_3, __u64 short_pn_size_4, __u64 short_pn_end_4,
-	     __u64 ack_ce_end_2, __u64 stream_id_size_4, const int second_2)
+	     __u64 short_pn_end, __u64 short_payload_end, __u64 stream_id_size,
+	     __u64 stream_length_end, __u64 priority, __u64 id, struct receiver_subscribers *r,
+	     struct event_sent *copies_of_sent, struct same *same, const __u32 prog,
+	     __u64 short_pn_size_2, __u64 short_pn_end_2, __u64 stream_id_size_2, const int second,
+	     __u64 short_pn_size_3, __u64 short_pn_end_3, __u64 ack_ce_end, __u64 stream_id_size_3,
+	     const int second_2, __u64 short_pn_size_4, __u64 short_pn_end_4, __u64 ack_ce_end_2,
+	     __u64 stream_id_size_4, const int second_3)
 {
-	const int is_streams_after_ack = prog == PROG_STREAMS_AFTER_ACK;
-	struct hdr_stream *saved_stream = saved_short_pn_end;
-
-	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
-	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-	if (!event0)
-		return fr_decline(r->receiver, skb->len, prog + reason_ring_full);
-
 	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "pick(pri... */
 	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(r->window, 0);
-	__u64 spent0 = udp_end - (second_2 ? 62 : is_streams_after_ack ? 42 : second ? 62 : 42);
+	__u64 spent0 = udp_end - (second_3 ? 62 : second_2 ? 42 : second ? 62 : 42);
 	int admitted0 = fr_admit(credit0, spent0,
 				 priority > fr_shared_get(r->urgent) ?
 				 (priority - fr_shared_get(r->urgent)) * 0x1770 : 0ULL);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
-		bpf_ringbuf_discard(event0, 0);
 		return fr_decline(r->receiver, skb->len, prog + reason_refused_window);
 	}
-	if (unlikely(admitted0 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
+	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_decline(r->receiver, skb->len, prog + reason_contended);
-	}
 
 	/* {admit: {credit: "r.data", cost: "len(stream.payload)", floor: 1}}, */
 	__u32 level1 = priority;
@@ -623,12 +632,10 @@ streams_copy(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_s
 	int admitted1 = fr_admit(credit1, spent1, 1);
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, level1);
-		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		return fr_decline(r->receiver, skb->len, prog + reason_refused_data);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		return fr_decline(r->receiver, skb->len, prog + reason_contended);
 	}
@@ -636,20 +643,18 @@ streams_copy(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_s
 	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
-	if (second_2) {
+	if (second_3) {
 		if (unlikely(streams_write(skb, front, short_pn_size_4, ack_ce_end_2,
 					   stream_id_size_4, priority, pn, id, r, same, 1,
 					   short_pn_end_4, 1))) {
-			bpf_ringbuf_discard(event0, 0);
 			fr_refund(credit0, spent0);
 			fr_refund(credit1, spent1);
 			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 		}
-	} else if (is_streams_after_ack) {
+	} else if (second_2) {
 		if (unlikely(streams_write(skb, front, short_pn_size_3, ack_ce_end,
 					   stream_id_size_3, priority, pn, id, r, same, 0,
 					   short_pn_end_3, 1))) {
-			bpf_ringbuf_discard(event0, 0);
 			fr_refund(credit0, spent0);
 			fr_refund(credit1, spent1);
 			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
@@ -657,36 +662,33 @@ streams_copy(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_s
 	} else if (second) {
 		if (unlikely(streams_write(skb, front, short_pn_size_2, short_pn_end_2,
 					   stream_id_size_2, priority, pn, id, r, same, 1, 0, 0))) {
-			bpf_ringbuf_discard(event0, 0);
 			fr_refund(credit0, spent0);
 			fr_refund(credit1, spent1);
 			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 		}
 	} else if (unlikely(streams_write(skb, front, short_pn_size, short_pn_end, stream_id_size,
 					  priority, pn, id, r, same, 0, 0, 0))) {
-		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
 		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
-	fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
-	st8((void *)event0 + 57, 0);
-	st16((void *)event0 + 58, 0);
-	st32((void *)event0 + 60, 0);
-	event0->pn = pn;
-	event0->id = id;
-	event0->stream = stream_id + (__u64)c->base;
-	event0->offset = stream_offset;
-	event0->length = short_payload_end - stream_length_end;
-	event0->size = udp_end - (second_2 ? 62 : is_streams_after_ack ? 42 : second ? 62 : 42);
-	event0->type = be8(&saved_stream->type);
-	same->quiet |= fr_submit_more(&event0->head, same->clock);
+
+	/* {emit: sent: {pn: "pn", id: "id"}}, */
+	__u64 entry_at1 = fr_copy(same->entries1);
+	if (entry_at1 < 512) {
+		struct copy_sent *entry1 = &copies_of_sent->copies[entry_at1];
+		entry1->receiver = r->receiver;
+		st32((void *)entry1 + 4, 0);
+		entry1->pn = pn;
+		entry1->id = id;
+		same->entries1 = entry_at1 + 1;
+	}
 	return 0;
 }
 
-static __noinline long streams_after_ack_turn2(__u32 i, struct fan *fan)
+static __always_inline long streams_after_ack_turn(__u32 i, struct fan *fan, const int second)
 {
 	__u32 prog = PROG_STREAMS_AFTER_ACK;
 	struct __sk_buff *skb = fan->skb;
@@ -704,453 +706,13 @@ static __noinline long streams_after_ack_turn2(__u32 i, struct fan *fan)
 	__u64 stream_length_end = same->stream_length_end;
 	__u64 priority = same->priority;
 	struct val_connections *c = fan->c;
+	struct event_sent *copies_of_sent = fan->copies_of_sent;
 	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
-	void *saved_ack_ce_end = fr_pin(front + fr_bound(ack_ce_end, 0xff));
 	struct hdr_udp *saved_udp = front + 54;
 	const struct fr_lease *lease = fr_the_lease();
 
 	if (!r)
 		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
-	if (fr_shared_get(r->next) -
-	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
-					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
-		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
-		return fr_decline(r->receiver, skb->len, prog + reason_number);
-	}
-
-	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
-	if (udp_end - 62 > fr_shared_get(r->size))
-		return fr_decline(r->receiver, skb->len, prog + reason_size);
-
-	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
-	if ((stream_id & 2) == 0 || stream_id + (__u64)c->base < fr_shared_get(r->begin))
-		return fr_decline(r->receiver, skb->len, prog + reason_before);
-
-	/* {when: "stream.offset + len(stream.payload) > r.limit", do: [{drop: "limit"}]}, */
-	if (stream_offset + (short_payload_end - stream_length_end) > r->limit)
-		return fr_decline(r->receiver, skb->len, prog + reason_limit);
-
-	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
-	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
-		return fr_decline(r->receiver, skb->len, prog + reason_no_stream_id);
-
-	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
-	struct val_dropped *d;
-	if (!(fr_shared_get(r->drops) == 0)) {
-		{
-			struct key_dropped key __attribute__((aligned(8))) = {};
-
-			key.subscriber = r->id;
-			key.stream = stream_id + (__u64)c->base;
-			enum fr_found found = find_dropped(&key, lease, 16, &d);
-			if (unlikely(found == FR_CHANGING))
-				return fr_decline(r->receiver, skb->len, prog + reason_changing_2);
-			if (found == FR_MISSING)
-				d = NULL;
-		}
-		if (fr_has(d))
-			return fr_decline(r->receiver, skb->len, prog + reason_dropped);
-	}
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, prog + reason_address_family);
-	if (be16(&saved_udp->checksum) == 0)
-		return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, prog + reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
-
-	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
-	__u64 next_stream;
-	__u64 streams;
-	{
-		struct fr_translation_key key = { .key = stream_id + (__u64)c->base,
-						 .space = r->streams };
-		struct fr_translation *translation = NULL;
-		int how = fr_translation(&key, &translation);
-
-		if (how == FR_TRANSLATING)
-			return fr_decline(r->receiver, skb->len, prog + reason_translating);
-		if (how == FR_TRANSLATIONS_FULL || !translation)
-			return fr_decline(r->receiver, skb->len, prog + reason_translations_full);
-		if (how == FR_TRANSLATE) {
-			next_stream = fr_alloc(r->next_stream, 4);
-			fr_translated(translation, next_stream);
-		}
-		streams = translation->value;
-	}
-	__u64 id = streams;
-
-	/* for a in ack {blank: a}, {set: {"short.dcid": "r.dcid[priority]", "short.pn": "low(... */
-	if (id > fr_varint_room(stream_id_size))
-		return fr_decline(r->receiver, skb->len, prog + reason_unfit_stream_id);
-	return streams_copy(skb, front, udp_end, 0, 0, saved_ack_ce_end, short_payload_end, 0,
-			    stream_id, stream_offset, stream_length_end, priority, id, c, r, same,
-			    prog, 0, 0, 0, 0, 0, 0, 0, 0, short_pn_size, short_pn_end, ack_ce_end,
-			    stream_id_size, 1);
-}
-
-static __always_inline int streams_after_ack_fan2(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
-	struct group_subscribers key __attribute__((aligned(8))) = {};
-	struct list_subscribers *list;
-
-	key.feed = pkt->c->feed;
-	list = list_of_subscribers(&key);
-	if (!list)
-		return fr_punt(skb, pkt->prog + reason_no_subscribers);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_punt(skb, pkt->prog + reason_no_memory);
-
-	__u32 size = fr_size(pkt->stream_length_end, 256);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, size);
-	if (!front)
-		return fr_punt(skb, pkt->prog + reason_no_memory);
-	struct same *same = front + FR_NEEDS_FRONT;
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	struct hdr_udp *saved_udp = front + 54;
-	struct hdr_short *saved_short = front + 62;
-	same->size = size;
-	__u64 region_sum = fr_sum64(skb, pkt->short_pn_end_2,
-				    pkt->ack_ce_end - pkt->short_pn_end_2);
-	__u64 odd_sum = region_sum;
-	odd_sum <<= 8 * (((pkt->short_pn_end_2 - 54) & 1) != 0);
-	__u64 odd_sum_2 =
-		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id_2, pkt->stream_id_size_2)));
-	odd_sum_2 <<= 8 * (((pkt->ack_ce_end + 1 - 54) & 1) != 0);
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
-				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
-					  fr_add64(ld64(saved_ipv6->src + 8)) +
-					  fr_add64(ld64(saved_ipv6->dst)) +
-					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_punt(skb, pkt->prog + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
-		 fr_sum_of(ld16(&saved_udp->checksum)) -
-		 ((__u64)ld32(&saved_udp->src_port) +
-		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn_2, pkt->short_pn_size_2))) +
-		  fr_odd64(ld64(saved_short->dcid)) + odd_sum + odd_sum_2 +
-		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->zeroed0 = 0;
-	same->quiet = 0;
-	same->clock = 0;
-	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end_2;
-	same->short_pn_size = pkt->short_pn_size_2;
-	same->short_pn_end = pkt->short_pn_end_2;
-	same->short_payload_end = pkt->short_payload_end;
-	same->ack_ce_end = pkt->ack_ce_end;
-	same->stream_id_size = pkt->stream_id_size_2;
-	same->stream_id = pkt->stream_id_2;
-	same->stream_offset = pkt->stream_offset;
-	same->stream_length_end = pkt->stream_length_end;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size_2);
-		same->csum = fr_complete_without(skb, same->csum, pkt->ack_ce_end + 1,
-						 pkt->stream_id_size_2);
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
-		same->zeroed0 = fr_counted(pkt->short_pn_end_2,
-					   fr_sum64(skb, pkt->short_pn_end_2,
-						    pkt->ack_ce_end - pkt->short_pn_end_2));
-	}
-
-	same->copies0 = 0;
-	struct fan fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-		.c = pkt->c,
-	};
-	bpf_loop(list->count, streams_after_ack_turn2, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, same->ack_ce_end + 1,
-					     same->stream_id_size), ETH_HLEN, 57), 71,
-			    same->short_pn_size);
-
-	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __noinline long streams_after_ack_turn1(__u32 i, struct fan *fan)
-{
-	__u32 prog = PROG_STREAMS_AFTER_ACK;
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct same *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 udp_end = same->udp_end;
-	__u64 short_pn_size = same->short_pn_size;
-	__u64 short_pn_end = same->short_pn_end;
-	__u64 short_payload_end = same->short_payload_end;
-	__u64 ack_ce_end = same->ack_ce_end;
-	__u64 stream_id_size = same->stream_id_size;
-	__u64 stream_id = same->stream_id;
-	__u64 stream_offset = same->stream_offset;
-	__u64 stream_length_end = same->stream_length_end;
-	__u64 priority = same->priority;
-	struct val_connections *c = fan->c;
-	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
-	void *saved_ack_ce_end = fr_pin(front + fr_bound(ack_ce_end, 0x7f));
-	const struct fr_lease *lease = fr_the_lease();
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
-
-	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
-	if (fr_shared_get(r->next) -
-	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
-					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
-		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
-		return fr_decline(r->receiver, skb->len, prog + reason_number);
-	}
-
-	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
-	if (udp_end - 42 > fr_shared_get(r->size))
-		return fr_decline(r->receiver, skb->len, prog + reason_size);
-
-	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
-	if ((stream_id & 2) == 0 || stream_id + (__u64)c->base < fr_shared_get(r->begin))
-		return fr_decline(r->receiver, skb->len, prog + reason_before);
-
-	/* {when: "stream.offset + len(stream.payload) > r.limit", do: [{drop: "limit"}]}, */
-	if (stream_offset + (short_payload_end - stream_length_end) > r->limit)
-		return fr_decline(r->receiver, skb->len, prog + reason_limit);
-
-	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
-	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
-		return fr_decline(r->receiver, skb->len, prog + reason_no_stream_id);
-
-	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
-	struct val_dropped *d;
-	if (!(fr_shared_get(r->drops) == 0)) {
-		{
-			struct key_dropped key __attribute__((aligned(8))) = {};
-
-			key.subscriber = r->id;
-			key.stream = stream_id + (__u64)c->base;
-			enum fr_found found = find_dropped(&key, lease, 16, &d);
-			if (unlikely(found == FR_CHANGING))
-				return fr_decline(r->receiver, skb->len, prog + reason_changing_2);
-			if (found == FR_MISSING)
-				d = NULL;
-		}
-		if (fr_has(d))
-			return fr_decline(r->receiver, skb->len, prog + reason_dropped);
-	}
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, prog + reason_address_family);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, prog + reason_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
-		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
-
-	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
-	__u64 next_stream;
-	__u64 streams;
-	{
-		struct fr_translation_key key = { .key = stream_id + (__u64)c->base,
-						 .space = r->streams };
-		struct fr_translation *translation = NULL;
-		int how = fr_translation(&key, &translation);
-
-		if (how == FR_TRANSLATING)
-			return fr_decline(r->receiver, skb->len, prog + reason_translating);
-		if (how == FR_TRANSLATIONS_FULL || !translation)
-			return fr_decline(r->receiver, skb->len, prog + reason_translations_full);
-		if (how == FR_TRANSLATE) {
-			next_stream = fr_alloc(r->next_stream, 4);
-			fr_translated(translation, next_stream);
-		}
-		streams = translation->value;
-	}
-	__u64 id = streams;
-
-	/* for a in ack {blank: a}, {set: {"short.dcid": "r.dcid[priority]", "short.pn": "low(... */
-	if (id > fr_varint_room(stream_id_size))
-		return fr_decline(r->receiver, skb->len, prog + reason_unfit_stream_id);
-	return streams_copy(skb, front, udp_end, 0, 0, saved_ack_ce_end, short_payload_end, 0,
-			    stream_id, stream_offset, stream_length_end, priority, id, c, r, same,
-			    prog, 0, 0, 0, 0, short_pn_size, short_pn_end, ack_ce_end,
-			    stream_id_size, 0, 0, 0, 0, 0);
-}
-
-static __always_inline int streams_after_ack_fan1(struct __sk_buff *skb, struct packet *pkt)
-{
-	__u32 len = skb->len;
-
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
-	struct group_subscribers key __attribute__((aligned(8))) = {};
-	struct list_subscribers *list;
-
-	key.feed = pkt->c->feed;
-	list = list_of_subscribers(&key);
-	if (!list)
-		return fr_punt(skb, pkt->prog + reason_no_subscribers);
-
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
-		return fr_punt(skb, pkt->prog + reason_no_memory);
-
-	__u32 size = fr_size(pkt->stream_length_end, 256);
-
-	/* Copies are made by writing to the packet: what it was is read from here. */
-	void *front = fr_save_front(skb, size);
-	if (!front)
-		return fr_punt(skb, pkt->prog + reason_no_memory);
-	struct same *same = front + FR_NEEDS_FRONT;
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_short *saved_short = front + 42;
-	same->size = size;
-	__u64 region_sum = fr_sum64(skb, pkt->short_pn_end_2,
-				    pkt->ack_ce_end - pkt->short_pn_end_2);
-	__u64 odd_sum = region_sum;
-	odd_sum <<= 8 * (((pkt->short_pn_end_2 - 34) & 1) != 0);
-	__u64 odd_sum_2 =
-		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id_2, pkt->stream_id_size_2)));
-	odd_sum_2 <<= 8 * (((pkt->ack_ce_end + 1 - 34) & 1) != 0);
-
-	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(&saved_udp->checksum) ?
-		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
-			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
-				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
-		return fr_punt(skb, pkt->prog + reason_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
-		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
-		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) +
-		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn_2, pkt->short_pn_size_2))) +
-		 fr_odd64(ld64(saved_short->dcid)) + odd_sum + odd_sum_2 + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst));
-
-	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
-		((__u64)ld16(&saved_ipv4->version_ihl) + ld32(&saved_ipv4->id) +
-		 ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
-		 bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)) +
-		 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->zeroed0 = 0;
-	same->quiet = 0;
-	same->clock = 0;
-	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end_2;
-	same->short_pn_size = pkt->short_pn_size_2;
-	same->short_pn_end = pkt->short_pn_end_2;
-	same->short_payload_end = pkt->short_payload_end;
-	same->ack_ce_end = pkt->ack_ce_end;
-	same->stream_id_size = pkt->stream_id_size_2;
-	same->stream_id = pkt->stream_id_2;
-	same->stream_offset = pkt->stream_offset;
-	same->stream_length_end = pkt->stream_length_end;
-	same->priority = pkt->priority;
-
-	/*
-	 * Without the bytes that copies change; negative where the device hasn't summed the packet
-	 * up.
-	 */
-	same->csum = bpf_csum_update(skb, 0);
-	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 51, pkt->short_pn_size_2);
-		same->csum = fr_complete_without(skb, same->csum, pkt->ack_ce_end + 1,
-						 pkt->stream_id_size_2);
-		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 37);
-		same->zeroed0 = fr_counted(pkt->short_pn_end_2,
-					   fr_sum64(skb, pkt->short_pn_end_2,
-						    pkt->ack_ce_end - pkt->short_pn_end_2));
-	}
-
-	same->copies0 = 0;
-	struct fan fan = {
-		.skb = skb,
-		.list = list,
-		.front = front,
-		.c = pkt->c,
-	};
-	bpf_loop(list->count, streams_after_ack_turn1, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0))
-		return fr_drop(len, pkt->prog + reason_fault);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, same->ack_ce_end + 1,
-					     same->stream_id_size), ETH_HLEN, 37), 51,
-			    same->short_pn_size);
-
-	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline long streams_turn(__u32 i, struct fan *fan, const int second)
-{
-	__u32 prog = PROG_STREAMS;
-	struct __sk_buff *skb = fan->skb;
-	void *front = fan->front;
-	struct same *same = front + FR_NEEDS_FRONT;
-	__u64 ip_end = same->ip_end;
-	__u64 udp_end = same->udp_end;
-	__u64 short_pn_size = same->short_pn_size;
-	__u64 short_pn_end = same->short_pn_end;
-	__u64 short_payload_end = same->short_payload_end;
-	__u64 stream_id_size = same->stream_id_size;
-	__u64 stream_id = same->stream_id;
-	__u64 stream_offset = same->stream_offset;
-	__u64 stream_length_end = same->stream_length_end;
-	__u64 priority = same->priority;
-	struct val_connections *c = fan->c;
-	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
-	void *saved_short_pn_end = fr_pin(front + fr_bound(short_pn_end, second ? 0x7f : 0x3f));
-	struct hdr_udp *saved_udp = front + 54;
-	const struct fr_lease *lease = fr_the_lease();
-
-	if (!r)
-		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
 
 	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
 	if (fr_shared_get(r->next) -
@@ -1236,15 +798,401 @@ static __always_inline long streams_turn(__u32 i, struct fan *fan, const int sec
 	if (id > fr_varint_room(stream_id_size))
 		return fr_decline(r->receiver, skb->len, prog + reason_unfit_stream_id);
 	if (second)
-		return streams_copy(skb, front, udp_end, 0, 0, saved_short_pn_end,
-				    short_payload_end, 0, stream_id, stream_offset,
-				    stream_length_end, priority, id, c, r, same, prog,
+		return streams_copy(skb, front, udp_end, 0, 0, short_payload_end, 0,
+				    stream_length_end, priority, id, r, copies_of_sent, same, prog,
+				    0, 0, 0, 0, 0, 0, 0, 0, 0, short_pn_size, short_pn_end,
+				    ack_ce_end, stream_id_size, 1);
+	return streams_copy(skb, front, udp_end, 0, 0, short_payload_end, 0, stream_length_end,
+			    priority, id, r, copies_of_sent, same, prog, 0, 0, 0, 0, short_pn_size,
+			    short_pn_end, ack_ce_end, stream_id_size, 1, 0, 0, 0, 0, 0);
+}
+
+static __noinline long streams_after_ack_turn2(__u32 i, struct fan *fan)
+{
+	return streams_after_ack_turn(i, fan, 1);
+}
+
+static __always_inline int streams_after_ack_fan2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u64 clock = bpf_ktime_get_ns();
+	struct hdr_stream *stream = pkt->at_short_pn_end;
+	__u32 len = skb->len;
+
+	/* do: [{emit: _emit}, {fan_out: {group: subscribers: ["c.feed"], rules: [ */
+	struct group_subscribers key __attribute__((aligned(8))) = {};
+	struct list_subscribers *list;
+
+	key.feed = pkt->c->feed;
+	list = list_of_subscribers(&key);
+	if (!list)
+		return fr_punt(skb, pkt->prog + reason_no_subscribers);
+	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
+		sizeof(struct event_sent), 0);
+	if (!copies_of_sent)
+		return fr_punt(skb, pkt->prog + reason_ring_full);
+	fr_head(&copies_of_sent->head, 0, 1, sizeof(*copies_of_sent));
+	st8((void *)copies_of_sent + 41, 0);
+	st16((void *)copies_of_sent + 42, 0);
+	st32((void *)copies_of_sent + 44, 0);
+	copies_of_sent->stream = pkt->stream_id_2 + (__u64)pkt->c->base;
+	copies_of_sent->offset = pkt->stream_offset;
+	copies_of_sent->length = pkt->short_payload_end - pkt->stream_length_end;
+	copies_of_sent->size = pkt->udp_end_2 - 62;
+	copies_of_sent->type = be8(&stream->type);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
+		bpf_ringbuf_discard(copies_of_sent, 0);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+	}
+
+	__u32 size = fr_size(pkt->stream_length_end, 256);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, size);
+	if (!front) {
+		bpf_ringbuf_discard(copies_of_sent, 0);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+	}
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_udp *saved_udp = front + 54;
+	struct hdr_short *saved_short = front + 62;
+	same->size = size;
+	same->entries1 = 0;
+	__u64 region_sum = fr_sum64(skb, pkt->short_pn_end_2,
+				    pkt->ack_ce_end - pkt->short_pn_end_2);
+	__u64 odd_sum = region_sum;
+	odd_sum <<= 8 * (((pkt->short_pn_end_2 - 54) & 1) != 0);
+	__u64 odd_sum_2 =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id_2, pkt->stream_id_size_2)));
+	odd_sum_2 <<= 8 * (((pkt->ack_ce_end + 1 - 54) & 1) != 0);
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+					  fr_add64(ld64(saved_ipv6->src + 8)) +
+					  fr_add64(ld64(saved_ipv6->dst)) +
+					  fr_add64(ld64(saved_ipv6->dst + 8)) +
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
+	if (same->kind0 == FR_SUM_FAULT) {
+		bpf_ringbuf_discard(copies_of_sent, 0);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+	}
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
+		 fr_sum_of(ld16(&saved_udp->checksum)) -
+		 ((__u64)ld32(&saved_udp->src_port) +
+		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn_2, pkt->short_pn_size_2))) +
+		  fr_odd64(ld64(saved_short->dcid)) + odd_sum + odd_sum_2 +
+		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
+	same->zeroed0 = 0;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end_2;
+	same->short_pn_size = pkt->short_pn_size_2;
+	same->short_pn_end = pkt->short_pn_end_2;
+	same->short_payload_end = pkt->short_payload_end;
+	same->ack_ce_end = pkt->ack_ce_end;
+	same->stream_id_size = pkt->stream_id_size_2;
+	same->stream_id = pkt->stream_id_2;
+	same->stream_offset = pkt->stream_offset;
+	same->stream_length_end = pkt->stream_length_end;
+	same->priority = pkt->priority;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0)) {
+		same->csum = fr_complete_without(skb, same->csum, 71, pkt->short_pn_size_2);
+		same->csum = fr_complete_without(skb, same->csum, pkt->ack_ce_end + 1,
+						 pkt->stream_id_size_2);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 57);
+		same->zeroed0 = fr_counted(pkt->short_pn_end_2,
+					   fr_sum64(skb, pkt->short_pn_end_2,
+						    pkt->ack_ce_end - pkt->short_pn_end_2));
+	}
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+		.c = pkt->c,
+		.copies_of_sent = copies_of_sent,
+	};
+	bpf_loop(list->count, streams_after_ack_turn2, &fan, 0);
+	fr_submit_copies(&copies_of_sent->head, clock, 48 + same->entries1 * 24, same->entries1);
+
+	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb,
+			    fr_complete_with(skb,
+					     fr_complete_with(skb, same->csum, same->ack_ce_end + 1,
+					     same->stream_id_size), ETH_HLEN, 57), 71,
+			    same->short_pn_size);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __noinline long streams_after_ack_turn1(__u32 i, struct fan *fan)
+{
+	return streams_after_ack_turn(i, fan, 0);
+}
+
+static __always_inline int streams_after_ack_fan1(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u64 clock = bpf_ktime_get_ns();
+	struct hdr_stream *stream = pkt->at_short_pn_end;
+	__u32 len = skb->len;
+
+	/* do: [{emit: _emit}, {fan_out: {group: subscribers: ["c.feed"], rules: [ */
+	struct group_subscribers key __attribute__((aligned(8))) = {};
+	struct list_subscribers *list;
+
+	key.feed = pkt->c->feed;
+	list = list_of_subscribers(&key);
+	if (!list)
+		return fr_punt(skb, pkt->prog + reason_no_subscribers);
+	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
+		sizeof(struct event_sent), 0);
+	if (!copies_of_sent)
+		return fr_punt(skb, pkt->prog + reason_ring_full);
+	fr_head(&copies_of_sent->head, 0, 1, sizeof(*copies_of_sent));
+	st8((void *)copies_of_sent + 41, 0);
+	st16((void *)copies_of_sent + 42, 0);
+	st32((void *)copies_of_sent + 44, 0);
+	copies_of_sent->stream = pkt->stream_id_2 + (__u64)pkt->c->base;
+	copies_of_sent->offset = pkt->stream_offset;
+	copies_of_sent->length = pkt->short_payload_end - pkt->stream_length_end;
+	copies_of_sent->size = pkt->udp_end_2 - 42;
+	copies_of_sent->type = be8(&stream->type);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
+		bpf_ringbuf_discard(copies_of_sent, 0);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+	}
+
+	__u32 size = fr_size(pkt->stream_length_end, 256);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, size);
+	if (!front) {
+		bpf_ringbuf_discard(copies_of_sent, 0);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+	}
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_short *saved_short = front + 42;
+	same->size = size;
+	same->entries1 = 0;
+	__u64 region_sum = fr_sum64(skb, pkt->short_pn_end_2,
+				    pkt->ack_ce_end - pkt->short_pn_end_2);
+	__u64 odd_sum = region_sum;
+	odd_sum <<= 8 * (((pkt->short_pn_end_2 - 34) & 1) != 0);
+	__u64 odd_sum_2 =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id_2, pkt->stream_id_size_2)));
+	odd_sum_2 <<= 8 * (((pkt->ack_ce_end + 1 - 34) & 1) != 0);
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
+	if (same->kind0 == FR_SUM_FAULT) {
+		bpf_ringbuf_discard(copies_of_sent, 0);
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+	}
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) +
+		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pkt->short_pn_2, pkt->short_pn_size_2))) +
+		 fr_odd64(ld64(saved_short->dcid)) + odd_sum + odd_sum_2 + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst));
+
+	/* ip.checksum, without what depends on the receiver */
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld16(&saved_ipv4->version_ihl) + ld32(&saved_ipv4->id) +
+		 ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
+		 bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)) +
+		 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+	same->zeroed0 = 0;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end_2;
+	same->short_pn_size = pkt->short_pn_size_2;
+	same->short_pn_end = pkt->short_pn_end_2;
+	same->short_payload_end = pkt->short_payload_end;
+	same->ack_ce_end = pkt->ack_ce_end;
+	same->stream_id_size = pkt->stream_id_size_2;
+	same->stream_id = pkt->stream_id_2;
+	same->stream_offset = pkt->stream_offset;
+	same->stream_length_end = pkt->stream_length_end;
+	same->priority = pkt->priority;
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0)) {
+		same->csum = fr_complete_without(skb, same->csum, 51, pkt->short_pn_size_2);
+		same->csum = fr_complete_without(skb, same->csum, pkt->ack_ce_end + 1,
+						 pkt->stream_id_size_2);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 37);
+		same->zeroed0 = fr_counted(pkt->short_pn_end_2,
+					   fr_sum64(skb, pkt->short_pn_end_2,
+						    pkt->ack_ce_end - pkt->short_pn_end_2));
+	}
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+		.c = pkt->c,
+		.copies_of_sent = copies_of_sent,
+	};
+	bpf_loop(list->count, streams_after_ack_turn1, &fan, 0);
+	fr_submit_copies(&copies_of_sent->head, clock, 48 + same->entries1 * 24, same->entries1);
+
+	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0))
+		return fr_drop(len, pkt->prog + reason_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb,
+			    fr_complete_with(skb,
+					     fr_complete_with(skb, same->csum, same->ack_ce_end + 1,
+					     same->stream_id_size), ETH_HLEN, 37), 51,
+			    same->short_pn_size);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline long streams_turn(__u32 i, struct fan *fan, const int second)
+{
+	__u32 prog = PROG_STREAMS;
+	struct __sk_buff *skb = fan->skb;
+	void *front = fan->front;
+	struct same *same = front + FR_NEEDS_FRONT;
+	__u64 ip_end = same->ip_end;
+	__u64 udp_end = same->udp_end;
+	__u64 short_pn_size = same->short_pn_size;
+	__u64 short_pn_end = same->short_pn_end;
+	__u64 short_payload_end = same->short_payload_end;
+	__u64 stream_id_size = same->stream_id_size;
+	__u64 stream_id = same->stream_id;
+	__u64 stream_offset = same->stream_offset;
+	__u64 stream_length_end = same->stream_length_end;
+	__u64 priority = same->priority;
+	struct val_connections *c = fan->c;
+	struct event_sent *copies_of_sent = fan->copies_of_sent;
+	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
+	struct hdr_udp *saved_udp = front + 54;
+	const struct fr_lease *lease = fr_the_lease();
+
+	if (!r)
+		return 1;
+
+	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
+	if (fr_shared_get(r->next) -
+	    fr_shared_get(r->acked) >= (short_pn_size == 1 ? 64ULL :
+					short_pn_size == 2 ? 0x4000ULL : 0x400000ULL)) {
+		/* {when: too_short, do: [{drop: "number"}]}, // the subscriber couldn't infer... */
+		return fr_decline(r->receiver, skb->len, prog + reason_number);
+	}
+
+	/* {when: "len(udp.payload) > r.size", do: [{drop: "size"}]}, */
+	if (udp_end - (second ? 62 : 42) > fr_shared_get(r->size))
+		return fr_decline(r->receiver, skb->len, prog + reason_size);
+
+	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
+	if ((stream_id & 2) == 0 || stream_id + (__u64)c->base < fr_shared_get(r->begin))
+		return fr_decline(r->receiver, skb->len, prog + reason_before);
+
+	/* {when: "stream.offset + len(stream.payload) > r.limit", do: [{drop: "limit"}]}, */
+	if (stream_offset + (short_payload_end - stream_length_end) > r->limit)
+		return fr_decline(r->receiver, skb->len, prog + reason_limit);
+
+	/* {when: "r.next_stream >= r.leased", do: [{drop: "no_stream_id"}]}, */
+	if (fr_shared_get(r->next_stream) >= fr_shared_get(r->leased))
+		return fr_decline(r->receiver, skb->len, prog + reason_no_stream_id);
+
+	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
+	struct val_dropped *d;
+	if (!(fr_shared_get(r->drops) == 0)) {
+		{
+			struct key_dropped key __attribute__((aligned(8))) = {};
+
+			key.subscriber = r->id;
+			key.stream = stream_id + (__u64)c->base;
+			enum fr_found found = find_dropped(&key, lease, 16, &d);
+			if (unlikely(found == FR_CHANGING))
+				return fr_decline(r->receiver, skb->len, prog + reason_changing_2);
+			if (found == FR_MISSING)
+				d = NULL;
+		}
+		if (fr_has(d))
+			return fr_decline(r->receiver, skb->len, prog + reason_dropped);
+	}
+	if (second) {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, prog + reason_udp_checksum);
+	} else {
+		/* {send: {from: "r.local", to: "r.remote"}}, */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, prog + reason_address_family);
+	}
+	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+		return fr_decline(r->receiver, skb->len,
+				  fr_indirect(&r->hop_remote, prog + reason_no_route));
+	if (ip_end - 14 > r->hop_remote.mtu)
+		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
+
+	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
+	__u64 next_stream;
+	__u64 streams;
+	{
+		struct fr_translation_key key = { .key = stream_id + (__u64)c->base,
+						 .space = r->streams };
+		struct fr_translation *translation = NULL;
+		int how = fr_translation(&key, &translation);
+
+		if (how == FR_TRANSLATING)
+			return fr_decline(r->receiver, skb->len, prog + reason_translating);
+		if (how == FR_TRANSLATIONS_FULL || !translation)
+			return fr_decline(r->receiver, skb->len, prog + reason_translations_full);
+		if (how == FR_TRANSLATE) {
+			next_stream = fr_alloc(r->next_stream, 4);
+			fr_translated(translation, next_stream);
+		}
+		streams = translation->value;
+	}
+	__u64 id = streams;
+
+	/* for a in ack {blank: a}, {set: {"short.dcid": "r.dcid[priority]", "short.pn": "low(... */
+	if (id > fr_varint_room(stream_id_size))
+		return fr_decline(r->receiver, skb->len, prog + reason_unfit_stream_id);
+	if (second)
+		return streams_copy(skb, front, udp_end, 0, 0, short_payload_end, 0,
+				    stream_length_end, priority, id, r, copies_of_sent, same, prog,
 				    short_pn_size, short_pn_end, stream_id_size, 1, 0, 0, 0, 0, 0,
-				    0, 0, 0, 0);
-	return streams_copy(skb, front, udp_end, short_pn_size, short_pn_end, saved_short_pn_end,
-			    short_payload_end, stream_id_size, stream_id, stream_offset,
-			    stream_length_end, priority, id, c, r, same, prog, 0, 0, 0, 0, 0, 0, 0,
-			    0, 0, 0, 0, 0, 0);
+				    0, 0, 0, 0, 0);
+	return streams_copy(skb, front, udp_end, short_pn_size, short_pn_end, short_payload_end,
+			    stream_id_size, stream_length_end, priority, id, r, copies_of_sent,
+			    same, prog, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
 }
 
 static __noinline long streams_turn2(__u32 i, struct fan *fan)
@@ -1254,9 +1202,11 @@ static __noinline long streams_turn2(__u32 i, struct fan *fan)
 
 static __always_inline int streams_fan2(struct __sk_buff *skb, struct packet *pkt)
 {
+	__u64 clock = bpf_ktime_get_ns();
+	struct hdr_stream *stream = pkt->at_short_pn_end;
 	__u32 len = skb->len;
 
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
+	/* do: [{emit: _emit}, {fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
@@ -1264,21 +1214,39 @@ static __always_inline int streams_fan2(struct __sk_buff *skb, struct packet *pk
 	list = list_of_subscribers(&key);
 	if (!list)
 		return fr_punt(skb, pkt->prog + reason_no_subscribers);
+	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
+		sizeof(struct event_sent), 0);
+	if (!copies_of_sent)
+		return fr_punt(skb, pkt->prog + reason_ring_full);
+	fr_head(&copies_of_sent->head, 0, 1, sizeof(*copies_of_sent));
+	st8((void *)copies_of_sent + 41, 0);
+	st16((void *)copies_of_sent + 42, 0);
+	st32((void *)copies_of_sent + 44, 0);
+	copies_of_sent->stream = pkt->stream_id + (__u64)pkt->c->base;
+	copies_of_sent->offset = pkt->stream_offset;
+	copies_of_sent->length = pkt->short_payload_end - pkt->stream_length_end;
+	copies_of_sent->size = pkt->udp_end - 62;
+	copies_of_sent->type = be8(&stream->type);
 
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
+		bpf_ringbuf_discard(copies_of_sent, 0);
 		return fr_punt(skb, pkt->prog + reason_no_memory);
+	}
 
 	__u32 size = fr_size(pkt->stream_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
-	if (!front)
+	if (!front) {
+		bpf_ringbuf_discard(copies_of_sent, 0);
 		return fr_punt(skb, pkt->prog + reason_no_memory);
+	}
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_short *saved_short = front + 62;
 	same->size = size;
+	same->entries1 = 0;
 	__u64 odd_sum =
 		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size)));
 	odd_sum <<= 8 * (((pkt->short_pn_end + 1 - 54) & 1) != 0);
@@ -1290,8 +1258,10 @@ static __always_inline int streams_fan2(struct __sk_buff *skb, struct packet *pk
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
-	if (same->kind0 == FR_SUM_FAULT)
+	if (same->kind0 == FR_SUM_FAULT) {
+		bpf_ringbuf_discard(copies_of_sent, 0);
 		return fr_punt(skb, pkt->prog + reason_no_memory);
+	}
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -1301,8 +1271,6 @@ static __always_inline int streams_fan2(struct __sk_buff *skb, struct packet *pk
 		  fr_odd64(ld64(saved_short->dcid)) + odd_sum + fr_add64(ld64(saved_ipv6->src)) +
 		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->quiet = 0;
-	same->clock = 0;
 	same->ip_end = pkt->ip_end;
 	same->udp_end = pkt->udp_end;
 	same->short_pn_size = pkt->short_pn_size;
@@ -1332,11 +1300,11 @@ static __always_inline int streams_fan2(struct __sk_buff *skb, struct packet *pk
 		.list = list,
 		.front = front,
 		.c = pkt->c,
+		.copies_of_sent = copies_of_sent,
 	};
 	bpf_loop(list->count, streams_turn2, &fan, 0);
+	fr_submit_copies(&copies_of_sent->head, clock, 48 + same->entries1 * 24, same->entries1);
 
-	if (same->quiet)
-		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
 		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
@@ -1358,9 +1326,11 @@ static __noinline long streams_turn1(__u32 i, struct fan *fan)
 
 static __always_inline int streams_fan1(struct __sk_buff *skb, struct packet *pkt)
 {
+	__u64 clock = bpf_ktime_get_ns();
+	struct hdr_stream *stream = pkt->at_short_pn_end;
 	__u32 len = skb->len;
 
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
+	/* do: [{emit: _emit}, {fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
@@ -1368,21 +1338,39 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, struct packet *pk
 	list = list_of_subscribers(&key);
 	if (!list)
 		return fr_punt(skb, pkt->prog + reason_no_subscribers);
+	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
+		sizeof(struct event_sent), 0);
+	if (!copies_of_sent)
+		return fr_punt(skb, pkt->prog + reason_ring_full);
+	fr_head(&copies_of_sent->head, 0, 1, sizeof(*copies_of_sent));
+	st8((void *)copies_of_sent + 41, 0);
+	st16((void *)copies_of_sent + 42, 0);
+	st32((void *)copies_of_sent + 44, 0);
+	copies_of_sent->stream = pkt->stream_id + (__u64)pkt->c->base;
+	copies_of_sent->offset = pkt->stream_offset;
+	copies_of_sent->length = pkt->short_payload_end - pkt->stream_length_end;
+	copies_of_sent->size = pkt->udp_end - 42;
+	copies_of_sent->type = be8(&stream->type);
 
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
+		bpf_ringbuf_discard(copies_of_sent, 0);
 		return fr_punt(skb, pkt->prog + reason_no_memory);
+	}
 
 	__u32 size = fr_size(pkt->stream_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
-	if (!front)
+	if (!front) {
+		bpf_ringbuf_discard(copies_of_sent, 0);
 		return fr_punt(skb, pkt->prog + reason_no_memory);
+	}
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_short *saved_short = front + 42;
 	same->size = size;
+	same->entries1 = 0;
 	__u64 odd_sum =
 		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size)));
 	odd_sum <<= 8 * (((pkt->short_pn_end + 1 - 34) & 1) != 0);
@@ -1393,8 +1381,10 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, struct packet *pk
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
+	if (same->kind0 == FR_SUM_FAULT) {
+		bpf_ringbuf_discard(copies_of_sent, 0);
 		return fr_punt(skb, pkt->prog + reason_no_memory);
+	}
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -1409,8 +1399,6 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, struct packet *pk
 		 ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
 		 bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)) +
 		 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->quiet = 0;
-	same->clock = 0;
 	same->ip_end = pkt->ip_end;
 	same->udp_end = pkt->udp_end;
 	same->short_pn_size = pkt->short_pn_size;
@@ -1440,11 +1428,11 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, struct packet *pk
 		.list = list,
 		.front = front,
 		.c = pkt->c,
+		.copies_of_sent = copies_of_sent,
 	};
 	bpf_loop(list->count, streams_turn1, &fan, 0);
+	fr_submit_copies(&copies_of_sent->head, clock, 48 + same->entries1 * 24, same->entries1);
 
-	if (same->quiet)
-		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
 		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
@@ -1489,7 +1477,7 @@ static __always_inline int streams_ip_priority_value(struct __sk_buff *skb, stru
 					 pkt->prog + reason_changing);
 	}
 
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
+	/* do: [{emit: _emit}, {fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
 	if (v6) {
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
@@ -1716,7 +1704,7 @@ static __always_inline int acks_ip_ack_ect0_end(struct __sk_buff *skb, struct pa
 	/* {emit: acked: {subscriber: "c.subscriber", pn: "short.pn", pn_size: "len(short.pn)"... */
 	struct event_acked *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_acked), 0);
 	if (!event0)
-		return fr_punt(skb, pkt->prog + reason_ring_full_2);
+		return fr_punt(skb, pkt->prog + reason_ring_full);
 	fr_head(&event0->head, 0, 3, sizeof(*event0));
 	st8((void *)event0 + 25, 0);
 	st16((void *)event0 + 26, 0);
@@ -2046,7 +2034,7 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
 	pkt.data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = pkt.data;
 
-	/* for name, ack in {streams: [], streams_after_ack: ["ack"]} {(name): forward & {_ack... */
+	/* for name, ack in {streams: [], streams_after_ack: ["ack"]} {(name): forward & { */
 	if (!fr_lease_valid(pkt.lease, now))
 		return fr_punt(skb, PROG_STREAMS + reason_inactive);
 
@@ -2082,7 +2070,7 @@ SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)
 	pkt.data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = pkt.data;
 
-	/* for name, ack in {streams: [], streams_after_ack: ["ack"]} {(name): forward & {_ack... */
+	/* for name, ack in {streams: [], streams_after_ack: ["ack"]} {(name): forward & { */
 	if (!fr_lease_valid(pkt.lease, now))
 		return fr_punt(skb, PROG_STREAMS_AFTER_ACK + reason_inactive);
 
@@ -2182,17 +2170,12 @@ static __always_inline int datagrams_write(struct __sk_buff *skb, void *front, _
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long datagrams_copy(struct __sk_buff *skb, void *front, __u64 udp_end,
-					   __u64 short_pn_size, __u64 short_pn, __u64 priority,
-					   struct receiver_subscribers *r, struct same *same,
-					   const __u32 prog, const int second)
+static __always_inline long
+datagrams_copy(struct __sk_buff *skb, void *front, __u64 udp_end, __u64 short_pn_size,
+	       __u64 priority, struct receiver_subscribers *r,
+	       struct event_datagram *copies_of_datagram, struct same *same, const __u32 prog,
+	       __u64 short_pn_size_2, const int second)
 {
-	/* {emit: datagram: {pn: "pn", was: "short.pn", was_size: "len(short.pn)", size: "len(... */
-	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
-							    sizeof(struct event_datagram), 0);
-	if (!event0)
-		return fr_decline(r->receiver, skb->len, prog + reason_ring_full);
-
 	/* let spend = {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "pick(pri... */
 	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(r->window, 0);
@@ -2202,40 +2185,36 @@ static __always_inline long datagrams_copy(struct __sk_buff *skb, void *front, _
 				 (priority - fr_shared_get(r->urgent)) * 0x1770 : 0ULL);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
-		bpf_ringbuf_discard(event0, 0);
 		return fr_decline(r->receiver, skb->len, prog + reason_refused_window);
 	}
-	if (unlikely(admitted0 == FR_CONTENDED)) {
-		bpf_ringbuf_discard(event0, 0);
+	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_decline(r->receiver, skb->len, prog + reason_contended);
-	}
 
 	/* {let: pn: "alloc(r.next)"}, */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 	if (second) {
-		if (unlikely(datagrams_write(skb, front, short_pn_size, priority, pn, r, same,
+		if (unlikely(datagrams_write(skb, front, short_pn_size_2, priority, pn, r, same,
 					     1))) {
-			bpf_ringbuf_discard(event0, 0);
 			fr_refund(credit0, spent0);
 			return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 		}
 	} else if (unlikely(datagrams_write(skb, front, short_pn_size, priority, pn, r, same, 0))) {
-		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		return fr_refuse(r->receiver, skb->len, prog + reason_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
-	fr_head(&event0->head, r->receiver, 2, sizeof(*event0));
-	st8((void *)event0 + 29, 0);
-	st16((void *)event0 + 30, 0);
-	st32((void *)event0 + 36, 0);
-	event0->pn = pn;
-	event0->was = short_pn;
-	event0->was_size = short_pn_size;
-	event0->size = udp_end - (second ? 62 : 42);
-	same->quiet |= fr_submit_more(&event0->head, same->clock);
+
+	/* {emit: datagram: pn: "pn"}, */
+	__u64 entry_at2 = fr_copy(same->entries2);
+	if (entry_at2 < 512) {
+		struct copy_datagram *entry2 = &copies_of_datagram->copies[entry_at2];
+		entry2->receiver = r->receiver;
+		st32((void *)entry2 + 4, 0);
+		entry2->pn = pn;
+		same->entries2 = entry_at2 + 1;
+	}
 	return 0;
 }
 
@@ -2249,16 +2228,14 @@ static __always_inline long datagrams_turn(__u32 i, struct fan *fan, const int s
 	__u64 udp_end = same->udp_end;
 	__u64 short_pn_size = same->short_pn_size;
 	__u64 short_pn_end = same->short_pn_end;
-	__u64 short_pn = same->short_pn;
 	__u64 short_payload_end = same->short_payload_end;
 	__u64 priority = same->priority;
+	struct event_datagram *copies_of_datagram = fan->copies_of_datagram;
 	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
 	struct hdr_udp *saved_udp = front + 54;
 
 	if (!r)
 		return 1;
-	if (i % 8 == 0)
-		same->clock = bpf_ktime_get_ns();
 
 	/* let too_short = "r.next - r.acked >= pick(len(short.pn) == 1, 0x40, pick(len(short.... */
 	if (fr_shared_get(r->next) -
@@ -2272,7 +2249,7 @@ static __always_inline long datagrams_turn(__u32 i, struct fan *fan, const int s
 	if (udp_end - (second ? 62 : 42) > fr_shared_get(r->size))
 		return fr_decline(r->receiver, skb->len, prog + reason_size);
 
-	/* datagrams: forward & {_frame: "datagram", _rules: [{when: "len(datagram) > r.datagr... */
+	/* datagrams: forward & {_frame: "datagram", _emit: datagram: {was: "short.pn", was_si... */
 	if (short_payload_end - short_pn_end > r->datagram)
 		return fr_decline(r->receiver, skb->len, prog + reason_limit);
 	if (second) {
@@ -2292,8 +2269,11 @@ static __always_inline long datagrams_turn(__u32 i, struct fan *fan, const int s
 				  fr_indirect(&r->hop_remote, prog + reason_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, prog + reason_too_big);
-	return datagrams_copy(skb, front, udp_end, short_pn_size, short_pn, priority, r, same, prog,
-			      second);
+	if (second)
+		return datagrams_copy(skb, front, udp_end, 0, priority, r, copies_of_datagram, same,
+				      prog, short_pn_size, 1);
+	return datagrams_copy(skb, front, udp_end, short_pn_size, priority, r, copies_of_datagram,
+			      same, prog, 0, 0);
 }
 
 static __noinline long datagrams_turn2(__u32 i, struct fan *fan)
@@ -2303,9 +2283,10 @@ static __noinline long datagrams_turn2(__u32 i, struct fan *fan)
 
 static __always_inline int datagrams_fan2(struct __sk_buff *skb, struct packet *pkt)
 {
+	__u64 clock = bpf_ktime_get_ns();
 	__u32 len = skb->len;
 
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
+	/* do: [{emit: _emit}, {fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
@@ -2313,21 +2294,37 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, struct packet *
 	list = list_of_subscribers(&key);
 	if (!list)
 		return fr_punt(skb, pkt->prog + reason_no_subscribers);
+	struct event_datagram *copies_of_datagram = bpf_ringbuf_reserve(&fr_events,
+		sizeof(struct event_datagram), 0);
+	if (!copies_of_datagram)
+		return fr_punt(skb, pkt->prog + reason_ring_full);
+	fr_head(&copies_of_datagram->head, 0, 2, sizeof(*copies_of_datagram));
+	st8((void *)copies_of_datagram + 21, 0);
+	st16((void *)copies_of_datagram + 22, 0);
+	st32((void *)copies_of_datagram + 28, 0);
+	copies_of_datagram->was = pkt->short_pn;
+	copies_of_datagram->was_size = pkt->short_pn_size;
+	copies_of_datagram->size = pkt->udp_end - 62;
 
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
+		bpf_ringbuf_discard(copies_of_datagram, 0);
 		return fr_punt(skb, pkt->prog + reason_no_memory);
+	}
 
 	__u32 size = fr_size(pkt->datagram_length_end, 128);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
-	if (!front)
+	if (!front) {
+		bpf_ringbuf_discard(copies_of_datagram, 0);
 		return fr_punt(skb, pkt->prog + reason_no_memory);
+	}
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_short *saved_short = front + 62;
 	same->size = size;
+	same->entries2 = 0;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
@@ -2336,8 +2333,10 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, struct packet *
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
 					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
-	if (same->kind0 == FR_SUM_FAULT)
+	if (same->kind0 == FR_SUM_FAULT) {
+		bpf_ringbuf_discard(copies_of_datagram, 0);
 		return fr_punt(skb, pkt->prog + reason_no_memory);
+	}
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
@@ -2347,13 +2346,10 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, struct packet *
 		  fr_odd64(ld64(saved_short->dcid)) + fr_add64(ld64(saved_ipv6->src)) +
 		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->quiet = 0;
-	same->clock = 0;
 	same->ip_end = pkt->ip_end;
 	same->udp_end = pkt->udp_end;
 	same->short_pn_size = pkt->short_pn_size;
 	same->short_pn_end = pkt->short_pn_end;
-	same->short_pn = pkt->short_pn;
 	same->short_payload_end = pkt->short_payload_end;
 	same->priority = pkt->priority;
 
@@ -2372,11 +2368,12 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, struct packet *
 		.skb = skb,
 		.list = list,
 		.front = front,
+		.copies_of_datagram = copies_of_datagram,
 	};
 	bpf_loop(list->count, datagrams_turn2, &fan, 0);
+	fr_submit_copies(&copies_of_datagram->head, clock, 32 + same->entries2 * 16,
+			 same->entries2);
 
-	if (same->quiet)
-		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 128), 0))
 		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
@@ -2395,9 +2392,10 @@ static __noinline long datagrams_turn1(__u32 i, struct fan *fan)
 
 static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct packet *pkt)
 {
+	__u64 clock = bpf_ktime_get_ns();
 	__u32 len = skb->len;
 
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
+	/* do: [{emit: _emit}, {fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
@@ -2405,21 +2403,37 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct packet *
 	list = list_of_subscribers(&key);
 	if (!list)
 		return fr_punt(skb, pkt->prog + reason_no_subscribers);
+	struct event_datagram *copies_of_datagram = bpf_ringbuf_reserve(&fr_events,
+		sizeof(struct event_datagram), 0);
+	if (!copies_of_datagram)
+		return fr_punt(skb, pkt->prog + reason_ring_full);
+	fr_head(&copies_of_datagram->head, 0, 2, sizeof(*copies_of_datagram));
+	st8((void *)copies_of_datagram + 21, 0);
+	st16((void *)copies_of_datagram + 22, 0);
+	st32((void *)copies_of_datagram + 28, 0);
+	copies_of_datagram->was = pkt->short_pn;
+	copies_of_datagram->was_size = pkt->short_pn_size;
+	copies_of_datagram->size = pkt->udp_end - 42;
 
-	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
+		bpf_ringbuf_discard(copies_of_datagram, 0);
 		return fr_punt(skb, pkt->prog + reason_no_memory);
+	}
 
 	__u32 size = fr_size(pkt->datagram_length_end, 64);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
-	if (!front)
+	if (!front) {
+		bpf_ringbuf_discard(copies_of_datagram, 0);
 		return fr_punt(skb, pkt->prog + reason_no_memory);
+	}
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_short *saved_short = front + 42;
 	same->size = size;
+	same->entries2 = 0;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(&saved_udp->checksum) ?
@@ -2427,8 +2441,10 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct packet *
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
 				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
 				    FR_SUM_ABSENT;
-	if (same->kind0 == FR_SUM_FAULT)
+	if (same->kind0 == FR_SUM_FAULT) {
+		bpf_ringbuf_discard(copies_of_datagram, 0);
 		return fr_punt(skb, pkt->prog + reason_no_memory);
+	}
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -2442,13 +2458,10 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct packet *
 		 ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
 		 bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)) +
 		 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->quiet = 0;
-	same->clock = 0;
 	same->ip_end = pkt->ip_end;
 	same->udp_end = pkt->udp_end;
 	same->short_pn_size = pkt->short_pn_size;
 	same->short_pn_end = pkt->short_pn_end;
-	same->short_pn = pkt->short_pn;
 	same->short_payload_end = pkt->short_payload_end;
 	same->priority = pkt->priority;
 
@@ -2467,11 +2480,12 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct packet *
 		.skb = skb,
 		.list = list,
 		.front = front,
+		.copies_of_datagram = copies_of_datagram,
 	};
 	bpf_loop(list->count, datagrams_turn1, &fan, 0);
+	fr_submit_copies(&copies_of_datagram->head, clock, 32 + same->entries2 * 16,
+			 same->entries2);
 
-	if (same->quiet)
-		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 64), 0))
 		return fr_drop(len, pkt->prog + reason_fault);
 	if (unlikely(same->csum >= 0))
@@ -2534,7 +2548,7 @@ static __always_inline int datagrams_ip_datagram_length_end(struct __sk_buff *sk
 		return fr_missed(skb, found, pkt->prog + reason_no_connections,
 				 pkt->prog + reason_changing);
 
-	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
+	/* do: [{emit: _emit}, {fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
 	if (v6) {
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
@@ -2648,7 +2662,7 @@ SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 	pkt.data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = pkt.data;
 
-	/* datagrams: forward & {_frame: "datagram", _rules: [{when: "len(datagram) > r.datagr... */
+	/* datagrams: forward & {_frame: "datagram", _emit: datagram: {was: "short.pn", was_si... */
 	if (!fr_lease_valid(pkt.lease, now))
 		return fr_punt(skb, PROG_DATAGRAMS + reason_inactive);
 

@@ -149,6 +149,7 @@ const (
 	StreamsAnotherFrame             // stream.length disagrees with the packet
 	StreamsNoConnections            // no row in connections
 	StreamsChanging                 // user space changed rows at each attempt to read one
+	StreamsRingFull                 // the ring of events is full
 	StreamsPartialChecksum          // a partial checksum in a header that the stack doesn't name
 	StreamsNoSubscribers            // no group in subscribers
 	StreamsNoMemory                 // the kernel has no memory to change the packet
@@ -167,7 +168,6 @@ const (
 	StreamsDeclinedRefusedData      // no data left
 	StreamsDeclinedUnfitShortPN     // short.pn isn't there, or has no room for its new value
 	StreamsDeclinedUnfitStreamID    // stream.id isn't there, or has no room for its new value
-	StreamsDeclinedRingFull         // the ring of events is full
 	StreamsDeclinedAddressFamily    // an address of the other IP version
 	StreamsDeclinedTooBig           // larger than the MTU towards the destination
 	StreamsDeclinedNoRoute          // no route to the destination, or the row has no next hop
@@ -239,6 +239,7 @@ const (
 	StreamsAfterAckNoConnections // no row in connections
 	// user space changed rows at each attempt to read one
 	StreamsAfterAckChanging
+	StreamsAfterAckRingFull // the ring of events is full
 	// a partial checksum in a header that the stack doesn't name
 	StreamsAfterAckPartialChecksum
 	StreamsAfterAckNoSubscribers // no group in subscribers
@@ -263,7 +264,6 @@ const (
 	StreamsAfterAckDeclinedUnfitShortPN
 	// stream.id isn't there, or has no room for its new value
 	StreamsAfterAckDeclinedUnfitStreamID
-	StreamsAfterAckDeclinedRingFull      // the ring of events is full
 	StreamsAfterAckDeclinedAddressFamily // an address of the other IP version
 	StreamsAfterAckDeclinedTooBig        // larger than the MTU towards the destination
 	// no route to the destination, or the row has no next hop
@@ -335,6 +335,7 @@ const (
 	DatagramsAnotherFrame          // datagram.length disagrees with the packet
 	DatagramsNoConnections         // no row in connections
 	DatagramsChanging              // user space changed rows at each attempt to read one
+	DatagramsRingFull              // the ring of events is full
 	DatagramsPartialChecksum       // a partial checksum in a header that the stack doesn't name
 	DatagramsNoSubscribers         // no group in subscribers
 	DatagramsNoMemory              // the kernel has no memory to change the packet
@@ -345,7 +346,6 @@ const (
 	DatagramsDeclinedRefusedWindow // no window left
 	DatagramsDeclinedContended     // too many processors spend from one credit at once
 	DatagramsDeclinedUnfitShortPN  // short.pn isn't there, or has no room for its new value
-	DatagramsDeclinedRingFull      // the ring of events is full
 	DatagramsDeclinedAddressFamily // an address of the other IP version
 	DatagramsDeclinedTooBig        // larger than the MTU towards the destination
 	DatagramsDeclinedNoRoute       // no route to the destination, or the row has no next hop
@@ -548,29 +548,39 @@ type Event interface{ event() }
 
 // SentEvent is the event "sent"; what it can't report isn't sent.
 type SentEvent struct {
-	Receiver *SubscribersReceiver // that the packet was sent to, even if it is gone since; nil: one of a former process
-	Time     time.Time            // when the packet was sent; time.Since is exact
-	Mono     time.Duration        // the same on the kernel's monotonic clock
+	Time   time.Time     // when the packet was sent; time.Since is exact
+	Mono   time.Duration // the same on the kernel's monotonic clock
+	Stream uint64
+	Offset uint64
+	Length uint32
+	Size   uint32
+	Type   uint8
+	Copies []SentCopy // those that were sent, in the order of sending
+}
+
+// SentCopy is a copy of the packet that SentEvent is about.
+type SentCopy struct {
+	Receiver *SubscribersReceiver // that it was sent to, even if it is gone since; nil: one of a former process
 	PN       uint64
 	ID       uint64
-	Stream   uint64
-	Offset   uint64
-	Length   uint32
-	Size     uint32
-	Type     uint8
 }
 
 func (SentEvent) event() {}
 
 // DatagramEvent is the event "datagram"; what it can't report isn't sent.
 type DatagramEvent struct {
-	Receiver *SubscribersReceiver // that the packet was sent to, even if it is gone since; nil: one of a former process
-	Time     time.Time            // when the packet was sent; time.Since is exact
-	Mono     time.Duration        // the same on the kernel's monotonic clock
+	Time    time.Time     // when the packet was sent; time.Since is exact
+	Mono    time.Duration // the same on the kernel's monotonic clock
+	Was     uint32
+	WasSize uint8
+	Size    uint32
+	Copies  []DatagramCopy // those that were sent, in the order of sending
+}
+
+// DatagramCopy is a copy of the packet that DatagramEvent is about.
+type DatagramCopy struct {
+	Receiver *SubscribersReceiver // that it was sent to, even if it is gone since; nil: one of a former process
 	PN       uint64
-	Was      uint32
-	WasSize  uint8
-	Size     uint32
 }
 
 func (DatagramEvent) event() {}
@@ -634,28 +644,40 @@ func (r *Relay) Pending(ctx context.Context) iter.Seq2[Event, error] {
 func (r *Relay) event(e *runtime.Event) Event {
 	switch e.ID {
 	case 1:
-		return SentEvent{
-			Receiver: r.Subscribers.Of(e),
-			Time:     e.Time,
-			Mono:     e.Mono,
-			PN:       uint64(e.Uint(0)),
-			ID:       uint64(e.Uint(1)),
-			Stream:   uint64(e.Uint(2)),
-			Offset:   uint64(e.Uint(3)),
-			Length:   uint32(e.Uint(4)),
-			Size:     uint32(e.Uint(5)),
-			Type:     uint8(e.Uint(6)),
+		out := SentEvent{
+			Time:   e.Time,
+			Mono:   e.Mono,
+			Stream: uint64(e.Uint(0)),
+			Offset: uint64(e.Uint(1)),
+			Length: uint32(e.Uint(2)),
+			Size:   uint32(e.Uint(3)),
+			Type:   uint8(e.Uint(4)),
+			Copies: make([]SentCopy, e.NumCopies()),
 		}
+		for i, e := range e.Copies() {
+			out.Copies[i] = SentCopy{
+				Receiver: r.Subscribers.Of(e),
+				PN:       uint64(e.Uint(0)),
+				ID:       uint64(e.Uint(1)),
+			}
+		}
+		return out
 	case 2:
-		return DatagramEvent{
-			Receiver: r.Subscribers.Of(e),
-			Time:     e.Time,
-			Mono:     e.Mono,
-			PN:       uint64(e.Uint(0)),
-			Was:      uint32(e.Uint(1)),
-			WasSize:  uint8(e.Uint(2)),
-			Size:     uint32(e.Uint(3)),
+		out := DatagramEvent{
+			Time:    e.Time,
+			Mono:    e.Mono,
+			Was:     uint32(e.Uint(0)),
+			WasSize: uint8(e.Uint(1)),
+			Size:    uint32(e.Uint(2)),
+			Copies:  make([]DatagramCopy, e.NumCopies()),
 		}
+		for i, e := range e.Copies() {
+			out.Copies[i] = DatagramCopy{
+				Receiver: r.Subscribers.Of(e),
+				PN:       uint64(e.Uint(0)),
+			}
+		}
+		return out
 	case 3:
 		return AckedEvent{
 			Time:       e.Time,
@@ -750,34 +772,34 @@ var desc = abi.Desc{
 			{Name: "no_connections", Kind: abi.ReasonPunted, Number: 28, Doc: "no row in connections"},
 			{Name: "changing", Kind: abi.ReasonPunted, Number: 29,
 				Doc: "user space changed rows at each attempt to read one"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted, Number: 30,
+			{Name: "ring_full", Kind: abi.ReasonPunted, Number: 30, Doc: "the ring of events is full"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted, Number: 31,
 				Doc: "a partial checksum in a header that the stack doesn't name"},
-			{Name: "no_subscribers", Kind: abi.ReasonPunted, Number: 31, Doc: "no group in subscribers"},
-			{Name: "no_memory", Kind: abi.ReasonPunted, Number: 33,
+			{Name: "no_subscribers", Kind: abi.ReasonPunted, Number: 32, Doc: "no group in subscribers"},
+			{Name: "no_memory", Kind: abi.ReasonPunted, Number: 34,
 				Doc: "the kernel has no memory to change the packet"},
-			{Name: "fault", Kind: abi.ReasonFault, Number: 32,
+			{Name: "fault", Kind: abi.ReasonFault, Number: 33,
 				Doc: "dropped: the kernel failed after the first change"},
-			{Name: "number", Kind: abi.ReasonDeclined, Number: 34, Doc: "no copy, as the spec says"},
-			{Name: "size", Kind: abi.ReasonDeclined, Number: 35, Doc: "no copy, as the spec says"},
-			{Name: "before", Kind: abi.ReasonDeclined, Number: 36, Doc: "no copy, as the spec says"},
-			{Name: "limit", Kind: abi.ReasonDeclined, Number: 37, Doc: "no copy, as the spec says"},
-			{Name: "no_stream_id", Kind: abi.ReasonDeclined, Number: 38, Doc: "no copy, as the spec says"},
-			{Name: "changing", Kind: abi.ReasonDeclined, Number: 39,
+			{Name: "number", Kind: abi.ReasonDeclined, Number: 35, Doc: "no copy, as the spec says"},
+			{Name: "size", Kind: abi.ReasonDeclined, Number: 36, Doc: "no copy, as the spec says"},
+			{Name: "before", Kind: abi.ReasonDeclined, Number: 37, Doc: "no copy, as the spec says"},
+			{Name: "limit", Kind: abi.ReasonDeclined, Number: 38, Doc: "no copy, as the spec says"},
+			{Name: "no_stream_id", Kind: abi.ReasonDeclined, Number: 39, Doc: "no copy, as the spec says"},
+			{Name: "changing", Kind: abi.ReasonDeclined, Number: 40,
 				Doc: "user space changed rows at each attempt to read one"},
-			{Name: "dropped", Kind: abi.ReasonDeclined, Number: 40, Doc: "no copy, as the spec says"},
-			{Name: "translating", Kind: abi.ReasonDeclined, Number: 41,
+			{Name: "dropped", Kind: abi.ReasonDeclined, Number: 41, Doc: "no copy, as the spec says"},
+			{Name: "translating", Kind: abi.ReasonDeclined, Number: 42,
 				Doc: "another processor is making the translation"},
-			{Name: "translations_full", Kind: abi.ReasonDeclined, Number: 42,
+			{Name: "translations_full", Kind: abi.ReasonDeclined, Number: 43,
 				Doc: "the table of translations is full"},
-			{Name: "refused_window", Kind: abi.ReasonDeclined, Number: 43, Doc: "no window left"},
-			{Name: "contended", Kind: abi.ReasonDeclined, Number: 44,
+			{Name: "refused_window", Kind: abi.ReasonDeclined, Number: 44, Doc: "no window left"},
+			{Name: "contended", Kind: abi.ReasonDeclined, Number: 45,
 				Doc: "too many processors spend from one credit at once"},
-			{Name: "refused_data", Kind: abi.ReasonDeclined, Number: 45, Doc: "no data left"},
-			{Name: "unfit_short_pn", Kind: abi.ReasonDeclined, Number: 46,
+			{Name: "refused_data", Kind: abi.ReasonDeclined, Number: 46, Doc: "no data left"},
+			{Name: "unfit_short_pn", Kind: abi.ReasonDeclined, Number: 47,
 				Doc: "short.pn isn't there, or has no room for its new value"},
-			{Name: "unfit_stream_id", Kind: abi.ReasonDeclined, Number: 47,
+			{Name: "unfit_stream_id", Kind: abi.ReasonDeclined, Number: 48,
 				Doc: "stream.id isn't there, or has no room for its new value"},
-			{Name: "ring_full", Kind: abi.ReasonDeclined, Number: 48, Doc: "the ring of events is full"},
 			{Name: "address_family", Kind: abi.ReasonDeclined, Number: 49, Doc: "an address of the other IP version"},
 			{Name: "too_big", Kind: abi.ReasonDeclined, Number: 50,
 				Doc: "larger than the MTU towards the destination"},
@@ -805,7 +827,7 @@ var desc = abi.Desc{
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Number: 66, Doc: "no ip header here"},
 		}},
-		{Name: "streams_after_ack", Hook: abi.HookIngress, L2: true, Base: 71, Reasons: []abi.Reason{
+		{Name: "streams_after_ack", Hook: abi.HookIngress, L2: true, Base: 70, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Number: 3, Doc: "the relay's lease has expired"},
@@ -844,34 +866,34 @@ var desc = abi.Desc{
 			{Name: "no_connections", Kind: abi.ReasonPunted, Number: 28, Doc: "no row in connections"},
 			{Name: "changing", Kind: abi.ReasonPunted, Number: 29,
 				Doc: "user space changed rows at each attempt to read one"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted, Number: 30,
+			{Name: "ring_full", Kind: abi.ReasonPunted, Number: 30, Doc: "the ring of events is full"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted, Number: 31,
 				Doc: "a partial checksum in a header that the stack doesn't name"},
-			{Name: "no_subscribers", Kind: abi.ReasonPunted, Number: 31, Doc: "no group in subscribers"},
-			{Name: "no_memory", Kind: abi.ReasonPunted, Number: 33,
+			{Name: "no_subscribers", Kind: abi.ReasonPunted, Number: 32, Doc: "no group in subscribers"},
+			{Name: "no_memory", Kind: abi.ReasonPunted, Number: 34,
 				Doc: "the kernel has no memory to change the packet"},
-			{Name: "fault", Kind: abi.ReasonFault, Number: 32,
+			{Name: "fault", Kind: abi.ReasonFault, Number: 33,
 				Doc: "dropped: the kernel failed after the first change"},
-			{Name: "number", Kind: abi.ReasonDeclined, Number: 34, Doc: "no copy, as the spec says"},
-			{Name: "size", Kind: abi.ReasonDeclined, Number: 35, Doc: "no copy, as the spec says"},
-			{Name: "before", Kind: abi.ReasonDeclined, Number: 36, Doc: "no copy, as the spec says"},
-			{Name: "limit", Kind: abi.ReasonDeclined, Number: 37, Doc: "no copy, as the spec says"},
-			{Name: "no_stream_id", Kind: abi.ReasonDeclined, Number: 38, Doc: "no copy, as the spec says"},
-			{Name: "changing", Kind: abi.ReasonDeclined, Number: 39,
+			{Name: "number", Kind: abi.ReasonDeclined, Number: 35, Doc: "no copy, as the spec says"},
+			{Name: "size", Kind: abi.ReasonDeclined, Number: 36, Doc: "no copy, as the spec says"},
+			{Name: "before", Kind: abi.ReasonDeclined, Number: 37, Doc: "no copy, as the spec says"},
+			{Name: "limit", Kind: abi.ReasonDeclined, Number: 38, Doc: "no copy, as the spec says"},
+			{Name: "no_stream_id", Kind: abi.ReasonDeclined, Number: 39, Doc: "no copy, as the spec says"},
+			{Name: "changing", Kind: abi.ReasonDeclined, Number: 40,
 				Doc: "user space changed rows at each attempt to read one"},
-			{Name: "dropped", Kind: abi.ReasonDeclined, Number: 40, Doc: "no copy, as the spec says"},
-			{Name: "translating", Kind: abi.ReasonDeclined, Number: 41,
+			{Name: "dropped", Kind: abi.ReasonDeclined, Number: 41, Doc: "no copy, as the spec says"},
+			{Name: "translating", Kind: abi.ReasonDeclined, Number: 42,
 				Doc: "another processor is making the translation"},
-			{Name: "translations_full", Kind: abi.ReasonDeclined, Number: 42,
+			{Name: "translations_full", Kind: abi.ReasonDeclined, Number: 43,
 				Doc: "the table of translations is full"},
-			{Name: "refused_window", Kind: abi.ReasonDeclined, Number: 43, Doc: "no window left"},
-			{Name: "contended", Kind: abi.ReasonDeclined, Number: 44,
+			{Name: "refused_window", Kind: abi.ReasonDeclined, Number: 44, Doc: "no window left"},
+			{Name: "contended", Kind: abi.ReasonDeclined, Number: 45,
 				Doc: "too many processors spend from one credit at once"},
-			{Name: "refused_data", Kind: abi.ReasonDeclined, Number: 45, Doc: "no data left"},
-			{Name: "unfit_short_pn", Kind: abi.ReasonDeclined, Number: 46,
+			{Name: "refused_data", Kind: abi.ReasonDeclined, Number: 46, Doc: "no data left"},
+			{Name: "unfit_short_pn", Kind: abi.ReasonDeclined, Number: 47,
 				Doc: "short.pn isn't there, or has no room for its new value"},
-			{Name: "unfit_stream_id", Kind: abi.ReasonDeclined, Number: 47,
+			{Name: "unfit_stream_id", Kind: abi.ReasonDeclined, Number: 48,
 				Doc: "stream.id isn't there, or has no room for its new value"},
-			{Name: "ring_full", Kind: abi.ReasonDeclined, Number: 48, Doc: "the ring of events is full"},
 			{Name: "address_family", Kind: abi.ReasonDeclined, Number: 49, Doc: "an address of the other IP version"},
 			{Name: "too_big", Kind: abi.ReasonDeclined, Number: 50,
 				Doc: "larger than the MTU towards the destination"},
@@ -899,7 +921,7 @@ var desc = abi.Desc{
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Number: 66, Doc: "no ip header here"},
 		}},
-		{Name: "datagrams", Hook: abi.HookIngress, L2: true, Base: 142, Reasons: []abi.Reason{
+		{Name: "datagrams", Hook: abi.HookIngress, L2: true, Base: 140, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Number: 3, Doc: "the relay's lease has expired"},
@@ -936,22 +958,22 @@ var desc = abi.Desc{
 			{Name: "no_connections", Kind: abi.ReasonPunted, Number: 28, Doc: "no row in connections"},
 			{Name: "changing", Kind: abi.ReasonPunted, Number: 29,
 				Doc: "user space changed rows at each attempt to read one"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted, Number: 30,
+			{Name: "ring_full", Kind: abi.ReasonPunted, Number: 30, Doc: "the ring of events is full"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted, Number: 31,
 				Doc: "a partial checksum in a header that the stack doesn't name"},
-			{Name: "no_subscribers", Kind: abi.ReasonPunted, Number: 31, Doc: "no group in subscribers"},
-			{Name: "no_memory", Kind: abi.ReasonPunted, Number: 33,
+			{Name: "no_subscribers", Kind: abi.ReasonPunted, Number: 32, Doc: "no group in subscribers"},
+			{Name: "no_memory", Kind: abi.ReasonPunted, Number: 34,
 				Doc: "the kernel has no memory to change the packet"},
-			{Name: "fault", Kind: abi.ReasonFault, Number: 32,
+			{Name: "fault", Kind: abi.ReasonFault, Number: 33,
 				Doc: "dropped: the kernel failed after the first change"},
-			{Name: "number", Kind: abi.ReasonDeclined, Number: 34, Doc: "no copy, as the spec says"},
-			{Name: "size", Kind: abi.ReasonDeclined, Number: 35, Doc: "no copy, as the spec says"},
-			{Name: "limit", Kind: abi.ReasonDeclined, Number: 37, Doc: "no copy, as the spec says"},
-			{Name: "refused_window", Kind: abi.ReasonDeclined, Number: 43, Doc: "no window left"},
-			{Name: "contended", Kind: abi.ReasonDeclined, Number: 44,
+			{Name: "number", Kind: abi.ReasonDeclined, Number: 35, Doc: "no copy, as the spec says"},
+			{Name: "size", Kind: abi.ReasonDeclined, Number: 36, Doc: "no copy, as the spec says"},
+			{Name: "limit", Kind: abi.ReasonDeclined, Number: 38, Doc: "no copy, as the spec says"},
+			{Name: "refused_window", Kind: abi.ReasonDeclined, Number: 44, Doc: "no window left"},
+			{Name: "contended", Kind: abi.ReasonDeclined, Number: 45,
 				Doc: "too many processors spend from one credit at once"},
-			{Name: "unfit_short_pn", Kind: abi.ReasonDeclined, Number: 46,
+			{Name: "unfit_short_pn", Kind: abi.ReasonDeclined, Number: 47,
 				Doc: "short.pn isn't there, or has no room for its new value"},
-			{Name: "ring_full", Kind: abi.ReasonDeclined, Number: 48, Doc: "the ring of events is full"},
 			{Name: "address_family", Kind: abi.ReasonDeclined, Number: 49, Doc: "an address of the other IP version"},
 			{Name: "too_big", Kind: abi.ReasonDeclined, Number: 50,
 				Doc: "larger than the MTU towards the destination"},
@@ -979,7 +1001,7 @@ var desc = abi.Desc{
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Number: 66, Doc: "no ip header here"},
 		}},
-		{Name: "acks", Hook: abi.HookIngress, L2: true, Base: 213, Reasons: []abi.Reason{
+		{Name: "acks", Hook: abi.HookIngress, L2: true, Base: 210, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Number: 3, Doc: "the relay's lease has expired"},
@@ -1017,8 +1039,8 @@ var desc = abi.Desc{
 			{Name: "no_connections", Kind: abi.ReasonPunted, Number: 28, Doc: "no row in connections"},
 			{Name: "changing", Kind: abi.ReasonPunted, Number: 29,
 				Doc: "user space changed rows at each attempt to read one"},
-			{Name: "ring_full", Kind: abi.ReasonPunted, Number: 69, Doc: "the ring of events is full"},
-			{Name: "acked", Kind: abi.ReasonDropped, Number: 70, Doc: "dropped, as the spec says"},
+			{Name: "ring_full", Kind: abi.ReasonPunted, Number: 30, Doc: "the ring of events is full"},
+			{Name: "acked", Kind: abi.ReasonDropped, Number: 69, Doc: "dropped, as the spec says"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Number: 62, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Number: 63,
 				Doc: "an IPv4-mapped address in an IPv6 header"},
@@ -1057,20 +1079,22 @@ var desc = abi.Desc{
 	},
 	Events: []abi.Event{
 		{Name: "sent", Fields: []abi.Member{
-			{Name: "pn", Kind: abi.KindUint, Bits: 64, Size: 8, Off: 16},
-			{Name: "id", Kind: abi.KindUint, Bits: 64, Size: 8, Off: 24},
-			{Name: "stream", Kind: abi.KindUint, Bits: 64, Size: 8, Off: 32},
-			{Name: "offset", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 40},
-			{Name: "length", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 48},
-			{Name: "size", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 52},
-			{Name: "type", Kind: abi.KindUint, Bits: 8, Size: 1, Off: 56},
-		}, Size: 64, Required: true},
+			{Name: "stream", Kind: abi.KindUint, Bits: 64, Size: 8, Off: 16},
+			{Name: "offset", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 24},
+			{Name: "length", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 32},
+			{Name: "size", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 36},
+			{Name: "type", Kind: abi.KindUint, Bits: 8, Size: 1, Off: 40},
+		}, Size: 12336, Required: true, Copies: &abi.Copies{Off: 48, Size: 24, Values: []abi.Member{
+			{Name: "pn", Kind: abi.KindUint, Bits: 64, Size: 8, Off: 8},
+			{Name: "id", Kind: abi.KindUint, Bits: 64, Size: 8, Off: 16},
+		}}},
 		{Name: "datagram", Fields: []abi.Member{
-			{Name: "pn", Kind: abi.KindUint, Bits: 64, Size: 8, Off: 16},
-			{Name: "was", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 24},
-			{Name: "was_size", Kind: abi.KindUint, Bits: 8, Size: 1, Off: 28},
-			{Name: "size", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 32},
-		}, Size: 40, Required: true},
+			{Name: "was", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 16},
+			{Name: "was_size", Kind: abi.KindUint, Bits: 8, Size: 1, Off: 20},
+			{Name: "size", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 24},
+		}, Size: 8224, Required: true, Copies: &abi.Copies{Off: 32, Size: 16, Values: []abi.Member{
+			{Name: "pn", Kind: abi.KindUint, Bits: 64, Size: 8, Off: 8},
+		}}},
 		{Name: "acked", Fields: []abi.Member{
 			{Name: "subscriber", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 16},
 			{Name: "pn", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 20},
@@ -1088,5 +1112,5 @@ var desc = abi.Desc{
 	Receivers:    2049,
 	Credits:      4097,
 	Translations: 1048576,
-	Ring:         16777216,
+	Ring:         33554432,
 }

@@ -181,7 +181,8 @@ func (w *world) send(i int) {
 			kind |= 1
 		}
 		w.ring = append(w.ring, quicrelay.SentEvent{
-			ID: name, Stream: p.id, Offset: p.offset, Length: uint32(size), Size: uint32(size), Type: kind,
+			Stream: p.id, Offset: p.offset, Length: uint32(size), Size: uint32(size), Type: kind,
+			Copies: []quicrelay.SentCopy{{ID: name}},
 		})
 		w.copies++
 		w.receive(quic.StreamID(name), p.offset, size, p.fin)
@@ -193,7 +194,7 @@ func (w *world) send(i int) {
 
 func (w *world) read() {
 	for i := range w.ring {
-		w.feed.copied(w.user, &w.ring[i])
+		w.feed.copied([]*subscriber{w.user}, &w.ring[i])
 	}
 	w.ring = nil
 }

@@ -21,9 +21,9 @@
 //
 // # Who sends what
 //
-// For each copy the kernel writes a record, without which there is no copy. The records of a packet are in the ring
+// For each packet the kernel writes a record of all its copies, without which there is none. The record is in the ring
 // before the packet reaches the socket, and the server reads the ring before it handles what it has received. So when
-// the library hands over a STREAM frame, the records say which subscribers got it from the kernel. The others get it
+// the library hands over a STREAM frame, the record says which subscribers got it from the kernel. The others get it
 // from user space, or not at all: then the stream is reset. To reset a stream, user space has the kernel withhold it,
 // waits until no program can be sending any more of it, reads the ring, and so knows its final size.
 //

@@ -174,14 +174,18 @@ func (f *feed) leave(u *subscriber) {
 	f.left.add(&u.stats)
 }
 
-// copied takes note of a copy that the kernel sent.
-func (f *feed) copied(u *subscriber, e *quicrelay.SentEvent) {
+// copied takes note of the copies that the kernel sent of a packet, and to whom: nil who is gone.
+func (f *feed) copied(to []*subscriber, e *quicrelay.SentEvent) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.streams[e.Stream] == nil && f.over.contain(e.Stream) { // the publisher has sent it again, much later
-		u.copiedAgain(e)
-	} else {
-		u.copiedByKernel(f.stream(e.Stream), e)
+	var st *stream
+	if f.streams[e.Stream] != nil || !f.over.contain(e.Stream) { // else the publisher has sent it again, much later
+		st = f.stream(e.Stream)
+	}
+	for i, u := range to {
+		if u != nil {
+			u.copiedByKernel(st, e, &e.Copies[i])
+		}
 	}
 }
 
@@ -197,16 +201,23 @@ type copies struct {
 	at time.Time
 }
 
-// copiedDatagram takes note of a copy that the kernel sent.
-func (f *feed) copiedDatagram(u *subscriber, e *quicrelay.DatagramEvent) {
+// copiedDatagram takes note of the copies that the kernel sent of a datagram.
+func (f *feed) copiedDatagram(to []*subscriber, e *quicrelay.DatagramEvent) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	d := datagram{e.Was, e.WasSize}
-	c := f.datagrams[d]
-	f.datagrams[d] = copies{append(c.to, u), e.Time}
-	u.stats.KernelDatagrams++
-	u.window.waiting += int(e.Size)
-	u.unregistered = append(u.unregistered, quic.OutsidePacket{Number: e.PN, Time: e.Time, Size: int(e.Size)})
+	c := copies{f.datagrams[d].to, e.Time}
+	for i, u := range to {
+		if u == nil {
+			continue
+		}
+		c.to = append(c.to, u)
+		u.stats.KernelDatagrams++
+		u.window.waiting += int(e.Size)
+		p := quic.OutsidePacket{Number: e.Copies[i].PN, Time: e.Time, Size: int(e.Size)}
+		u.unregistered = append(u.unregistered, p)
+	}
+	f.datagrams[d] = c
 }
 
 // datagram takes a DATAGRAM frame of the publisher. Subscribers to whom the kernel hasn't copied it get it if there is

@@ -3,12 +3,14 @@ package server
 import (
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
 
 // TestSealed sends objects one after the other to protected subscribers: hardly any of the packets is the library's,
-// and the keys are updated meanwhile (after 100 packets, in quic-go). Objects that are larger than a packet take
-// several.
+// and the keys are updated meanwhile (after 100 packets, in quic-go). All are marked for ECN (RFC 9000, section 13.4).
+// Objects that are larger than a packet take several.
 func TestSealed(t *testing.T) {
 	b := newBed(t, options{in: delayed(), out: delayed()})
 	viewers := []*viewer{b.subscribe(false, wide()), b.subscribe(false, nil)}
@@ -34,9 +36,22 @@ func TestSealed(t *testing.T) {
 			u.feed.mu.Unlock()
 		}
 	}
+	capture, err := b.out.A.Capture()
+	b.check(err)
 	b.play(publisher, more)
 	for _, v := range viewers {
 		b.await(v, p.streams+more.streams)
+	}
+	frames, err := capture.Stop()
+	b.check(err)
+	marks := [4]int{}
+	for _, f := range frames { // of Ethernet, IPv4, UDP, and with more than an ACK
+		if f.Outgoing && len(f.Data) > 300 && f.Data[23] == unix.IPPROTO_UDP && f.Data[42]>>6 == 1 {
+			marks[f.Data[15]&3]++
+		}
+	}
+	if marks[2] < more.streams || marks != [4]int{2: marks[2]} { // ECT(0), as the library's are
+		t.Errorf("packets by ECN codepoint: %v", marks)
 	}
 	n, objects := b.server.Stats()[0].Sum().SealedPackets-before, more.streams*len(viewers)
 	if n <= uint64(objects) {

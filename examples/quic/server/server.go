@@ -67,8 +67,9 @@ type Server struct {
 	running   sync.WaitGroup
 	dropper   *dropper
 
-	reading sync.Mutex // events are read
-	opening sync.Mutex // groups of feeds are opened
+	reading sync.Mutex    // events are read,
+	got     []*subscriber // and who got the packet at hand
+	opening sync.Mutex    // groups of feeds are opened
 
 	latest     time.Time                // when there was a record; rounds'
 	kernelOnly atomic.Bool              // all streams get to all subscribers through the kernel
@@ -353,18 +354,12 @@ func (s *Server) drain() {
 		}
 		switch e := e.(type) {
 		case quicrelay.SentEvent:
-			s.mu.Lock()
-			u := s.receivers[e.Receiver]
-			s.mu.Unlock()
-			if u != nil {
-				u.feed.copied(u, &e)
+			if f := s.received(len(e.Copies), func(i int) receiverOf { return e.Copies[i].Receiver }); f != nil {
+				f.copied(s.got, &e)
 			}
 		case quicrelay.DatagramEvent:
-			s.mu.Lock()
-			u := s.receivers[e.Receiver]
-			s.mu.Unlock()
-			if u != nil {
-				u.feed.copiedDatagram(u, &e)
+			if f := s.received(len(e.Copies), func(i int) receiverOf { return e.Copies[i].Receiver }); f != nil {
+				f.copiedDatagram(s.got, &e)
 			}
 		case quicrelay.AckedEvent:
 			s.mu.Lock()
@@ -375,6 +370,23 @@ func (s *Server) drain() {
 			}
 		}
 	}
+}
+
+type receiverOf = *quicrelay.SubscribersReceiver
+
+// received finds who got n copies, nil who is gone. All are of the feed that it returns, or none is left.
+func (s *Server) received(n int, receiver func(i int) receiverOf) (f *feed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.got = s.got[:0]
+	for i := range n {
+		u := s.receivers[receiver(i)]
+		if u != nil {
+			f = u.feed
+		}
+		s.got = append(s.got, u)
+	}
+	return f
 }
 
 // While there are events or sealed packets, they are read once in a round, and then datagrams, which are handled

@@ -142,10 +142,14 @@ func (u *subscriber) offer(st *stream, c *chunk) {
 	}
 }
 
-// copiedByKernel takes note of a copy.
-func (u *subscriber) copiedByKernel(st *stream, e *quicrelay.SentEvent) {
+// copiedByKernel takes note of a copy of a packet; st is nil if its stream was forgotten.
+func (u *subscriber) copiedByKernel(st *stream, e *quicrelay.SentEvent, c *quicrelay.SentCopy) {
+	if st == nil {
+		u.sentByKernel(e, c, nil)
+		return
+	}
 	o, dataEnd := u.outgoing(st), e.Offset+uint64(e.Length)
-	u.named(o, quic.StreamID(e.ID))
+	u.named(o, quic.StreamID(c.ID))
 	part := span{e.Offset, end(e.Offset, uint64(e.Length), e.Type&1 != 0)}
 	u.stats.KernelBytes += o.done.add(part.from, dataEnd)
 	o.done.add(part.from, part.to)
@@ -153,18 +157,15 @@ func (u *subscriber) copiedByKernel(st *stream, e *quicrelay.SentEvent) {
 		u.countUnsent(o)
 	}
 	u.budget.send(&o.reach, dataEnd)
-	u.sentByKernel(e, copied{o, part, dataEnd})
+	u.sentByKernel(e, c, copied{o, part, dataEnd})
 }
 
-// copiedAgain takes note of a copy of a stream that was forgotten.
-func (u *subscriber) copiedAgain(e *quicrelay.SentEvent) { u.sentByKernel(e, nil) }
-
 // sentByKernel takes note of a packet, for which user is the library's OutsidePacket's.
-func (u *subscriber) sentByKernel(e *quicrelay.SentEvent, user any) {
+func (u *subscriber) sentByKernel(e *quicrelay.SentEvent, c *quicrelay.SentCopy, user any) {
 	u.stats.KernelPackets++
 	u.budget.charged += uint64(e.Length)
 	u.window.waiting += int(e.Size)
-	p := quic.OutsidePacket{Number: e.PN, Time: e.Time, Size: int(e.Size), User: user}
+	p := quic.OutsidePacket{Number: c.PN, Time: e.Time, Size: int(e.Size), User: user}
 	u.unregistered = append(u.unregistered, p)
 }
 

@@ -22,6 +22,7 @@ type Publisher struct {
 	Lose     func(sequence uint16) bool // packets that get lost on their way to the server; nil: none
 	Shuffle  func(sequence uint16) bool // packets that come after their successor; nil: none
 	Sequence uint16                     // of the next packet; not while Play runs
+	Before   func(Frame) error          // is called before each frame; nil: nothing is
 
 	conn *net.UDPConn
 	to   netip.AddrPort
@@ -123,6 +124,11 @@ func (p *Publisher) Play(ctx context.Context, frames []Frame) error {
 	pace := time.NewTicker(time.Second / FramesPerSecond)
 	defer pace.Stop()
 	for _, f := range frames {
+		if p.Before != nil {
+			if err := p.Before(f); err != nil {
+				return err
+			}
+		}
 		if err := p.frame(f); err != nil {
 			return err
 		}

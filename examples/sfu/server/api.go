@@ -14,7 +14,7 @@ type Stats struct {
 
 	InKernel   bool   `json:"in_kernel"`     // the relay is loaded
 	Why        string `json:"why,omitempty"` // why it isn't
-	LostEvents uint64 `json:"lost_events"`   // copies that the kernel couldn't report
+	LostEvents uint64 `json:"lost_events"`   // packets whose copies the kernel couldn't report
 	// what became of packets and copies, without the reasons that never applied
 	Kernel []Outcome `json:"kernel,omitempty"`
 }

@@ -51,16 +51,10 @@ func newDesk(t *testing.T, layer uint8, kernel receiver) *desk {
 		conns[i] = c
 	}
 	port := func(c *net.UDPConn) netip.AddrPort { return c.LocalAddr().(*net.UDPAddr).AddrPort() }
-	s := &Server{}
-	s.rounds = newRounds(s)
-	socket, err := newPublisherSocket(conns[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { socket.close() })
+	s := &Server{offload: &offload{}}
 	d := &desk{T: t, got: conns[0], now: time.Now()}
 	d.pub = &Publisher{
-		publisherSocket: socket, name: "cam", s: s, local: port(conns[1]), remote: port(conns[1]), ssrc: 7, live: true,
+		conn: conns[1], name: "cam", s: s, local: port(conns[1]), remote: port(conns[1]), ssrc: 7, live: true,
 		clock: 90000, requests: map[uint16]time.Time{},
 	}
 	u := &Subscriber{

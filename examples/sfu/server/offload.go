@@ -20,7 +20,8 @@ type offload struct {
 	relay  *sfurelay.Relay // nil if there is none
 	why    string          // why there is none
 	log    *slog.Logger
-	ctx    context.Context // of the reader of events
+	packet func(*sfurelay.PacketEvent) // takes what was relayed
+	ctx    context.Context             // of the reader of events
 	cancel context.CancelFunc
 
 	// tags guards the receivers' tags. That a tag is set before an event names its receiver, the kernel sees to.
@@ -29,8 +30,8 @@ type offload struct {
 
 // startOffload loads the relay and attaches it. Without the kernel the server works as before, unless interfaces were
 // named.
-func startOffload(config Config) (*offload, error) {
-	o := &offload{log: config.Logger}
+func startOffload(config Config, packet func(*sfurelay.PacketEvent)) (*offload, error) {
+	o := &offload{log: config.Logger, packet: packet}
 	o.ctx, o.cancel = context.WithCancel(context.Background())
 	if config.NoOffload {
 		o.why = "it was turned off"
@@ -110,7 +111,16 @@ func ethernets() ([]string, error) {
 	return names, nil
 }
 
-// read reads the kernel's records of its copies.
+// await sleeps until the kernel reports something, and returns false if it reports nothing any more.
+func (o *offload) await() bool { return o.relay != nil && o.relay.Runtime().AwaitEvents(o.ctx) == nil }
+
+// nearlyFull reports whether what the kernel reports doesn't wait for long.
+func (o *offload) nearlyFull() bool {
+	waiting, size := o.relay.Runtime().EventsWaiting()
+	return waiting > size/4
+}
+
+// read reads what the kernel reports: packets, and then the copies of each.
 func (o *offload) read() {
 	if o.relay == nil {
 		return
@@ -122,13 +132,23 @@ func (o *offload) read() {
 			}
 			return
 		}
-		sent, ok := event.(sfurelay.SentEvent)
-		if !ok || sent.Receiver == nil {
+		switch e := event.(type) {
+		case sfurelay.PacketEvent:
+			o.packet(&e)
+		case sfurelay.SentEvent:
+			o.sent(&e)
+		}
+	}
+}
+
+func (o *offload) sent(e *sfurelay.SentEvent) {
+	for _, c := range e.Copies {
+		if c.Receiver == nil {
 			continue
 		}
-		if f := o.feed(sent.Receiver); f != nil {
+		if f := o.feed(c.Receiver); f != nil {
 			f.pub.mu.Lock()
-			f.reported(sent.Original, sent.Number, o.lost)
+			f.reported(e.Original, c.Number, o.lost)
 			f.pub.mu.Unlock()
 		}
 	}

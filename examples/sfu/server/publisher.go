@@ -13,9 +13,9 @@ import (
 
 // Publisher sends one stream to a port of its own.
 type Publisher struct {
-	*publisherSocket
 	name  string
 	s     *Server
+	conn  *net.UDPConn
 	local netip.AddrPort
 	clock uint32 // of its timestamps, in Hz
 
@@ -67,53 +67,20 @@ type PublisherStats struct {
 	Rates     [Layers]int    `json:"rates"` // bits a second, by layer
 }
 
-// run reads what the publisher sends, until its socket is closed. While the kernel relays it, rounds do that.
+// run reads what comes to the publisher's socket, until it is closed: all of a stream that the kernel doesn't relay,
+// and of others what it leaves to user space.
 func (p *Publisher) run() {
 	buf := make([]byte, longest)
-	for warned := false; ; {
-		switch err := p.read(buf); {
-		case errors.Is(err, net.ErrClosed):
-			return
-		case err != nil && !warned: // such as too many open files: rounds need no other one
-			warned = true
-			p.s.log.Warn("a publisher's packets are read in rounds", "publisher", p.name, "error", err)
-		}
-		p.s.rounds.add(p)
-		select {
-		case <-p.back:
-		case <-p.s.stop:
-			return
-		}
-	}
-}
-
-// read reads packets as they come, until the kernel sends to all who get the stream.
-func (p *Publisher) read(buf []byte) error {
-	conn, err := p.poll()
-	if err != nil {
-		return err
-	}
 	for {
-		n, from, err := conn.ReadFromUDPAddrPort(buf)
+		n, from, err := p.conn.ReadFromUDPAddrPort(buf)
 		switch {
 		case errors.Is(err, net.ErrClosed):
-			return err
-		case err != nil:
-			continue // such as an ICMP error
-		}
-		p.receive(buf[:n], from, time.Now())
-		p.s.offload.read()
-		if p.relayed() {
-			return p.unpoll()
+			return
+		case err == nil: // else an ICMP error
+			p.s.offload.read() // what the kernel relayed before
+			p.receive(buf[:n], from, time.Now())
 		}
 	}
-}
-
-// relayed reports whether the kernel sends to all who get the stream.
-func (p *Publisher) relayed() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.group != nil && !slices.ContainsFunc(p.feeds, func(f *feed) bool { return f.kernel == nil })
 }
 
 // receive handles a datagram.
@@ -221,7 +188,7 @@ func (p *Publisher) boundary(now time.Time) uint32 {
 func (p *Publisher) awaitFrame() {
 	const limit = 50 * time.Millisecond
 	await(limit, func() bool {
-		p.s.rounds.catchUp(p)
+		p.s.offload.read()
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return p.newest == nil || p.newest.marker || time.Since(p.newest.at) > limit
@@ -342,7 +309,7 @@ func (p *Publisher) reported(r rtcp.ReceptionReport) {
 
 // Stats returns what came from the publisher.
 func (p *Publisher) Stats() PublisherStats {
-	p.s.rounds.catchUp(p)
+	p.s.offload.read()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	st := p.stats

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/examples/sfu/sfurelay"
 	"github.com/fastrelay/fastrelay-gen/runtime/control"
 )
 
@@ -40,15 +41,17 @@ type Server struct {
 	log     *slog.Logger
 	ssrc    uint32 // of the server's own RTCP
 	offload *offload
-	rounds  *rounds
 	closing atomic.Bool
 	stop    chan struct{}
 	running sync.WaitGroup
 
 	control sync.Mutex // changes of who gets what, one at a time: they wait for the kernel
 
+	apart atomic.Int64 // feeds that user space sends
+
 	mu          sync.Mutex // the names; held for moments
 	publishers  map[string]*Publisher
+	ports       map[netip.AddrPort]*Publisher // by where they send to
 	subscribers map[string]*Subscriber
 
 	saved []byte // the state in the file
@@ -81,11 +84,11 @@ func Start(config Config) (*Server, error) {
 	}
 	s := &Server{
 		config: config, log: config.Logger, ssrc: rand.Uint32() | 1, stop: make(chan struct{}),
-		publishers: map[string]*Publisher{}, subscribers: map[string]*Subscriber{},
+		publishers: map[string]*Publisher{}, ports: map[netip.AddrPort]*Publisher{},
+		subscribers: map[string]*Subscriber{},
 	}
-	s.rounds = newRounds(s)
 	var err error
-	if s.offload, err = startOffload(config); err != nil {
+	if s.offload, err = startOffload(config, s.relayed); err != nil {
 		return nil, err
 	}
 	if err := s.restore(); err != nil {
@@ -98,7 +101,7 @@ func Start(config Config) (*Server, error) {
 	for _, u := range s.subscribers {
 		s.running.Go(u.run)
 	}
-	s.running.Go(s.rounds.run)
+	s.running.Go(s.reports)
 	s.running.Go(s.tick)
 	return s, nil
 }
@@ -123,8 +126,8 @@ func (s *Server) closeSockets() error {
 		}
 	}
 	for _, p := range s.Publishers() {
-		if p.publisherSocket != nil {
-			errs = append(errs, p.close())
+		if p.conn != nil {
+			errs = append(errs, p.conn.Close())
 		}
 	}
 	return errors.Join(errs...)
@@ -147,6 +150,37 @@ func (s *Server) change(f func() error) error {
 		s.log.Error("a successor couldn't go on from here", "error", failed)
 	}
 	return err
+}
+
+// While the kernel sends to all who get a stream, what it reports is for the cache and the history alone, and being
+// woken for each packet would cost more than all else that is done with it. So the server looks in rounds. Who needs to
+// know of all that has come, such as one who answers a request for a packet, reads first (offload.read).
+const round = 4 * time.Millisecond
+
+// reports reads what the kernel reports, until the server is closed.
+func (s *Server) reports() {
+	for s.offload.await() {
+		full := s.offload.nearlyFull()
+		s.offload.read()
+		if full || s.apart.Load() > 0 {
+			continue
+		}
+		select {
+		case <-s.stop:
+			return
+		case <-time.After(round):
+		}
+	}
+}
+
+// relayed takes a packet that the kernel has relayed.
+func (s *Server) relayed(e *sfurelay.PacketEvent) {
+	s.mu.Lock()
+	p := s.ports[e.Server]
+	s.mu.Unlock()
+	if p != nil {
+		p.receive(e.Content, e.Publisher, e.Time)
+	}
 }
 
 func (s *Server) tick() {
@@ -253,12 +287,9 @@ func (s *Server) Publish(r Publish) (PublisherStats, error) {
 			return err
 		}
 		p = newPublisher(s, r.Name, r.Clock)
-		p.local, p.remote, p.ssrc = local, r.Address, r.SSRC
-		if p.publisherSocket, err = newPublisherSocket(conn); err != nil {
-			return err
-		}
+		p.conn, p.local, p.remote, p.ssrc = conn, local, r.Address, r.SSRC
 		s.mu.Lock()
-		s.publishers[p.name] = p
+		s.publishers[p.name], s.ports[p.local] = p, p
 		s.mu.Unlock()
 		s.running.Go(p.run)
 		return nil
@@ -287,8 +318,9 @@ func (s *Server) leave(p *Publisher) error {
 	err := s.end(p)
 	s.mu.Lock()
 	delete(s.publishers, p.name)
+	delete(s.ports, p.local)
 	s.mu.Unlock()
-	return errors.Join(err, p.close())
+	return errors.Join(err, p.conn.Close())
 }
 
 // begin opens a publisher's group when its first packet has come, and gives the stream to those who wait for it.
@@ -504,6 +536,9 @@ func (s *Server) attach(u *Subscriber, p *Publisher) {
 			kernel = nil
 		}
 	}
+	if kernel == nil {
+		s.apart.Add(1)
+	}
 	p.mu.Lock()
 	f.kernel = kernel
 	p.feeds = append(p.feeds, f)
@@ -527,6 +562,8 @@ func (s *Server) detach(u *Subscriber) {
 			s.log.Warn("removing a receiver", "subscriber", u.name, "error", err)
 		}
 		s.catchUp(f)
+	} else {
+		s.apart.Add(-1)
 	}
 	p.mu.Lock()
 	p.feeds = slices.DeleteFunc(p.feeds, func(g *feed) bool { return g == f })

@@ -116,14 +116,10 @@ func (s *Server) restore() error {
 	for _, v := range st.Publishers {
 		p := newPublisher(s, v.Name, v.Clock)
 		p.local, p.remote, p.ssrc, p.live = v.Server, v.Remote, v.SSRC, v.Live
-		conn, err := s.listen(v.Server)
-		if err == nil {
-			p.publisherSocket, err = newPublisherSocket(conn)
-		}
-		if err != nil {
+		if p.conn, err = s.listen(v.Server); err != nil {
 			return fmt.Errorf("going on where the server before this one ended: %w", err)
 		}
-		s.publishers[p.name] = p
+		s.publishers[p.name], s.ports[p.local] = p, p
 	}
 	for _, v := range st.Subscribers {
 		u := &Subscriber{

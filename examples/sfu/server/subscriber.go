@@ -104,10 +104,7 @@ func (u *Subscriber) control(data []byte, now time.Time) {
 		return
 	}
 	feeds := u.current()
-	for _, f := range feeds { // the packets that this may be about
-		u.s.rounds.catchUp(f.pub)
-	}
-	u.s.offload.read()
+	u.s.offload.read() // the packets that this may be about
 	for _, q := range packets {
 		switch q := q.(type) {
 		case *rtcp.TransportLayerNack:

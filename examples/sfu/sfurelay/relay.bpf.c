@@ -8,21 +8,23 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 134
+#define FR_REASONS 136
 #define FR_NEEDS_ROWS 8
 #define FR_NEEDS_LEARNED 1
 #define FR_NEEDS_SHARED 24577
 #define FR_NEEDS_NAMED 1
+#define FR_NEEDS_COPIES
+#define FR_NEEDS_DATA
 #define FR_NEEDS_ELEMENTS
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
 #define FR_NEEDS_RECEIVERS 8193
 #define FR_NEEDS_CREDITS 8193
-#define FR_NEEDS_RING 1048576
+#define FR_NEEDS_RING 8388608
 #define FR_NEEDS_FRONT 512
 #define FR_NEEDS_SAME 13
 #define FR_LEVELS 4
-#define FR_EVENTS 2
+#define FR_EVENTS 3
 #include "fastrelay.h"
 
 /* Settings: read-only data, chosen when the relay is loaded. */
@@ -139,15 +141,34 @@ struct list_subscribers {
 
 _Static_assert(sizeof(struct list_subscribers) == 2052, "layout of list_subscribers");
 
+/* event packet */
+struct event_packet {
+	struct fr_event head;
+	struct fr_endpoint publisher;
+	struct fr_endpoint server;
+	__u8 content[1500];
+} __packed_aligned(8);
+
+_Static_assert(sizeof(struct event_packet) == 1552, "layout of event_packet");
+
+/* a copy in event sent */
+struct copy_sent {
+	__u32 receiver;
+	__u16 number;
+	__u8 pad0[2];
+} __packed_aligned(8);
+
+_Static_assert(sizeof(struct copy_sent) == 8, "layout of copy_sent");
+
 /* event sent */
 struct event_sent {
 	struct fr_event head;
 	__u16 original;
-	__u16 number;
-	__u8 pad0[4];
+	__u8 pad0[6];
+	struct copy_sent copies[512];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct event_sent) == 24, "layout of event_sent");
+_Static_assert(sizeof(struct event_sent) == 4120, "layout of event_sent");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -218,16 +239,17 @@ enum {
 	reason_changing, reason_too_big, reason_no_route, reason_local, reason_unreachable,
 	reason_blackhole, reason_prohibit, reason_xfrm, reason_rule, reason_encap,
 	reason_no_neighbour, reason_udp_checksum, reason_full_streams, reason_partial_checksum,
-	reason_no_subscribers, reason_fault, reason_no_memory, reason_no_key_frame, reason_layer,
-	reason_refused_rate, reason_contended, reason_unfit_rtp_payload_type, reason_address_family,
-	reason_too_big_2, reason_no_route_2, reason_local_2, reason_unreachable_2,
-	reason_blackhole_2, reason_prohibit_2, reason_xfrm_2, reason_rule_2, reason_encap_2,
-	reason_no_neighbour_2, reason_copy, reason_refused_by_device, reason_ipv6_version,
-	reason_mapped_address, reason_ipv6_payload_length, reason_udp_checksum_2, reason_not_ip,
+	reason_no_subscribers, reason_fault, reason_no_memory, reason_relayed, reason_no_key_frame,
+	reason_layer, reason_refused_rate, reason_contended, reason_unfit_rtp_payload_type,
+	reason_address_family, reason_too_big_2, reason_no_route_2, reason_local_2,
+	reason_unreachable_2, reason_blackhole_2, reason_prohibit_2, reason_xfrm_2, reason_rule_2,
+	reason_encap_2, reason_no_neighbour_2, reason_copy, reason_refused_by_device,
+	reason_ipv6_version, reason_mapped_address, reason_ipv6_payload_length,
+	reason_udp_checksum_2, reason_not_ip,
 };
 
 /* Where the counters of a program begin in fr_reasons. */
-enum { PROG_VIDEO = 0, PROG_AUDIO = 67 };
+enum { PROG_VIDEO = 0, PROG_AUDIO = 68 };
 
 /* What is known of a packet. */
 struct packet {
@@ -249,17 +271,19 @@ struct packet {
 	__u64 vp8_tl0picidx_end;
 	__u64 vp8_layer_end;
 	__u64 priority;
+	__u64 rtp_extensions_end_2;
+	__u64 priority_2;
 	struct val_streams *stream;
 };
 
 /* What is the same for all receivers. */
 struct same {
 	__u32 size;
+	__u64 entries2;
 	__u64 clock;
 	__u32 kind0;
 	__u64 rest0;
 	__u64 rest1;
-	__u64 quiet;
 	__u64 ip_end;
 	__u64 udp_end;
 	__u64 rtp_extensions_end;
@@ -273,6 +297,7 @@ struct fan {
 	struct __sk_buff *skb;
 	struct list_subscribers *list;
 	void *front;
+	struct event_sent *copies_of_sent;
 };
 
 static __always_inline __u32 check_eth(struct __sk_buff *skb, void *data, void *data_end)
@@ -413,6 +438,22 @@ static __always_inline int video_ipv6_send(struct __sk_buff *skb, struct packet 
 	return TC_ACT_UNSPEC;
 }
 
+static __always_inline int audio_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int video_ipv6_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
 static __always_inline int shared_write(struct __sk_buff *skb, void *front, __u64 number,
 					struct receiver_subscribers *r, struct same *same,
 					const int v6)
@@ -508,10 +549,9 @@ static __always_inline int shared_write(struct __sk_buff *skb, void *front, __u6
 static __always_inline long shared_copy(struct __sk_buff *skb, void *front, __u64 udp_end,
 					__u64 rtp_extensions_end, __u64 priority, __u64 came,
 					__u64 number, struct receiver_subscribers *r,
-					struct same *same, const __u32 prog, const int second)
+					struct event_sent *copies_of_sent, struct same *same,
+					const __u32 prog, const int second)
 {
-	struct hdr_rtp *saved_rtp = front + (second ? 62 : 42);
-
 	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
 	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(r->rate, 0);
@@ -536,16 +576,14 @@ static __always_inline long shared_copy(struct __sk_buff *skb, void *front, __u6
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 
-	/* {emit: sent: {original: "rtp.sequence", number: "number"}}, */
-	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-	if (event0) {
-		fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
-		st32((void *)event0 + 20, 0);
-		event0->original = be16(&saved_rtp->sequence);
-		event0->number = number;
-		same->quiet |= fr_submit_more(&event0->head, same->clock);
-	} else {
-		fr_lose(1);
+	/* {emit: sent: number: "number"}, */
+	__u64 entry_at2 = fr_copy(same->entries2);
+	if (copies_of_sent && entry_at2 < 512) {
+		struct copy_sent *entry2 = &copies_of_sent->copies[entry_at2];
+		entry2->receiver = r->receiver;
+		st16((void *)entry2 + 6, 0);
+		entry2->number = number;
+		same->entries2 = entry_at2 + 1;
 	}
 
 	/* {count: {counter: "r.skipped", by: "came"}}, {count: "r.sent"}, {count: {counter: "... */
@@ -570,6 +608,7 @@ static __always_inline long shared_turn(__u32 i, struct fan *fan, const int seco
 	if (!is_audio)
 		vp8_layer_end = same->vp8_layer_end;
 	__u64 priority = same->priority;
+	struct event_sent *copies_of_sent = fan->copies_of_sent;
 	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
 	void *saved_rtp_extensions_end = 0;
 	void *saved_vp8_layer_end = 0;
@@ -631,8 +670,8 @@ static __always_inline long shared_turn(__u32 i, struct fan *fan, const int seco
 				  fr_indirect(&r->hop_remote, prog + reason_no_route_2));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, prog + reason_too_big_2);
-	return shared_copy(skb, front, udp_end, rtp_extensions_end, priority, came, number, r, same,
-			   prog, second);
+	return shared_copy(skb, front, udp_end, rtp_extensions_end, priority, came, number, r,
+			   copies_of_sent, same, prog, second);
 }
 
 static __noinline long audio_turn2(__u32 i, struct fan *fan)
@@ -640,20 +679,15 @@ static __noinline long audio_turn2(__u32 i, struct fan *fan)
 	return shared_turn(i, fan, 1, 1);
 }
 
-static __noinline long video_turn2(__u32 i, struct fan *fan)
+static __always_inline int audio_fan2(struct __sk_buff *skb, struct packet *pkt)
 {
-	return shared_turn(i, fan, 1, 0);
-}
-
-static __always_inline int shared_fan2(struct __sk_buff *skb, struct packet *pkt,
-				       const int is_audio)
-{
+	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 54;
 	struct hdr_rtp *rtp = pkt->data + 62;
 	__u32 len = skb->len;
 
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {em... */
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
@@ -663,27 +697,28 @@ static __always_inline int shared_fan2(struct __sk_buff *skb, struct packet *pkt
 	list = list_of_subscribers(&key);
 	if (!list)
 		return fr_punt(skb, pkt->prog + reason_no_subscribers);
+	__u64 said0[2];
+	st64((void *)said0, ld64(ipv6->src));
+	st64((void *)said0 + 8, ld64(ipv6->src + 8));
+	__u64 said0_2 = be16(&udp->src_port);
+	__u64 said0_3[2];
+	st64((void *)said0_3, ld64(ipv6->dst));
+	st64((void *)said0_3 + 8, ld64(ipv6->dst + 8));
+	__u64 said0_4 = be16(&udp->dst_port);
+	__u64 said1 = be16(&rtp->sequence);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
 		return fr_punt(skb, pkt->prog + reason_no_memory);
-	__u32 size;
-	void *front;
-	if (is_audio) {
-		/* Copies are made by writing to the packet: what it was is read from here. */
-		front = fr_save_front(skb, 74);
-	} else {
-		size = fr_size(pkt->vp8_layer_end + 1, 512);
-		/* Copies are made by writing to the packet: what it was is read from here. */
-		front = fr_save_front(skb, size);
-	}
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, 74);
 	if (!front)
 		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_rtp *saved_rtp = front + 62;
-	if (!is_audio)
-		same->size = size;
+	same->entries2 = 0;
 	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
@@ -703,13 +738,37 @@ static __always_inline int shared_fan2(struct __sk_buff *skb, struct packet *pkt
 		  ld32(&saved_rtp->timestamp) + ld32(&saved_rtp->ssrc) +
 		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->quiet = 0;
 	same->ip_end = pkt->ip_end;
 	same->udp_end = pkt->udp_end;
-	same->rtp_extensions_end = pkt->rtp_extensions_end;
-	if (!is_audio)
-		same->vp8_layer_end = pkt->vp8_layer_end;
-	same->priority = pkt->priority;
+	same->rtp_extensions_end = pkt->rtp_extensions_end_2;
+	same->priority = pkt->priority_2;
+	struct event_packet *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_packet),
+							  0);
+	if (event0) {
+		fr_head(&event0->head, 0, 1,
+			52 + fr_data(skb, 62, event0->content, pkt->udp_end - 62, 1500));
+		st64((void *)event0 + 16, ld64((void *)said0));
+		st64((void *)event0 + 24, ld64((void *)said0 + 8));
+		event0->publisher.port = said0_2;
+		st16((void *)event0 + 34, ld16((void *)said0_3));
+		st32((void *)event0 + 36, ld32((void *)said0_3 + 2));
+		st64((void *)event0 + 40, ld64((void *)said0_3 + 6));
+		st16((void *)event0 + 48, ld16((void *)said0_3 + 14));
+		event0->server.port = said0_4;
+		fr_submit(&event0->head, clock);
+	} else {
+		fr_lose(1);
+	}
+	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
+		sizeof(struct event_sent), 0);
+	if (copies_of_sent) {
+		fr_head(&copies_of_sent->head, 0, 2, sizeof(*copies_of_sent));
+		st16((void *)copies_of_sent + 18, 0);
+		st32((void *)copies_of_sent + 20, 0);
+		copies_of_sent->original = said1;
+	} else {
+		fr_lose(2);
+	}
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -724,26 +783,141 @@ static __always_inline int shared_fan2(struct __sk_buff *skb, struct packet *pkt
 		.skb = skb,
 		.list = list,
 		.front = front,
+		.copies_of_sent = copies_of_sent,
 	};
-	if (is_audio)
-		bpf_loop(list->count, audio_turn2, &fan, 0);
-	else
-		bpf_loop(list->count, video_turn2, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (is_audio) {
-		if (bpf_skb_store_bytes(skb, 0, front, 74, 0))
-			return fr_drop(len, pkt->prog + reason_fault);
-	} else if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 512), 0)) {
-		return fr_drop(len, pkt->prog + reason_fault);
-	}
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 60);
+	bpf_loop(list->count, audio_turn2, &fan, 0);
+	if (copies_of_sent)
+		fr_submit_copies(&copies_of_sent->head, clock, 24 + same->entries2 * 8,
+				 same->entries2);
 
 	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
+	fr_count(pkt->prog + reason_relayed, len);
+	return TC_ACT_SHOT;
+}
+
+static __noinline long video_turn2(__u32 i, struct fan *fan)
+{
+	return shared_turn(i, fan, 1, 0);
+}
+
+static __always_inline int video_fan2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u64 clock = bpf_ktime_get_ns();
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 54;
+	struct hdr_rtp *rtp = pkt->data + 62;
+	__u32 len = skb->len;
+
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {em... */
+	struct group_subscribers key __attribute__((aligned(8))) = {};
+	struct list_subscribers *list;
+
+	fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
+	key.ssrc = be32(&rtp->ssrc);
+	list = list_of_subscribers(&key);
+	if (!list)
+		return fr_punt(skb, pkt->prog + reason_no_subscribers);
+	__u64 said0[2];
+	st64((void *)said0, ld64(ipv6->src));
+	st64((void *)said0 + 8, ld64(ipv6->src + 8));
+	__u64 said0_2 = be16(&udp->src_port);
+	__u64 said0_3[2];
+	st64((void *)said0_3, ld64(ipv6->dst));
+	st64((void *)said0_3 + 8, ld64(ipv6->dst + 8));
+	__u64 said0_4 = be16(&udp->dst_port);
+	__u64 said1 = be16(&rtp->sequence);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+
+	__u32 size = fr_size(pkt->vp8_layer_end + 1, 512);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, size);
+	if (!front)
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_udp *saved_udp = front + 54;
+	struct hdr_rtp *saved_rtp = front + 62;
+	same->size = size;
+	same->entries2 = 0;
+	same->clock = 0;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+					  fr_add64(ld64(saved_ipv6->src + 8)) +
+					  fr_add64(ld64(saved_ipv6->dst)) +
+					  fr_add64(ld64(saved_ipv6->dst + 8)) +
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
+		 fr_sum_of(ld16(&saved_udp->checksum)) -
+		 ((__u64)ld32(&saved_udp->src_port) + ld32(&saved_rtp->version_to_csrcs) +
+		  ld32(&saved_rtp->timestamp) + ld32(&saved_rtp->ssrc) +
+		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->rtp_extensions_end = pkt->rtp_extensions_end;
+	same->vp8_layer_end = pkt->vp8_layer_end;
+	same->priority = pkt->priority;
+	struct event_packet *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_packet),
+							  0);
+	if (event0) {
+		fr_head(&event0->head, 0, 1,
+			52 + fr_data(skb, 62, event0->content, pkt->udp_end - 62, 1500));
+		st64((void *)event0 + 16, ld64((void *)said0));
+		st64((void *)event0 + 24, ld64((void *)said0 + 8));
+		event0->publisher.port = said0_2;
+		st16((void *)event0 + 34, ld16((void *)said0_3));
+		st32((void *)event0 + 36, ld32((void *)said0_3 + 2));
+		st64((void *)event0 + 40, ld64((void *)said0_3 + 6));
+		st16((void *)event0 + 48, ld16((void *)said0_3 + 14));
+		event0->server.port = said0_4;
+		fr_submit(&event0->head, clock);
+	} else {
+		fr_lose(1);
+	}
+	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
+		sizeof(struct event_sent), 0);
+	if (copies_of_sent) {
+		fr_head(&copies_of_sent->head, 0, 2, sizeof(*copies_of_sent));
+		st16((void *)copies_of_sent + 18, 0);
+		st32((void *)copies_of_sent + 20, 0);
+		copies_of_sent->original = said1;
+	} else {
+		fr_lose(2);
+	}
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0))
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 60);
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+		.copies_of_sent = copies_of_sent,
+	};
+	bpf_loop(list->count, video_turn2, &fan, 0);
+	if (copies_of_sent)
+		fr_submit_copies(&copies_of_sent->head, clock, 24 + same->entries2 * 8,
+				 same->entries2);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_relayed, len);
+	return TC_ACT_SHOT;
 }
 
 static __always_inline int shared_ipv6_streams(struct __sk_buff *skb, struct packet *pkt,
@@ -779,7 +953,14 @@ static __always_inline int shared_ipv6_streams(struct __sk_buff *skb, struct pac
 		return video_ipv6_send(skb, pkt);
 	}
 
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
+	/* {when: "len(udp.payload) > 1500", do: ["pass"]}, */
+	if (pkt->udp_end - 62 > 0x5dc) {
+		if (second)
+			return audio_ipv6_send_2(skb, pkt);
+		return video_ipv6_send_2(skb, pkt);
+	}
+
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {em... */
 	if (pkt->udp_end - 54 > 0x4000)
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (be16(&udp->checksum) == 0 ||
@@ -792,7 +973,7 @@ static __always_inline int shared_ipv6_streams(struct __sk_buff *skb, struct pac
 	__u64 partial = fr_partial(skb);
 	if (second) {
 		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
-		      (partial >> 16) >= pkt->rtp_extensions_end) ||
+		      (partial >> 16) >= pkt->rtp_extensions_end_2) ||
 		    !(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
@@ -815,8 +996,8 @@ static __always_inline int shared_ipv6_streams(struct __sk_buff *skb, struct pac
 			return fr_punt(skb, pkt->prog + reason_full_streams);
 	}
 	if (second)
-		return shared_fan2(skb, pkt, 1);
-	return shared_fan2(skb, pkt, 0);
+		return audio_fan2(skb, pkt);
+	return video_fan2(skb, pkt);
 }
 
 static __always_inline int audio_ipv4_send(struct __sk_buff *skb, struct packet *pkt)
@@ -835,25 +1016,36 @@ static __always_inline int video_ipv4_send(struct __sk_buff *skb, struct packet 
 	return TC_ACT_UNSPEC;
 }
 
+static __always_inline int audio_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int video_ipv4_send_2(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u32 len = skb->len;
+
+	fr_count(pkt->prog + reason_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
 static __noinline long audio_turn1(__u32 i, struct fan *fan)
 {
 	return shared_turn(i, fan, 0, 1);
 }
 
-static __noinline long video_turn1(__u32 i, struct fan *fan)
+static __always_inline int audio_fan1(struct __sk_buff *skb, struct packet *pkt)
 {
-	return shared_turn(i, fan, 0, 0);
-}
-
-static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt,
-				       const int is_audio)
-{
+	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_udp *udp = pkt->data + 34;
 	struct hdr_rtp *rtp = pkt->data + 42;
 	__u32 len = skb->len;
 
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {em... */
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
@@ -863,27 +1055,28 @@ static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt
 	list = list_of_subscribers(&key);
 	if (!list)
 		return fr_punt(skb, pkt->prog + reason_no_subscribers);
+	__u64 said0[2];
+	st64((void *)said0, 0);
+	st64((void *)said0 + 8, ((__u64)ld32(ipv4->src) << 32) | 0xffff0000ULL);
+	__u64 said0_2 = be16(&udp->src_port);
+	__u64 said0_3[2];
+	st64((void *)said0_3, 0);
+	st64((void *)said0_3 + 8, ((__u64)ld32(ipv4->dst) << 32) | 0xffff0000ULL);
+	__u64 said0_4 = be16(&udp->dst_port);
+	__u64 said1 = be16(&rtp->sequence);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
 		return fr_punt(skb, pkt->prog + reason_no_memory);
-	__u32 size;
-	void *front;
-	if (is_audio) {
-		/* Copies are made by writing to the packet: what it was is read from here. */
-		front = fr_save_front(skb, 54);
-	} else {
-		size = fr_size(pkt->vp8_layer_end + 1, 256);
-		/* Copies are made by writing to the packet: what it was is read from here. */
-		front = fr_save_front(skb, size);
-	}
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, 54);
 	if (!front)
 		return fr_punt(skb, pkt->prog + reason_no_memory);
 	struct same *same = front + FR_NEEDS_FRONT;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_rtp *saved_rtp = front + 42;
-	if (!is_audio)
-		same->size = size;
+	same->entries2 = 0;
 	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
@@ -905,13 +1098,37 @@ static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->quiet = 0;
 	same->ip_end = pkt->ip_end;
 	same->udp_end = pkt->udp_end;
-	same->rtp_extensions_end = pkt->rtp_extensions_end;
-	if (!is_audio)
-		same->vp8_layer_end = pkt->vp8_layer_end;
-	same->priority = pkt->priority;
+	same->rtp_extensions_end = pkt->rtp_extensions_end_2;
+	same->priority = pkt->priority_2;
+	struct event_packet *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_packet),
+							  0);
+	if (event0) {
+		fr_head(&event0->head, 0, 1,
+			52 + fr_data(skb, 42, event0->content, pkt->udp_end - 42, 1500));
+		st64((void *)event0 + 16, ld64((void *)said0));
+		st64((void *)event0 + 24, ld64((void *)said0 + 8));
+		event0->publisher.port = said0_2;
+		st16((void *)event0 + 34, ld16((void *)said0_3));
+		st32((void *)event0 + 36, ld32((void *)said0_3 + 2));
+		st64((void *)event0 + 40, ld64((void *)said0_3 + 6));
+		st16((void *)event0 + 48, ld16((void *)said0_3 + 14));
+		event0->server.port = said0_4;
+		fr_submit(&event0->head, clock);
+	} else {
+		fr_lose(1);
+	}
+	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
+		sizeof(struct event_sent), 0);
+	if (copies_of_sent) {
+		fr_head(&copies_of_sent->head, 0, 2, sizeof(*copies_of_sent));
+		st16((void *)copies_of_sent + 18, 0);
+		st32((void *)copies_of_sent + 20, 0);
+		copies_of_sent->original = said1;
+	} else {
+		fr_lose(2);
+	}
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -926,26 +1143,143 @@ static __always_inline int shared_fan1(struct __sk_buff *skb, struct packet *pkt
 		.skb = skb,
 		.list = list,
 		.front = front,
+		.copies_of_sent = copies_of_sent,
 	};
-	if (is_audio)
-		bpf_loop(list->count, audio_turn1, &fan, 0);
-	else
-		bpf_loop(list->count, video_turn1, &fan, 0);
-
-	if (same->quiet)
-		fr_wake();
-	if (is_audio) {
-		if (bpf_skb_store_bytes(skb, 0, front, 54, 0))
-			return fr_drop(len, pkt->prog + reason_fault);
-	} else if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0)) {
-		return fr_drop(len, pkt->prog + reason_fault);
-	}
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 36);
+	bpf_loop(list->count, audio_turn1, &fan, 0);
+	if (copies_of_sent)
+		fr_submit_copies(&copies_of_sent->head, clock, 24 + same->entries2 * 8,
+				 same->entries2);
 
 	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
-	fr_count(pkt->prog + reason_pass, len);
-	return TC_ACT_UNSPEC;
+	fr_count(pkt->prog + reason_relayed, len);
+	return TC_ACT_SHOT;
+}
+
+static __noinline long video_turn1(__u32 i, struct fan *fan)
+{
+	return shared_turn(i, fan, 0, 0);
+}
+
+static __always_inline int video_fan1(struct __sk_buff *skb, struct packet *pkt)
+{
+	__u64 clock = bpf_ktime_get_ns();
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_udp *udp = pkt->data + 34;
+	struct hdr_rtp *rtp = pkt->data + 42;
+	__u32 len = skb->len;
+
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {em... */
+	struct group_subscribers key __attribute__((aligned(8))) = {};
+	struct list_subscribers *list;
+
+	fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
+	key.ssrc = be32(&rtp->ssrc);
+	list = list_of_subscribers(&key);
+	if (!list)
+		return fr_punt(skb, pkt->prog + reason_no_subscribers);
+	__u64 said0[2];
+	st64((void *)said0, 0);
+	st64((void *)said0 + 8, ((__u64)ld32(ipv4->src) << 32) | 0xffff0000ULL);
+	__u64 said0_2 = be16(&udp->src_port);
+	__u64 said0_3[2];
+	st64((void *)said0_3, 0);
+	st64((void *)said0_3 + 8, ((__u64)ld32(ipv4->dst) << 32) | 0xffff0000ULL);
+	__u64 said0_4 = be16(&udp->dst_port);
+	__u64 said1 = be16(&rtp->sequence);
+
+	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0))
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+
+	__u32 size = fr_size(pkt->vp8_layer_end + 1, 256);
+
+	/* Copies are made by writing to the packet: what it was is read from here. */
+	void *front = fr_save_front(skb, size);
+	if (!front)
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+	struct same *same = front + FR_NEEDS_FRONT;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_rtp *saved_rtp = front + 42;
+	same->size = size;
+	same->entries2 = 0;
+	same->clock = 0;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
+	if (same->kind0 == FR_SUM_FAULT)
+		return fr_punt(skb, pkt->prog + reason_no_memory);
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + ld32(&saved_rtp->version_to_csrcs) +
+		 ld32(&saved_rtp->timestamp) + ld32(&saved_rtp->ssrc) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst));
+
+	/* ip.checksum, without what depends on the receiver */
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
+	same->ip_end = pkt->ip_end;
+	same->udp_end = pkt->udp_end;
+	same->rtp_extensions_end = pkt->rtp_extensions_end;
+	same->vp8_layer_end = pkt->vp8_layer_end;
+	same->priority = pkt->priority;
+	struct event_packet *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_packet),
+							  0);
+	if (event0) {
+		fr_head(&event0->head, 0, 1,
+			52 + fr_data(skb, 42, event0->content, pkt->udp_end - 42, 1500));
+		st64((void *)event0 + 16, ld64((void *)said0));
+		st64((void *)event0 + 24, ld64((void *)said0 + 8));
+		event0->publisher.port = said0_2;
+		st16((void *)event0 + 34, ld16((void *)said0_3));
+		st32((void *)event0 + 36, ld32((void *)said0_3 + 2));
+		st64((void *)event0 + 40, ld64((void *)said0_3 + 6));
+		st16((void *)event0 + 48, ld16((void *)said0_3 + 14));
+		event0->server.port = said0_4;
+		fr_submit(&event0->head, clock);
+	} else {
+		fr_lose(1);
+	}
+	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
+		sizeof(struct event_sent), 0);
+	if (copies_of_sent) {
+		fr_head(&copies_of_sent->head, 0, 2, sizeof(*copies_of_sent));
+		st16((void *)copies_of_sent + 18, 0);
+		st32((void *)copies_of_sent + 20, 0);
+		copies_of_sent->original = said1;
+	} else {
+		fr_lose(2);
+	}
+
+	/*
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
+	 * up.
+	 */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0))
+		same->csum = fr_complete_without(skb, same->csum, 18, 36);
+
+	same->copies0 = 0;
+	struct fan fan = {
+		.skb = skb,
+		.list = list,
+		.front = front,
+		.copies_of_sent = copies_of_sent,
+	};
+	bpf_loop(list->count, video_turn1, &fan, 0);
+	if (copies_of_sent)
+		fr_submit_copies(&copies_of_sent->head, clock, 24 + same->entries2 * 8,
+				 same->entries2);
+
+	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
+	fr_count(pkt->prog + reason_relayed, len);
+	return TC_ACT_SHOT;
 }
 
 static __always_inline int shared_ipv4_streams(struct __sk_buff *skb, struct packet *pkt,
@@ -981,7 +1315,14 @@ static __always_inline int shared_ipv4_streams(struct __sk_buff *skb, struct pac
 		return video_ipv4_send(skb, pkt);
 	}
 
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {fa... */
+	/* {when: "len(udp.payload) > 1500", do: ["pass"]}, */
+	if (pkt->udp_end - 42 > 0x5dc) {
+		if (second)
+			return audio_ipv4_send_2(skb, pkt);
+		return video_ipv4_send_2(skb, pkt);
+	}
+
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"], verified: "udp"}}, {em... */
 	if (pkt->udp_end - 34 > 0x4000)
 		return fr_punt(skb, pkt->prog + reason_too_big);
 	if (be16(&udp->checksum) == 0 ||
@@ -992,7 +1333,7 @@ static __always_inline int shared_ipv4_streams(struct __sk_buff *skb, struct pac
 	__u64 partial = fr_partial(skb);
 	if (second) {
 		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
-		      (partial >> 16) >= pkt->rtp_extensions_end) ||
+		      (partial >> 16) >= pkt->rtp_extensions_end_2) ||
 		    !(skb->len <= pkt->ip_end ||
 		      ((__u64)fr_partial(skb) & 0xffff) < pkt->ip_end - 1))
 			return fr_punt(skb, pkt->prog + reason_partial_checksum);
@@ -1015,8 +1356,8 @@ static __always_inline int shared_ipv4_streams(struct __sk_buff *skb, struct pac
 			return fr_punt(skb, pkt->prog + reason_full_streams);
 	}
 	if (second)
-		return shared_fan1(skb, pkt, 1);
-	return shared_fan1(skb, pkt, 0);
+		return audio_fan1(skb, pkt);
+	return video_fan1(skb, pkt);
 }
 
 static __always_inline int audio_ip_further(struct __sk_buff *skb, struct packet *pkt, const int v6)
@@ -1045,12 +1386,12 @@ static __always_inline int audio_ip_further(struct __sk_buff *skb, struct packet
 	} else {
 		rtp_extensions_size = 0;
 	}
-	pkt->rtp_extensions_end = fr_forget(skb, pkt->rtp_words_end + rtp_extensions_size);
+	pkt->rtp_extensions_end_2 = fr_forget(skb, pkt->rtp_words_end + rtp_extensions_size);
 	at_rtp_extensions_end = fr_pin(pkt->data +
-				       fr_bound(pkt->rtp_extensions_end, v6 ? 0x1ff : 0xff));
+				       fr_bound(pkt->rtp_extensions_end_2, v6 ? 0x1ff : 0xff));
 	if (at_rtp_extensions_end > pkt->data_end)
 		return fr_punt(skb, pkt->prog + reason_truncated);
-	if (pkt->rtp_extensions_end > pkt->udp_end)
+	if (pkt->rtp_extensions_end_2 > pkt->udp_end)
 		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
@@ -1073,7 +1414,7 @@ static __always_inline int audio_ip_further(struct __sk_buff *skb, struct packet
 			fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
 	}
 	__u64 priority_value = rtp_extensions_found ? (rtp_extensions_element >> 56) & 255 : 0ULL;
-	pkt->priority = priority_value < 4 ? priority_value : 3ULL;
+	pkt->priority_2 = priority_value < 4 ? priority_value : 3ULL;
 	if ((be8(&rtp->marker_payload_type) & 127) == set_vp8)
 		return fr_punt(skb, pkt->prog + reason_no_match);
 

@@ -171,6 +171,7 @@ const (
 	VideoNoSubscribers               // no group in subscribers
 	VideoNoMemory                    // the kernel has no memory to change the packet
 	VideoFault                       // dropped: the kernel failed after the first change
+	VideoDropRelayed                 // dropped, as the spec says
 	VideoDeclinedNoKeyFrame          // no copy, as the spec says
 	VideoDeclinedLayer               // no copy, as the spec says
 	VideoDeclinedRefusedRate         // no rate left
@@ -248,6 +249,7 @@ const (
 	AudioNoSubscribers               // no group in subscribers
 	AudioNoMemory                    // the kernel has no memory to change the packet
 	AudioFault                       // dropped: the kernel failed after the first change
+	AudioDropRelayed                 // dropped, as the spec says
 	AudioDeclinedLayer               // no copy, as the spec says
 	AudioDeclinedRefusedRate         // no rate left
 	AudioDeclinedContended           // too many processors spend from one credit at once
@@ -369,15 +371,31 @@ func laySubscribersState(c *runtime.Codec, v *SubscribersState) {
 	c.Bucket(&v.Rate)
 }
 
-// Event is what the relay's programs report: SentEvent.
+// Event is what the relay's programs report: PacketEvent, SentEvent.
 type Event interface{ event() }
+
+// PacketEvent is the event "packet".
+type PacketEvent struct {
+	Time      time.Time     // when the packet was sent; time.Since is exact
+	Mono      time.Duration // the same on the kernel's monotonic clock
+	Publisher netip.AddrPort
+	Server    netip.AddrPort
+	Content   []byte // up to 1500 bytes of the packet, valid until the next step
+}
+
+func (PacketEvent) event() {}
 
 // SentEvent is the event "sent".
 type SentEvent struct {
-	Receiver *SubscribersReceiver // that the packet was sent to, even if it is gone since; nil: one of a former process
-	Time     time.Time            // when the packet was sent; time.Since is exact
-	Mono     time.Duration        // the same on the kernel's monotonic clock
+	Time     time.Time     // when the packet was sent; time.Since is exact
+	Mono     time.Duration // the same on the kernel's monotonic clock
 	Original uint16
+	Copies   []SentCopy // those that were sent, in the order of sending
+}
+
+// SentCopy is a copy of the packet that SentEvent is about.
+type SentCopy struct {
+	Receiver *SubscribersReceiver // that it was sent to, even if it is gone since; nil: one of a former process
 	Number   uint16
 }
 
@@ -422,26 +440,42 @@ func (r *Relay) Pending(ctx context.Context) iter.Seq2[Event, error] {
 func (r *Relay) event(e *runtime.Event) Event {
 	switch e.ID {
 	case 1:
-		return SentEvent{
-			Receiver: r.Subscribers.Of(e),
+		return PacketEvent{
+			Time:      e.Time,
+			Mono:      e.Mono,
+			Publisher: e.AddrPort(0),
+			Server:    e.AddrPort(1),
+			Content:   e.Bytes(2),
+		}
+	case 2:
+		out := SentEvent{
 			Time:     e.Time,
 			Mono:     e.Mono,
 			Original: uint16(e.Uint(0)),
-			Number:   uint16(e.Uint(1)),
+			Copies:   make([]SentCopy, e.NumCopies()),
 		}
+		for i, e := range e.Copies() {
+			out.Copies[i] = SentCopy{
+				Receiver: r.Subscribers.Of(e),
+				Number:   uint16(e.Uint(0)),
+			}
+		}
+		return out
 	}
 	return nil
 }
 
 // Lost is how many records of each event were lost because the ring was full.
 type Lost struct {
-	Sent uint64
+	Packet uint64
+	Sent   uint64
 }
 
 // Lost reads how many records were lost.
 func (r *Relay) Lost() Lost {
 	return Lost{
-		Sent: r.rt.Lost(1),
+		Packet: r.rt.Lost(1),
+		Sent:   r.rt.Lost(2),
 	}
 }
 
@@ -510,41 +544,42 @@ var desc = abi.Desc{
 				Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Number: 42,
 				Doc: "dropped: the kernel failed after the first change"},
-			{Name: "no_key_frame", Kind: abi.ReasonDeclined, Number: 44, Doc: "no copy, as the spec says"},
-			{Name: "layer", Kind: abi.ReasonDeclined, Number: 45, Doc: "no copy, as the spec says"},
-			{Name: "refused_rate", Kind: abi.ReasonDeclined, Number: 46, Doc: "no rate left"},
-			{Name: "contended", Kind: abi.ReasonDeclined, Number: 47,
+			{Name: "relayed", Kind: abi.ReasonDropped, Number: 44, Doc: "dropped, as the spec says"},
+			{Name: "no_key_frame", Kind: abi.ReasonDeclined, Number: 45, Doc: "no copy, as the spec says"},
+			{Name: "layer", Kind: abi.ReasonDeclined, Number: 46, Doc: "no copy, as the spec says"},
+			{Name: "refused_rate", Kind: abi.ReasonDeclined, Number: 47, Doc: "no rate left"},
+			{Name: "contended", Kind: abi.ReasonDeclined, Number: 48,
 				Doc: "too many processors spend from one credit at once"},
-			{Name: "unfit_rtp_payload_type", Kind: abi.ReasonDeclined, Number: 48,
+			{Name: "unfit_rtp_payload_type", Kind: abi.ReasonDeclined, Number: 49,
 				Doc: "rtp.payload_type would get a value that it can't have"},
-			{Name: "address_family", Kind: abi.ReasonDeclined, Number: 49, Doc: "an address of the other IP version"},
-			{Name: "too_big", Kind: abi.ReasonDeclined, Number: 50,
+			{Name: "address_family", Kind: abi.ReasonDeclined, Number: 50, Doc: "an address of the other IP version"},
+			{Name: "too_big", Kind: abi.ReasonDeclined, Number: 51,
 				Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonDeclined, Number: 51,
+			{Name: "no_route", Kind: abi.ReasonDeclined, Number: 52,
 				Doc: "no route to the destination, or the row has no next hop"},
-			{Name: "local", Kind: abi.ReasonDeclined, Number: 52, Doc: "the destination is this host"},
-			{Name: "unreachable", Kind: abi.ReasonDeclined, Number: 53, Doc: "the route's type is unreachable"},
-			{Name: "blackhole", Kind: abi.ReasonDeclined, Number: 54, Doc: "the route's type is blackhole"},
-			{Name: "prohibit", Kind: abi.ReasonDeclined, Number: 55, Doc: "the route's type is prohibit"},
-			{Name: "xfrm", Kind: abi.ReasonDeclined, Number: 56, Doc: "an xfrm (IPsec) policy is for the packet"},
-			{Name: "rule", Kind: abi.ReasonDeclined, Number: 57,
+			{Name: "local", Kind: abi.ReasonDeclined, Number: 53, Doc: "the destination is this host"},
+			{Name: "unreachable", Kind: abi.ReasonDeclined, Number: 54, Doc: "the route's type is unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonDeclined, Number: 55, Doc: "the route's type is blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonDeclined, Number: 56, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonDeclined, Number: 57, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonDeclined, Number: 58,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
-			{Name: "encap", Kind: abi.ReasonDeclined, Number: 58,
+			{Name: "encap", Kind: abi.ReasonDeclined, Number: 59,
 				Doc: "the route encapsulates packets, which is the stack's work"},
-			{Name: "no_neighbour", Kind: abi.ReasonDeclined, Number: 59,
+			{Name: "no_neighbour", Kind: abi.ReasonDeclined, Number: 60,
 				Doc: "the neighbour's link-layer address isn't resolved yet"},
-			{Name: "copy", Kind: abi.ReasonCopied, Number: 60, Doc: "a copy was sent"},
-			{Name: "refused_by_device", Kind: abi.ReasonDeclined, Number: 61, Doc: "the device refused the copy"},
-			{Name: "ipv6_version", Kind: abi.ReasonPunted, Number: 62, Doc: "ipv6.version is not 6"},
-			{Name: "mapped_address", Kind: abi.ReasonPunted, Number: 63,
+			{Name: "copy", Kind: abi.ReasonCopied, Number: 61, Doc: "a copy was sent"},
+			{Name: "refused_by_device", Kind: abi.ReasonDeclined, Number: 62, Doc: "the device refused the copy"},
+			{Name: "ipv6_version", Kind: abi.ReasonPunted, Number: 63, Doc: "ipv6.version is not 6"},
+			{Name: "mapped_address", Kind: abi.ReasonPunted, Number: 64,
 				Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Number: 64,
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Number: 65,
 				Doc: "ipv6.payload_length disagrees with the packet"},
-			{Name: "udp_checksum", Kind: abi.ReasonDeclined, Number: 65,
+			{Name: "udp_checksum", Kind: abi.ReasonDeclined, Number: 66,
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
-			{Name: "not_ip", Kind: abi.ReasonPunted, Number: 66, Doc: "no ip header here"},
+			{Name: "not_ip", Kind: abi.ReasonPunted, Number: 67, Doc: "no ip header here"},
 		}},
-		{Name: "audio", Hook: abi.HookIngress, L2: true, Base: 67, Reasons: []abi.Reason{
+		{Name: "audio", Hook: abi.HookIngress, L2: true, Base: 68, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Number: 1, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Number: 2, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Number: 3, Doc: "the relay's lease has expired"},
@@ -592,38 +627,39 @@ var desc = abi.Desc{
 				Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Number: 42,
 				Doc: "dropped: the kernel failed after the first change"},
-			{Name: "layer", Kind: abi.ReasonDeclined, Number: 45, Doc: "no copy, as the spec says"},
-			{Name: "refused_rate", Kind: abi.ReasonDeclined, Number: 46, Doc: "no rate left"},
-			{Name: "contended", Kind: abi.ReasonDeclined, Number: 47,
+			{Name: "relayed", Kind: abi.ReasonDropped, Number: 44, Doc: "dropped, as the spec says"},
+			{Name: "layer", Kind: abi.ReasonDeclined, Number: 46, Doc: "no copy, as the spec says"},
+			{Name: "refused_rate", Kind: abi.ReasonDeclined, Number: 47, Doc: "no rate left"},
+			{Name: "contended", Kind: abi.ReasonDeclined, Number: 48,
 				Doc: "too many processors spend from one credit at once"},
-			{Name: "unfit_rtp_payload_type", Kind: abi.ReasonDeclined, Number: 48,
+			{Name: "unfit_rtp_payload_type", Kind: abi.ReasonDeclined, Number: 49,
 				Doc: "rtp.payload_type would get a value that it can't have"},
-			{Name: "address_family", Kind: abi.ReasonDeclined, Number: 49, Doc: "an address of the other IP version"},
-			{Name: "too_big", Kind: abi.ReasonDeclined, Number: 50,
+			{Name: "address_family", Kind: abi.ReasonDeclined, Number: 50, Doc: "an address of the other IP version"},
+			{Name: "too_big", Kind: abi.ReasonDeclined, Number: 51,
 				Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonDeclined, Number: 51,
+			{Name: "no_route", Kind: abi.ReasonDeclined, Number: 52,
 				Doc: "no route to the destination, or the row has no next hop"},
-			{Name: "local", Kind: abi.ReasonDeclined, Number: 52, Doc: "the destination is this host"},
-			{Name: "unreachable", Kind: abi.ReasonDeclined, Number: 53, Doc: "the route's type is unreachable"},
-			{Name: "blackhole", Kind: abi.ReasonDeclined, Number: 54, Doc: "the route's type is blackhole"},
-			{Name: "prohibit", Kind: abi.ReasonDeclined, Number: 55, Doc: "the route's type is prohibit"},
-			{Name: "xfrm", Kind: abi.ReasonDeclined, Number: 56, Doc: "an xfrm (IPsec) policy is for the packet"},
-			{Name: "rule", Kind: abi.ReasonDeclined, Number: 57,
+			{Name: "local", Kind: abi.ReasonDeclined, Number: 53, Doc: "the destination is this host"},
+			{Name: "unreachable", Kind: abi.ReasonDeclined, Number: 54, Doc: "the route's type is unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonDeclined, Number: 55, Doc: "the route's type is blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonDeclined, Number: 56, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonDeclined, Number: 57, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonDeclined, Number: 58,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
-			{Name: "encap", Kind: abi.ReasonDeclined, Number: 58,
+			{Name: "encap", Kind: abi.ReasonDeclined, Number: 59,
 				Doc: "the route encapsulates packets, which is the stack's work"},
-			{Name: "no_neighbour", Kind: abi.ReasonDeclined, Number: 59,
+			{Name: "no_neighbour", Kind: abi.ReasonDeclined, Number: 60,
 				Doc: "the neighbour's link-layer address isn't resolved yet"},
-			{Name: "copy", Kind: abi.ReasonCopied, Number: 60, Doc: "a copy was sent"},
-			{Name: "refused_by_device", Kind: abi.ReasonDeclined, Number: 61, Doc: "the device refused the copy"},
-			{Name: "ipv6_version", Kind: abi.ReasonPunted, Number: 62, Doc: "ipv6.version is not 6"},
-			{Name: "mapped_address", Kind: abi.ReasonPunted, Number: 63,
+			{Name: "copy", Kind: abi.ReasonCopied, Number: 61, Doc: "a copy was sent"},
+			{Name: "refused_by_device", Kind: abi.ReasonDeclined, Number: 62, Doc: "the device refused the copy"},
+			{Name: "ipv6_version", Kind: abi.ReasonPunted, Number: 63, Doc: "ipv6.version is not 6"},
+			{Name: "mapped_address", Kind: abi.ReasonPunted, Number: 64,
 				Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Number: 64,
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Number: 65,
 				Doc: "ipv6.payload_length disagrees with the packet"},
-			{Name: "udp_checksum", Kind: abi.ReasonDeclined, Number: 65,
+			{Name: "udp_checksum", Kind: abi.ReasonDeclined, Number: 66,
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
-			{Name: "not_ip", Kind: abi.ReasonPunted, Number: 66, Doc: "no ip header here"},
+			{Name: "not_ip", Kind: abi.ReasonPunted, Number: 67, Doc: "no ip header here"},
 		}},
 	},
 	Counters: []string{"late"},
@@ -654,12 +690,18 @@ var desc = abi.Desc{
 		}, ReceiverSize: 104, Max: 512, Rows: 8192, Size: 256, Base: 1},
 	},
 	Events: []abi.Event{
+		{Name: "packet", Fields: []abi.Member{
+			{Name: "publisher", Kind: abi.KindEndpoint, Size: 18, Off: 16},
+			{Name: "server", Kind: abi.KindEndpoint, Size: 18, Off: 34},
+			{Name: "content", Kind: abi.KindData, Size: 1500, Off: 52},
+		}, Size: 1552},
 		{Name: "sent", Fields: []abi.Member{
 			{Name: "original", Kind: abi.KindUint, Bits: 16, Size: 2, Off: 16},
-			{Name: "number", Kind: abi.KindUint, Bits: 16, Size: 2, Off: 18},
-		}, Size: 24},
+		}, Size: 4120, Copies: &abi.Copies{Off: 24, Size: 8, Values: []abi.Member{
+			{Name: "number", Kind: abi.KindUint, Bits: 16, Size: 2, Off: 4},
+		}}},
 	},
 	Receivers: 8193,
 	Credits:   8193,
-	Ring:      1048576,
+	Ring:      8388608,
 }
