@@ -58,7 +58,7 @@ type spent struct {
 // is given back. Its result goes to giveBack if the packet doesn't leave after all.
 func (r *run) before(e *effects) (taken []spent, ok bool) {
 	for i, s := range e.ir.Emits {
-		if s.Event.Required && !r.reserve(s) {
+		if s.Event.Required && !r.reserve(s.Event.Fields.Size) {
 			e.full[i].Hits++
 			r.stop(s.Full)
 			return nil, false
@@ -119,7 +119,13 @@ func (r *run) after(e *effects) {
 	for i, s := range e.ir.Emits {
 		switch {
 		case s.Event.Required:
-		case r.reserve(s):
+		case s.Event.Copies != nil: // in the ring after the last copy
+			r.emit(s)
+			at := len(r.result.Events) - 1
+			r.late = append(r.late, late{r.result.Events[at], e.full[i]})
+			r.result.Events = r.result.Events[:at]
+			r.pending[s.Event] = -len(r.late)
+		case r.reserve(s.Event.Fields.Size):
 			r.emit(s)
 		default:
 			e.full[i].Hits++
@@ -138,9 +144,9 @@ const recordHeader = 8
 // kernel/bpf/ringbuf.c.
 func RecordRoom(n int) int { return (n + recordHeader + 7) &^ 7 }
 
-// reserve takes the room of a record in the ring, of which one byte always stays free.
-func (r *run) reserve(s *ir.Emit) bool {
-	room := RecordRoom(s.Event.Fields.Size)
+// reserve takes the room of a record of so many bytes in the ring, of which one byte always stays free.
+func (r *run) reserve(size int) bool {
+	room := RecordRoom(size)
 	if r.relay.RingUsed+room >= r.relay.plan.Ring {
 		return false
 	}
@@ -182,7 +188,12 @@ func (r *run) entry(s *ir.Entry) {
 	}
 	entry := r.layout(&s.Event.Copies.Entry, s.Values)
 	binary.LittleEndian.PutUint32(entry, identity(s.Row.Table, r.row(s.Row).value))
-	e := &r.result.Events[at]
+	var e *Event
+	if at < 0 {
+		e = &r.late[-at-1].Event
+	} else {
+		e = &r.result.Events[at]
+	}
 	e.Record = append(e.Record, entry...)
 	if len(e.Record) > s.Event.Fields.Size {
 		r.fail("event %q: a record of %d bytes", s.Event.Name, len(e.Record))
@@ -195,7 +206,24 @@ func (r *run) handOver() {
 	r.result.Events = slices.DeleteFunc(r.result.Events, func(e Event) bool {
 		return e.Event.Copies != nil && len(e.Record) == e.Event.Copies.Off
 	})
+	for _, e := range r.late {
+		switch {
+		case len(e.Record) == e.Event.Event.Copies.Off:
+		case r.reserve(len(e.Record)):
+			r.result.Events = append(r.result.Events, e.Event)
+		default:
+			e.lost.Hits++
+			r.relay.Lost[e.Event.Event.ID]++
+		}
+	}
+	r.late = r.late[:0]
 	clear(r.pending)
+}
+
+// late is a record that is in the ring after the last copy, if that has room then.
+type late struct {
+	Event
+	lost *Point
 }
 
 // excerpt is what a record has of the packet as it came, room bytes at most.

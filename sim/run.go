@@ -159,6 +159,7 @@ type run struct {
 	end     int               // of the payload in the frame as it came, while it is rewritten
 	turn    *Copy             // the receiver's turn in a fan-out; nil outside of one
 	pending map[*ir.Event]int // records of a fan-out's copies: where in result.Events
+	late    []late            // records of a fan-out's copies that may be lost
 	front   int               // the bytes of the frame that a fan-out's Each reads or writes
 	err     error
 	pos     diag.Pos // of the statement in which err was found

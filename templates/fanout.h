@@ -31,6 +31,7 @@ enum {
 
 static long (*bpf_clone_redirect)(struct __sk_buff *skb, __u32 ifindex, __u64 flags) = (void *)13;
 static __u64 (*bpf_ktime_get_ns)(void) = (void *)5;
+static long (*bpf_ringbuf_output)(void *ring, void *data, __u64 size, __u64 flags) = (void *)130;
 static void *(*bpf_ringbuf_reserve)(void *ring, __u64 size, __u64 flags) = (void *)131;
 static void (*bpf_ringbuf_submit)(void *record, __u64 flags) = (void *)132;
 static void (*bpf_ringbuf_discard)(void *record, __u64 flags) = (void *)133;
@@ -666,6 +667,26 @@ static __always_inline __u64 fr_data(struct __sk_buff *skb, __u32 off, void *to,
 
 #endif
 
+#ifdef FR_COPIES
+
+/*
+ * Records of all copies of a packet that may be lost are put together here. What has to be reported
+ * is in the ring from the beginning, with room for all receivers.
+ */
+
+struct fr_copies {
+	__u8 bytes[FR_COPIES_SIZE];
+};
+
+FR_ARRAY(fr_copies, BPF_MAP_TYPE_PERCPU_ARRAY, 0, FR_COPIES, struct fr_copies);
+
+static __always_inline void *fr_copies_at(__u32 index)
+{
+	return bpf_map_lookup_elem(&fr_copies, &index);
+}
+
+#endif
+
 static __always_inline void fr_head(struct fr_event *e, __u32 receiver, __u16 id, __u16 size)
 {
 	e->receiver = receiver;
@@ -722,7 +743,16 @@ static __always_inline void fr_wake(void)
 		bpf_ringbuf_discard(bell, BPF_RB_FORCE_WAKEUP);
 }
 
-#ifdef FR_NEEDS_COPIES
+/* There was no room for a record. */
+static __always_inline void fr_lose(__u32 id)
+{
+	__u64 *lost = bpf_map_lookup_elem(&fr_lost, &id);
+
+	if (likely(lost))
+		__sync_fetch_and_add(lost, 1);
+}
+
+#ifdef FR_NEEDS_REPORTED
 
 /* Likewise a record of all copies of a packet; if there were none, it is none. */
 static __always_inline void fr_submit_copies(struct fr_event *e, __u64 time, __u64 size, __u64 copies)
@@ -737,14 +767,32 @@ static __always_inline void fr_submit_copies(struct fr_event *e, __u64 time, __u
 
 #endif
 
-/* There was no room for a record. */
-static __always_inline void fr_lose(__u32 id)
-{
-	__u64 *lost = bpf_map_lookup_elem(&fr_lost, &id);
+#ifdef FR_COPIES
 
-	if (likely(lost))
-		__sync_fetch_and_add(lost, 1);
+/*
+ * Likewise one that was put together outside of the ring, which has each bytes for each of room
+ * copies at most. It is in the ring when bpf_ringbuf_output returns: so whether the reader fell
+ * asleep is asked once more.
+ */
+static __always_inline void fr_output_copies(struct fr_event *e, __u64 time, __u64 off, __u64 each,
+					     __u64 copies, __u64 room)
+{
+	__u64 quiet = fr_reader_awake() ? BPF_RB_NO_WAKEUP : 0;
+
+	barrier_var(copies);
+	if (!copies)
+		return;
+	if (copies > room)
+		copies = room;
+	e->time = time;
+	e->size = off + each * copies;
+	if (bpf_ringbuf_output(&fr_events, e, off + each * copies, quiet))
+		fr_lose(e->id);
+	else if (quiet)
+		fr_wake();
 }
+
+#endif
 
 #endif
 

@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/c"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -245,10 +246,25 @@ func (e *effects) reserve(i int, s *ir.Emit) {
 	typ := eventType(s.Event)
 	reserve := c.Do("bpf_ringbuf_reserve", c.Address(c.Ident("fr_events")), c.Do("sizeof", c.Ident(typ)), c.Num(0))
 	if s.Event.Copies != nil {
+		if !s.Event.Required {
+			reserve = c.Do("fr_copies_at", c.Dec(slices.Index(losable(e.prog.plan), s.Event)))
+		}
 		e.define(s.Pos, c.Pointer(typ), e.copiesOf(s.Event), reserve)
 		return
 	}
 	e.define(s.Pos, c.Pointer(typ), event(i), reserve)
+}
+
+// losable are the events with copies that may be lost: their records are put together outside of the ring. (A record in
+// the ring that may be missing can't be given to turns: before Linux 6.5 the verifier takes it for one that isn't
+// released.)
+func losable(p *ir.Plan) (all []*ir.Event) {
+	for _, e := range p.Events {
+		if e.Copies != nil && !e.Required {
+			all = append(all, e)
+		}
+	}
+	return all
 }
 
 // entries is how many copies a record has, for all receivers.
@@ -288,19 +304,18 @@ func (n *fan) handOver() {
 		if s.Event.Copies == nil {
 			continue
 		}
-		record, entries := w.copiesOf(s.Event), n.entries(s.Event)
+		record, entries, copies := w.copiesOf(s.Event), n.entries(s.Event), s.Event.Copies
+		head, each := c.Address(c.To(record, "head")), c.Dec(copies.Entry.Size)
 		w.quote(s.Pos)
-		used := c.Binary{Op: "*", X: entries, Y: c.Dec(s.Event.Copies.Entry.Size)}
-		size := c.Binary{Op: "+", X: c.Dec(s.Event.Copies.Off), Y: used}
-		submit := func() {
-			w.do(s.Pos, "fr_submit_copies", c.Address(c.To(record, "head")), w.clock(), size, entries)
-		}
 		if s.Event.Required {
-			submit()
-		} else {
-			w.when(s.Pos, record, submit)
+			w.needs["reported"] = "yes"
+			size := c.Binary{Op: "+", X: c.Dec(copies.Off), Y: c.Binary{Op: "*", X: entries, Y: each}}
+			w.do(s.Pos, "fr_submit_copies", head, w.clock(), size, entries)
+			continue
 		}
-		w.needs["copies"] = "yes"
+		w.when(s.Pos, record, func() {
+			w.do(s.Pos, "fr_output_copies", head, w.clock(), c.Dec(copies.Off), each, entries, c.Dec(copies.Max))
+		})
 	}
 }
 

@@ -99,6 +99,14 @@ func (r *renderer) oneToMany(d *fileData) {
 	if p.Ring > 0 {
 		r.define(d, "FR_EVENTS %d", len(p.Events)+1)
 	}
+	if all := losable(p); len(all) > 0 {
+		size := 0
+		for _, e := range all {
+			size = max(size, e.Fields.Size)
+		}
+		r.define(d, "FR_COPIES %d", len(all))
+		r.define(d, "FR_COPIES_SIZE %d", size)
+	}
 }
 
 func (r *renderer) define(d *fileData, format string, args ...any) {

@@ -130,6 +130,10 @@ func (c *declarer) layOutCopies(e *ir.Event, data *ir.Member) {
 	}
 	size := e.Copies.Off + e.Copies.Max*entry.Size
 	e.Fields.Size = (size + 7) &^ 7
+	most := maxRecord
+	if !e.Required {
+		most = maxOutside
+	}
 	switch {
 	case data != nil:
 		c.diags.Add(code.Event, data.Pos, "event %q has an end of variable size already: what it says of each copy",
@@ -141,12 +145,13 @@ func (c *declarer) layOutCopies(e *ir.Event, data *ir.Member) {
 			WithHint("bytes of the packet need an event of their own")
 	case e.Copies.Max == 0:
 		c.diags.Add(code.Event, e.Pos, "event %q says something of each copy, and the spec has no group", e.Name)
-	case e.Fields.Size > maxRecord:
+	case e.Fields.Size > most:
 		c.diags.Add(code.Event, e.Pos, "event %q takes %d bytes with %d receivers; %d is the most", e.Name,
-			e.Fields.Size, e.Copies.Max, maxRecord).
+			e.Fields.Size, e.Copies.Max, most).
 			WithHint("let it have fewer values for each copy, or the groups fewer receivers (max)")
 	}
 }
 
-// maxRecord bounds a record: its size has to fit into its header.
-const maxRecord = 0xFFF8
+// maxRecord bounds a record: its size has to fit into its header. One that isn't required is put together in memory of a
+// processor's own, of which the kernel gives no more at once (PCPU_MIN_UNIT_SIZE).
+const maxRecord, maxOutside = 0xFFF8, 32 << 10

@@ -10,9 +10,9 @@
 
 #define FR_REASONS 47
 #define FR_NEEDS_SHARED 65
-#define FR_NEEDS_COPIES
 #define FR_NEEDS_DATA
 #define FR_NEEDS_FACTS
+#define FR_NEEDS_REPORTED
 #define FR_NEEDS_RECEIVERS 65
 #define FR_NEEDS_CREDITS 65
 #define FR_NEEDS_RING 1048576
@@ -20,6 +20,8 @@
 #define FR_NEEDS_SAME 13
 #define FR_LEVELS 1
 #define FR_EVENTS 5
+#define FR_COPIES 1
+#define FR_COPIES_SIZE 96
 #include "fastrelay.h"
 
 /* Headers of packets. */
@@ -708,8 +710,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct packet *pkt
 	} else {
 		fr_lose(3);
 	}
-	struct event_told *copies_of_told = bpf_ringbuf_reserve(&fr_events,
-		sizeof(struct event_told), 0);
+	struct event_told *copies_of_told = fr_copies_at(0);
 	if (copies_of_told)
 		fr_head(&copies_of_told->head, 0, 2, sizeof(*copies_of_told));
 	else
@@ -743,8 +744,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct packet *pkt
 	bpf_loop(list->count, spread_turn1, &fan, 0);
 	fr_submit_copies(&copies_of_sent->head, clock, 40 + same->entries1 * 24, same->entries1);
 	if (copies_of_told)
-		fr_submit_copies(&copies_of_told->head, clock, 16 + same->entries2 * 4,
-				 same->entries2);
+		fr_output_copies(&copies_of_told->head, clock, 16, 4, same->entries2, 20);
 
 	if (same->quiet)
 		fr_wake();
@@ -912,8 +912,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, struct packet *pkt
 	} else {
 		fr_lose(3);
 	}
-	struct event_told *copies_of_told = bpf_ringbuf_reserve(&fr_events,
-		sizeof(struct event_told), 0);
+	struct event_told *copies_of_told = fr_copies_at(0);
 	if (copies_of_told)
 		fr_head(&copies_of_told->head, 0, 2, sizeof(*copies_of_told));
 	else
@@ -947,8 +946,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, struct packet *pkt
 	bpf_loop(list->count, spread_turn2, &fan, 0);
 	fr_submit_copies(&copies_of_sent->head, clock, 40 + same->entries1 * 24, same->entries1);
 	if (copies_of_told)
-		fr_submit_copies(&copies_of_told->head, clock, 16 + same->entries2 * 4,
-				 same->entries2);
+		fr_output_copies(&copies_of_told->head, clock, 16, 4, same->entries2, 20);
 
 	if (same->quiet)
 		fr_wake();

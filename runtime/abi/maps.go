@@ -18,6 +18,7 @@ const (
 	MapLost       = "fr_lost"
 	MapScratch    = "fr_scratch"
 	MapFront      = "fr_front"
+	MapCopies     = "fr_copies"
 	MapRows       = "fr_rows"
 	MapLearned    = "fr_learned"
 	MapDevmap     = "fr_devmap"
@@ -169,6 +170,8 @@ var infos = []MapInfo{
 		When: "programs that resize packets"},
 	{Name: MapFront, Type: PerCPUArray, Entries: "1", Value: "the first bytes of the packet that is being copied",
 		When: "fan-outs"},
+	{Name: MapCopies, Type: PerCPUArray, Entries: "events with copies that may be lost",
+		Value: "the record that is being put together", When: "such events"},
 	{Name: MapRows, Type: PerCPUArray, Entries: "1", Value: "copies of the rows that a program has found",
 		When: "programs that look rows up"},
 	{Name: MapLearned, Type: Array, Entries: "tables that programs write to and read",

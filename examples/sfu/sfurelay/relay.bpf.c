@@ -13,7 +13,6 @@
 #define FR_NEEDS_LEARNED 1
 #define FR_NEEDS_SHARED 24577
 #define FR_NEEDS_NAMED 1
-#define FR_NEEDS_COPIES
 #define FR_NEEDS_DATA
 #define FR_NEEDS_ELEMENTS
 #define FR_NEEDS_FACTS
@@ -25,6 +24,8 @@
 #define FR_NEEDS_SAME 13
 #define FR_LEVELS 4
 #define FR_EVENTS 3
+#define FR_COPIES 1
+#define FR_COPIES_SIZE 4120
 #include "fastrelay.h"
 
 /* Settings: read-only data, chosen when the relay is loaded. */
@@ -759,8 +760,7 @@ static __always_inline int audio_fan2(struct __sk_buff *skb, struct packet *pkt)
 	} else {
 		fr_lose(1);
 	}
-	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
-		sizeof(struct event_sent), 0);
+	struct event_sent *copies_of_sent = fr_copies_at(0);
 	if (copies_of_sent) {
 		fr_head(&copies_of_sent->head, 0, 2, sizeof(*copies_of_sent));
 		st16((void *)copies_of_sent + 18, 0);
@@ -787,8 +787,7 @@ static __always_inline int audio_fan2(struct __sk_buff *skb, struct packet *pkt)
 	};
 	bpf_loop(list->count, audio_turn2, &fan, 0);
 	if (copies_of_sent)
-		fr_submit_copies(&copies_of_sent->head, clock, 24 + same->entries2 * 8,
-				 same->entries2);
+		fr_output_copies(&copies_of_sent->head, clock, 24, 8, same->entries2, 512);
 
 	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
 	fr_count(pkt->prog + reason_relayed, len);
@@ -884,8 +883,7 @@ static __always_inline int video_fan2(struct __sk_buff *skb, struct packet *pkt)
 	} else {
 		fr_lose(1);
 	}
-	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
-		sizeof(struct event_sent), 0);
+	struct event_sent *copies_of_sent = fr_copies_at(0);
 	if (copies_of_sent) {
 		fr_head(&copies_of_sent->head, 0, 2, sizeof(*copies_of_sent));
 		st16((void *)copies_of_sent + 18, 0);
@@ -912,8 +910,7 @@ static __always_inline int video_fan2(struct __sk_buff *skb, struct packet *pkt)
 	};
 	bpf_loop(list->count, video_turn2, &fan, 0);
 	if (copies_of_sent)
-		fr_submit_copies(&copies_of_sent->head, clock, 24 + same->entries2 * 8,
-				 same->entries2);
+		fr_output_copies(&copies_of_sent->head, clock, 24, 8, same->entries2, 512);
 
 	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
 	fr_count(pkt->prog + reason_relayed, len);
@@ -1119,8 +1116,7 @@ static __always_inline int audio_fan1(struct __sk_buff *skb, struct packet *pkt)
 	} else {
 		fr_lose(1);
 	}
-	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
-		sizeof(struct event_sent), 0);
+	struct event_sent *copies_of_sent = fr_copies_at(0);
 	if (copies_of_sent) {
 		fr_head(&copies_of_sent->head, 0, 2, sizeof(*copies_of_sent));
 		st16((void *)copies_of_sent + 18, 0);
@@ -1147,8 +1143,7 @@ static __always_inline int audio_fan1(struct __sk_buff *skb, struct packet *pkt)
 	};
 	bpf_loop(list->count, audio_turn1, &fan, 0);
 	if (copies_of_sent)
-		fr_submit_copies(&copies_of_sent->head, clock, 24 + same->entries2 * 8,
-				 same->entries2);
+		fr_output_copies(&copies_of_sent->head, clock, 24, 8, same->entries2, 512);
 
 	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
 	fr_count(pkt->prog + reason_relayed, len);
@@ -1246,8 +1241,7 @@ static __always_inline int video_fan1(struct __sk_buff *skb, struct packet *pkt)
 	} else {
 		fr_lose(1);
 	}
-	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
-		sizeof(struct event_sent), 0);
+	struct event_sent *copies_of_sent = fr_copies_at(0);
 	if (copies_of_sent) {
 		fr_head(&copies_of_sent->head, 0, 2, sizeof(*copies_of_sent));
 		st16((void *)copies_of_sent + 18, 0);
@@ -1274,8 +1268,7 @@ static __always_inline int video_fan1(struct __sk_buff *skb, struct packet *pkt)
 	};
 	bpf_loop(list->count, video_turn1, &fan, 0);
 	if (copies_of_sent)
-		fr_submit_copies(&copies_of_sent->head, clock, 24 + same->entries2 * 8,
-				 same->entries2);
+		fr_output_copies(&copies_of_sent->head, clock, 24, 8, same->entries2, 512);
 
 	fr_count_copies(pkt->prog + reason_copy, same->copies0, skb->len);
 	fr_count(pkt->prog + reason_relayed, len);

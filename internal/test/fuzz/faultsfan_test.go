@@ -126,6 +126,8 @@ var fanOutCodeFaults = []fault{
 		old: `entry1->receiver = r->receiver;`, new: `entry1->receiver = r->receiver & 3;`},
 	{where: "helper", spec: "copies", what: "a record without copies is handed over",
 		old: `if \(copies\)(\s*bpf_ringbuf_submit)`, new: `if (1)$1`},
+	{where: "helper", spec: "copies", what: "a record outside of the ring is handed over without copies",
+		old: `if \(!copies\)\n\t\treturn;\n(\tif \(copies > room\))`, new: `$1`},
 	{where: "helper", spec: "copies", what: "the room of copies counts as copies",
 		old: `e->time = time;\n\te->size = size;`, new: `e->time = time;`},
 	{where: "code", spec: "credits", what: "a record names the place of its receiver",
