@@ -9,8 +9,9 @@ import (
 	"slices"
 )
 
-// Parse returns the message of a draft that b begins with, and what follows it. The message shares nothing with b. It returns
-// ErrIncomplete if b ends too early, an *Error for a violation, and a message with a *Rejection for a request that has to be refused.
+// Parse returns the message of a draft that b begins with, and what follows it. The message shares nothing with b. It
+// returns ErrIncomplete if b ends too early, an *Error for a violation, and a message with a *Rejection for a request
+// that has to be refused.
 func Parse(d Draft, b []byte) (m Message, rest []byte, err error) {
 	c := cursor{b: b}
 	t := Type(c.varint())
@@ -69,8 +70,8 @@ func Append(b []byte, d Draft, m Message) ([]byte, error) {
 	return w.b, nil
 }
 
-// Reader reads the messages of a control stream, whose first one is SETUP, or of one direction of a request stream. It reads no further
-// than the message that it returns.
+// Reader reads the messages of a control stream, whose first one is SETUP, or of one direction of a request stream. It
+// reads no further than the message that it returns.
 type Reader struct {
 	r     io.Reader
 	draft Draft
@@ -80,8 +81,8 @@ type Reader struct {
 // NewReader returns a Reader of a draft.
 func NewReader(r io.Reader, d Draft) *Reader { return &Reader{r: r, draft: d} }
 
-// Next returns the next message. It returns io.EOF if the stream ends before it, an *Error if the stream ends within it or it is a
-// violation, a message with a *Rejection for a request that has to be refused, and the stream's own errors.
+// Next returns the next message. It returns io.EOF if the stream ends before it, an *Error if the stream ends within it
+// or it is a violation, a message with a *Rejection for a request that has to be refused, and the stream's own errors.
 func (r *Reader) Next() (Message, error) {
 	if err := r.fill(0, 1); err != nil {
 		return nil, err
@@ -101,7 +102,8 @@ func (r *Reader) Next() (Message, error) {
 	return m, err
 }
 
-// fill reads until the buffer, which has from bytes of the message, has to bytes. It grows with what has come, not with what is announced.
+// fill reads until the buffer, which has from bytes of the message, has to bytes. It grows with what has come, not with
+// what is announced.
 func (r *Reader) fill(from, to int) error {
 	for r.buf = r.buf[:from]; len(r.buf) < to; {
 		n := min(to, max(512, 2*len(r.buf)))

@@ -1,6 +1,7 @@
 package wire
 
-// cursor takes fields from b one after the other. Once one isn't whole, short is set, and all that follow are 0: the caller looks once.
+// cursor takes fields from b one after the other. Once one isn't whole, short is set, and all that follow are 0: the
+// caller looks once.
 type cursor struct {
 	b     []byte
 	at    int

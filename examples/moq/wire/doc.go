@@ -1,24 +1,27 @@
 // Package wire is the codec of Media over QUIC Transport (MOQT, draft-ietf-moq-transport), drafts 18 and 22.
 //
-// Both drafts share one Go struct for each message, so what comes in by one draft can be sent in the other. What differs on the
-// wire (types, fields, parameters allowed, encodings) is in one table for each draft (table.go). A field that a draft lacks is named in
-// the struct's documentation; [Append] refuses a message that has a value there, instead of leaving it out. Values have one meaning in both
-// drafts: ends of ranges are inclusive, filters have draft 22's kinds.
+// Both drafts share one Go struct for each message, so what comes in by one draft can be sent in the other. What
+// differs on the wire (types, fields, parameters allowed, encodings) is in one table for each draft (table.go). A field
+// that a draft lacks is named in the struct's documentation; [Append] refuses a message that has a value there, instead
+// of leaving it out. Values have one meaning in both drafts: ends of ranges are inclusive, filters have draft 22's
+// kinds.
 //
-// Control and request streams are sequences of messages: [Parse] takes them from bytes, [Reader] from a stream. Their results are copies.
-// A unidirectional stream begins with its type, [ParseStreamType]; SETUP's is the type of the message, so a control stream is read from
-// its first byte on. The headers of data streams and datagrams, which are the same in both drafts but for one marker of fetch
-// streams, are parsed from whatever bytes have come, without an allocation: [ParseSubgroupHeader] and [Subgroup], [ParseFetchHeader] and
-// [Fetched], [ParseDatagram]. Their byte slices are those of the input.
+// Control and request streams are sequences of messages: [Parse] takes them from bytes, [Reader] from a stream. Their
+// results are copies. A unidirectional stream begins with its type, [ParseStreamType]; SETUP's is the type of the
+// message, so a control stream is read from its first byte on. The headers of data streams and datagrams, which are the
+// same in both drafts but for one marker of fetch streams, are parsed from whatever bytes have come, without an
+// allocation: [ParseSubgroupHeader] and [Subgroup], [ParseFetchHeader] and [Fetched], [ParseDatagram]. Their byte
+// slices are those of the input.
 //
-// Errors: [ErrIncomplete] asks for more bytes. An [*Error] has the code with which the draft closes the session. A [*Rejection] comes
-// with a whole message that has to be answered by REQUEST_ERROR. [ErrLimit] is a limit of this package, not of the draft.
+// Errors: [ErrIncomplete] asks for more bytes. An [*Error] has the code with which the draft closes the session. A
+// [*Rejection] comes with a whole message that has to be answered by REQUEST_ERROR. [ErrLimit] is a limit of this
+// package, not of the draft.
 //
-// What depends on more than one message is the caller's: which message may follow which, request IDs, aliases of tokens and tracks,
-// and which of the parameters of REQUEST_OK and REQUEST_UPDATE fit the request that they belong to.
+// What depends on more than one message is the caller's: which message may follow which, request IDs, aliases of tokens
+// and tracks, and which of the parameters of REQUEST_OK and REQUEST_UPDATE fit the request that they belong to.
 //
-// Sections without a draft's number are those of draft 21, the newest one whose full text this was written against; draft 22 counts
-// the subsections of 9.20 one lower, and differs on the wire in LOCATION_FILTER only.
+// Sections without a draft's number are those of draft 21, the newest one whose full text this was written against;
+// draft 22 counts the subsections of 9.20 one lower, and differs on the wire in LOCATION_FILTER only.
 package wire
 
 // Draft is a version of MOQT.
@@ -48,7 +51,8 @@ const (
 	MaxValue           = 1<<16 - 1 // the value of a property or option of an odd type (§8.3)
 )
 
-// MaxObjectProperties is this package's limit on the properties of one object, in bytes; the drafts have none. More is [ErrLimit].
+// MaxObjectProperties is this package's limit on the properties of one object, in bytes; the drafts have none. More is
+// [ErrLimit].
 const MaxObjectProperties = 1 << 16
 
 // Optional is a value that may be absent.

@@ -8,7 +8,8 @@ import (
 // ErrIncomplete says that the bytes are the beginning of something valid. At a stream's end it is a PROTOCOL_VIOLATION.
 var ErrIncomplete = errors.New("more bytes are needed")
 
-// ErrLimit says that the bytes keep to the draft and exceed a limit of this package. Reset the stream with ResetExcessiveLoad.
+// ErrLimit says that the bytes keep to the draft and exceed a limit of this package. Reset the stream with
+// ResetExcessiveLoad.
 var ErrLimit = errors.New("more than this package takes")
 
 // Error is a violation of the draft that closes the session.
@@ -62,8 +63,8 @@ const (
 // RequestCode is an error code of REQUEST_ERROR (§12.3). Unknown ones mean RequestInternalError (§13).
 type RequestCode uint64
 
-// Codes of REQUEST_ERROR. DuplicateSubscription and InvalidJoiningRequestID are only in draft 18, ConflictingFilters and
-// InvalidFilter only in 22.
+// Codes of REQUEST_ERROR. DuplicateSubscription and InvalidJoiningRequestID are only in draft 18, ConflictingFilters
+// and InvalidFilter only in 22.
 const (
 	RequestInternalError    RequestCode = 0x0
 	RequestUnauthorized     RequestCode = 0x1

@@ -2,8 +2,8 @@ package wire
 
 import "errors"
 
-// EndOfRange says what a marker on a fetch stream means for the objects between the last one, if any, and the marker's location,
-// both inclusive but for that object. The numbers are those on the wire.
+// EndOfRange says what a marker on a fetch stream means for the objects between the last one, if any, and the marker's
+// location, both inclusive but for that object. The numbers are those on the wire.
 type EndOfRange uint64
 
 // The markers of fetch streams (§11.4.1).
@@ -14,7 +14,8 @@ const (
 	TimedOut     EndOfRange = 0x20C // the fill timeout ended first; not in draft 18, which has Unknown for it
 )
 
-// FetchObject is the header of an object on a fetch stream, or a marker, which has but EndOfRange, Group and ID (§11.4.1).
+// FetchObject is the header of an object on a fetch stream, or a marker, which has but EndOfRange, Group and ID
+// (§11.4.1).
 type FetchObject struct {
 	EndOfRange EndOfRange
 	Group      uint64
@@ -26,8 +27,8 @@ type FetchObject struct {
 	Length     uint64     // of the payload that follows, in bytes
 }
 
-// ParseFetchHeader parses the header of a fetch stream or fill fetch stream that b begins with, n bytes. requestID is that of FETCH, or
-// of the SUBSCRIBE or REQUEST_UPDATE that asked for a fill (§3.4, §11.4.1).
+// ParseFetchHeader parses the header of a fetch stream or fill fetch stream that b begins with, n bytes. requestID is
+// that of FETCH, or of the SUBSCRIBE or REQUEST_UPDATE that asked for a fill (§3.4, §11.4.1).
 func ParseFetchHeader(b []byte) (requestID uint64, n int, err error) {
 	c := cursor{b: b}
 	if t := c.varint(); !c.short && t != streamFetch {
@@ -44,7 +45,8 @@ func AppendFetchHeader(b []byte, requestID uint64) []byte {
 	return AppendVarint(append(b, streamFetch), requestID)
 }
 
-// Fetched parses or writes the objects of one fetch stream. The zero value and a draft begin a stream in ascending order.
+// Fetched parses or writes the objects of one fetch stream. The zero value and a draft begin a stream in ascending
+// order.
 type Fetched struct {
 	Draft      Draft
 	Descending bool // the order of groups that was asked for
@@ -69,11 +71,12 @@ const (
 	fetchDatagram      = 0x40
 )
 
-// Next parses the header of the next object, n bytes; o.Length bytes of payload follow it. If b ends within the header, it returns
-// ErrIncomplete and changes nothing: call it again with more.
+// Next parses the header of the next object, n bytes; o.Length bytes of payload follow it. If b ends within the header,
+// it returns ErrIncomplete and changes nothing: call it again with more.
 //
-// A marker has absolute IDs and no payload length. The draft says "the Group ID and Object ID fields are present", and its implementers
-// agree on this reading: as a delta, the group couldn't be the last object's (moq-wg/moq-transport issue 1861).
+// A marker has absolute IDs and no payload length. The draft says "the Group ID and Object ID fields are present", and
+// its implementers agree on this reading: as a delta, the group couldn't be the last object's (moq-wg/moq-transport
+// issue 1861).
 func (f *Fetched) Next(b []byte) (o FetchObject, n int, err error) {
 	c := cursor{b: b}
 	flags := c.varint()
@@ -206,7 +209,8 @@ func (f *Fetched) advance(o FetchObject) {
 	f.subgroup = o.Subgroup
 }
 
-// Append appends the header of the next object, or a marker, in its shortest encoding; the payload is the caller's to append.
+// Append appends the header of the next object, or a marker, in its shortest encoding; the payload is the caller's to
+// append.
 func (f *Fetched) Append(b []byte, o FetchObject) ([]byte, error) {
 	if o.EndOfRange != NoEndOfRange {
 		if !f.has(o.EndOfRange) {

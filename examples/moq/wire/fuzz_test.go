@@ -32,7 +32,8 @@ func FuzzMessages(f *testing.F) {
 			t.Fatalf("Parse: %v %+v, Reader: %v %+v", err, m, readErr, fromReader)
 		}
 		if err != nil {
-			if rejected := errors.As(err, new(*Rejection)); rejected != (m != nil) || rejected == (len(rest) == len(b)) {
+			rejected := errors.As(err, new(*Rejection))
+			if rejected != (m != nil) || rejected == (len(rest) == len(b)) {
 				t.Fatalf("%v with %+v and %x", err, m, rest)
 			}
 			return
@@ -150,7 +151,8 @@ func FuzzFetched(f *testing.F) {
 			if ascending {
 				again, err := w.Append(nil, o)
 				if ascending = err == nil; ascending {
-					if got, m, err := v.Next(again); err != nil || m > n || m != len(again) || !reflect.DeepEqual(got, o) || v != s {
+					got, m, err := v.Next(again)
+					if err != nil || m > n || m != len(again) || !reflect.DeepEqual(got, o) || v != s {
 						t.Fatalf("%+v became %+v (%v)", o, got, err)
 					}
 				}

@@ -32,7 +32,8 @@ const (
 	TypeSetup              Type = 0x2F00
 )
 
-// StreamCountUnknown is the stream count of a publisher that can't say how many there were: 2⁶⁴-1. Draft 18 writes it as 2⁶²-1.
+// StreamCountUnknown is the stream count of a publisher that can't say how many there were: 2⁶⁴-1. Draft 18 writes it
+// as 2⁶²-1.
 const StreamCountUnknown = 1<<64 - 1
 
 // Location is the place of an object in a track (§8.2).
@@ -65,7 +66,8 @@ type Setup struct {
 type GoAway struct {
 	URI     string // where to continue; empty for the same one, and always in a client's
 	Timeout uint64 // ms until the sender closes; 0 for no certain time
-	// RequestID is only in draft 18, and only on the control stream: the smallest ID of the peer that may not have been processed.
+	// RequestID is only in draft 18, and only on the control stream: the smallest ID of the peer that may not have been
+	// processed.
 	RequestID Optional[uint64]
 }
 
@@ -130,12 +132,13 @@ type PublishStateNotify struct {
 	Parameters Parameters
 }
 
-// Fetch is FETCH (§9.11). Which objects are asked for is Parameters.LocationFilter, in draft 18 too: its start and end are decoded
-// into a FilterRange, whose End.Object is WholeGroup for a whole group. Draft 18 needs one with an end.
+// Fetch is FETCH (§9.11). Which objects are asked for is Parameters.LocationFilter, in draft 18 too: its start and end
+// are decoded into a FilterRange, whose End.Object is WholeGroup for a whole group. Draft 18 needs one with an end.
 type Fetch struct {
 	RequestID uint64
 	Track     Track
-	// Joining is only in draft 18, and instead of Track and the filter: what precedes the start of a subscription (draft 18 §10.12.2).
+	// Joining is only in draft 18, and instead of Track and the filter: what precedes the start of a subscription
+	// (draft 18 §10.12.2).
 	Joining    *Joining
 	Parameters Parameters
 }

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// Namespace is a track namespace, or a prefix or suffix of one: 0 to 32 fields of at least one byte each (§2.4.1, §8.7).
+// Namespace is a track namespace, or a prefix or suffix of one: 0 to 32 fields of at least one byte each (§2.4.1,
+// §8.7).
 type Namespace []string
 
 // Track is a full track name: at most 4,096 bytes in all (§2.4.1). Names are bytes, not text.
@@ -27,8 +28,8 @@ func (n Namespace) HasPrefix(prefix Namespace) bool {
 	return true
 }
 
-// String returns the namespace in the draft's format for people, "example.2enet-team2" (§8.8). Each namespace has one, so it is a key
-// of maps too.
+// String returns the namespace in the draft's format for people, "example.2enet-team2" (§8.8). Each namespace has one,
+// so it is a key of maps too.
 func (n Namespace) String() string {
 	var b strings.Builder
 	for i, field := range n {
@@ -40,8 +41,8 @@ func (n Namespace) String() string {
 	return b.String()
 }
 
-// String returns the name in the draft's format for people, "example.2enet-team2--report" (§8.8). Each track has one, so it is a key of
-// maps too.
+// String returns the name in the draft's format for people, "example.2enet-team2--report" (§8.8). Each track has one,
+// so it is a key of maps too.
 func (t Track) String() string {
 	var b strings.Builder
 	b.WriteString(t.Namespace.String())

@@ -23,8 +23,9 @@ func TestNames(t *testing.T) {
 		if got, err := ParseTrack(c.text); err != nil || !reflect.DeepEqual(got, c.track) {
 			t.Errorf("%s is read as %q (%v)", c.text, got, err)
 		}
-		if got, err := ParseNamespace(c.track.Namespace.String()); err != nil || !reflect.DeepEqual(got, c.track.Namespace) {
-			t.Errorf("%s is read as %q (%v)", c.track.Namespace, got, err)
+		n := c.track.Namespace
+		if got, err := ParseNamespace(n.String()); err != nil || !reflect.DeepEqual(got, n) {
+			t.Errorf("%s is read as %q (%v)", n, got, err)
 		}
 	}
 }
@@ -53,8 +54,8 @@ func TestHasPrefix(t *testing.T) {
 		prefix Namespace
 		want   bool
 	}{
-		{nil, true}, {Namespace{"foo"}, true}, {n, true}, {Namespace{"fo"}, false}, {Namespace{"foo", "bar", "x"}, false},
-		{Namespace{"foobar"}, false},
+		{nil, true}, {Namespace{"foo"}, true}, {n, true},
+		{Namespace{"fo"}, false}, {Namespace{"foo", "bar", "x"}, false}, {Namespace{"foobar"}, false},
 	} {
 		if got := n.HasPrefix(c.prefix); got != c.want {
 			t.Errorf("%v has the prefix %v: %v", n, c.prefix, got)

@@ -21,7 +21,8 @@ const (
 	datagramPadding = 0x132B3E29
 )
 
-// ParseStreamType says what the unidirectional stream carries that begins with b. It consumes nothing. Unknown types are a violation.
+// ParseStreamType says what the unidirectional stream carries that begins with b. It consumes nothing. Unknown types
+// are a violation.
 func ParseStreamType(b []byte) (StreamKind, error) {
 	t, n := ParseVarint(b)
 	switch {
@@ -39,7 +40,8 @@ func ParseStreamType(b []byte) (StreamKind, error) {
 	return 0, violation("a unidirectional stream of the unknown type %#x", t)
 }
 
-// AppendPaddingType appends the type of a padding stream, or of a padding datagram; any number of zero bytes may follow (§11.5).
+// AppendPaddingType appends the type of a padding stream, or of a padding datagram; any number of zero bytes may follow
+// (§11.5).
 func AppendPaddingType(b []byte, datagram bool) []byte {
 	if datagram {
 		return AppendVarint(b, datagramPadding)
@@ -86,6 +88,13 @@ const (
 	datagramStatus      = 0x20
 )
 
+func bit(on bool, mask byte) byte {
+	if on {
+		return mask
+	}
+	return 0
+}
+
 func validSubgroup(t uint64) bool {
 	return t < 0x80 && t&subgroupStream != 0 && t&subgroupReserved != subgroupReserved
 }
@@ -117,18 +126,9 @@ func ParseSubgroupHeader(b []byte) (h SubgroupHeader, n int, err error) {
 // Append appends the header in its shortest encoding.
 func (h SubgroupHeader) Append(b []byte) []byte {
 	explicit := !h.SubgroupIsFirst && h.Subgroup != 0
-	t := byte(subgroupStream)
-	for _, f := range [...]struct {
-		on  bool
-		bit byte
-	}{
-		{h.Properties, flagProperties}, {h.SubgroupIsFirst, subgroupFirst}, {explicit, subgroupExplicit},
-		{h.EndOfGroup, subgroupEndOfGroup}, {!h.Priority.Present, subgroupPriority}, {h.FirstObject, subgroupFirstObject},
-	} {
-		if f.on {
-			t |= f.bit
-		}
-	}
+	t := subgroupStream | bit(h.Properties, flagProperties) | bit(h.SubgroupIsFirst, subgroupFirst) |
+		bit(explicit, subgroupExplicit) | bit(h.EndOfGroup, subgroupEndOfGroup) |
+		bit(!h.Priority.Present, subgroupPriority) | bit(h.FirstObject, subgroupFirstObject)
 	b = AppendVarint(AppendVarint(append(b, t), h.TrackAlias), h.Group)
 	if explicit {
 		b = AppendVarint(b, h.Subgroup)
@@ -147,17 +147,17 @@ type Object struct {
 	Status     Status     // Normal unless Length is 0
 }
 
-// Subgroup parses or writes the objects of one subgroup stream. It begins with the stream's header, or at any object of it whose
-// predecessor is known; the zero value and a Header begin a stream.
+// Subgroup parses or writes the objects of one subgroup stream. It begins with the stream's header, or at any object of
+// it whose predecessor is known; the zero value and a Header begin a stream.
 type Subgroup struct {
 	Header  SubgroupHeader
 	Started bool   // there was an object on the stream
 	LastID  uint64 // its ID
 }
 
-// Next parses the header of the next object, n bytes; o.Length bytes of payload follow it. If b ends within the header, it returns
-// ErrIncomplete and changes nothing: call it again with more. If the stream's header left the subgroup's ID to the first object, then
-// this sets s.Header.Subgroup.
+// Next parses the header of the next object, n bytes; o.Length bytes of payload follow it. If b ends within the header,
+// it returns ErrIncomplete and changes nothing: call it again with more. If the stream's header left the subgroup's ID
+// to the first object, then this sets s.Header.Subgroup.
 func (s *Subgroup) Next(b []byte) (o Object, n int, err error) {
 	c := cursor{b: b}
 	delta := c.varint()
@@ -190,7 +190,8 @@ func (s *Subgroup) Next(b []byte) (o Object, n int, err error) {
 	return o, c.at, nil
 }
 
-// Append appends the header of the next object, which has a larger ID than the last; the payload is the caller's to append.
+// Append appends the header of the next object, which has a larger ID than the last; the payload is the caller's to
+// append.
 func (s *Subgroup) Append(b []byte, o Object) ([]byte, error) {
 	delta := o.ID
 	if s.Started {
@@ -247,7 +248,8 @@ type Datagram struct {
 	Payload    []byte
 }
 
-// ParseDatagram parses a datagram; Properties and Payload are of b. It reports padding, which is to be discarded, without anything else.
+// ParseDatagram parses a datagram; Properties and Payload are of b. It reports padding, which is to be discarded,
+// without anything else.
 func ParseDatagram(b []byte) (d Datagram, padding bool, err error) {
 	c := cursor{b: b}
 	t := c.varint()
@@ -299,18 +301,9 @@ func (d Datagram) Append(b []byte) ([]byte, error) {
 	if d.Status != Normal && (len(d.Payload) > 0 || d.EndOfGroup) {
 		return b, errors.New("a datagram with a status has no payload and doesn't end its group")
 	}
-	t := byte(0)
-	for _, f := range [...]struct {
-		on  bool
-		bit byte
-	}{
-		{len(d.Properties) > 0, flagProperties}, {d.EndOfGroup, datagramEndOfGroup}, {d.Object == 0, datagramZeroObject},
-		{!d.Priority.Present, datagramPriority}, {d.Status != Normal, datagramStatus},
-	} {
-		if f.on {
-			t |= f.bit
-		}
-	}
+	t := bit(len(d.Properties) > 0, flagProperties) | bit(d.EndOfGroup, datagramEndOfGroup) |
+		bit(d.Object == 0, datagramZeroObject) | bit(!d.Priority.Present, datagramPriority) |
+		bit(d.Status != Normal, datagramStatus)
 	b = AppendVarint(AppendVarint(append(b, t), d.TrackAlias), d.Group)
 	if d.Object != 0 {
 		b = AppendVarint(b, d.Object)

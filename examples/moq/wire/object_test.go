@@ -153,7 +153,8 @@ func TestObjectExamples(t *testing.T) {
 		at += n + 4
 	}
 	properties, err := NewProperties(
-		Property{Type: PropertyMaxCacheDuration, Value: 2186796243}, Property{Type: 77, Bytes: []byte("traceID:123456")})
+		Property{Type: PropertyMaxCacheDuration, Value: 2186796243},
+		Property{Type: 77, Bytes: []byte("traceID:123456")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,8 +176,9 @@ func TestObjectExamples(t *testing.T) {
 
 // A relay adds a stream for a subscriber that joins late: from any object on, with the subgroup's ID in the header.
 func TestLateJoin(t *testing.T) {
-	up := Subgroup{Header: SubgroupHeader{TrackAlias: 7, Group: 1, SubgroupIsFirst: true, FirstObject: true, Properties: true}}
-	stream := up.Header.Append(nil)
+	first := SubgroupHeader{TrackAlias: 7, Group: 1, SubgroupIsFirst: true, FirstObject: true, Properties: true}
+	up := Subgroup{Header: first}
+	stream := first.Append(nil)
 	for _, id := range []uint64{5, 6, 9} {
 		stream, _ = up.Append(stream, Object{ID: id, Properties: Properties{2, byte(id)}})
 	}

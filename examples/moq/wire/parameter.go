@@ -1,7 +1,7 @@
 package wire
 
-// Parameters are a message's parameters (§9.20). Those that a draft or a message doesn't have are refused, in both directions; all
-// times are in ms.
+// Parameters are a message's parameters (§9.20). Those that a draft or a message doesn't have are refused, in both
+// directions; all times are in ms.
 type Parameters struct {
 	ObjectDeliveryTimeout   Optional[uint64]
 	Tokens                  []Token
@@ -14,7 +14,7 @@ type Parameters struct {
 	SubscriberPriority      Optional[uint8]          // 0 is the most urgent; 128 if absent
 	LocationFilter          Optional[LocationFilter] // draft 18's SUBSCRIPTION_FILTER
 	GroupOrder              Optional[GroupOrder]
-	Fill                    *Parameters   // not in draft 18: asks for a fill fetch stream, with these settings that differ (§9.20.16)
+	Fill                    *Parameters   // not in draft 18: asks for a fill fetch stream, by these (§9.20.16)
 	RangeFilters            []RangeFilter // not in draft 18
 	NewGroupRequest         Optional[uint64]
 	NamespacePrefix         Optional[Namespace]
@@ -59,11 +59,11 @@ type LocationFilter struct {
 // FilterKind says which members of a location filter are in use. The numbers are draft 22's.
 type FilterKind uint64
 
-// The kinds. Draft 18 has FilterRelative with 0 groups (Next Group Start), FilterStart, FilterGroups (AbsoluteRange) and
-// FilterNextObject (Largest Object), and FilterRange in FETCH only.
+// The kinds. Draft 18 has FilterRelative with 0 groups (Next Group Start), FilterStart, FilterGroups (AbsoluteRange)
+// and FilterNextObject (Largest Object), and FilterRange in FETCH only.
 const (
 	FilterNone       FilterKind = 0 // no filter: removes the one there is
-	FilterRelative   FilterKind = 1 // from Start.Group groups before the next group; 0 is the next group, 1 the current one
+	FilterRelative   FilterKind = 1 // from Start.Group groups before the next one; 0 is the next, 1 the current one
 	FilterStart      FilterKind = 2 // from Start
 	FilterGroups     FilterKind = 3 // from Start to the end of group End.Group
 	FilterRange      FilterKind = 4 // from Start to End
@@ -76,7 +76,8 @@ type RangeFilter struct {
 	Set      uint8  // filters of one set have to pass all, of the sets one
 	Property uint64 // even, only of FilterObjectProperty and FilterTrackProperty
 	Ranges   []Range
-	// Removed, with nothing else but Kind, is a filter of length 0: in REQUEST_UPDATE, the filters of this kind are removed.
+	// Removed, with nothing else but Kind, is a filter of length 0: in REQUEST_UPDATE, the filters of this kind are
+	// removed.
 	Removed bool
 }
 

@@ -8,7 +8,8 @@ import (
 // inFill stands for FILL_PARAMETERS among messages: it has parameters as they have.
 const inFill Type = math.MaxUint64
 
-// parameter is a row in the table of parameters (§9.20, §16.7): its type, and the messages that may have it by each draft.
+// parameter is a row in the table of parameters (§9.20, §16.7): its type, and the messages that may have it by each
+// draft.
 type parameter struct {
 	typ  uint64
 	name string
@@ -39,15 +40,15 @@ func once[T any](o *Optional[T], encoding func(*T) field) slot {
 func number(v *uint64) field { return (*varint)(v) }
 func truth(v *bool) field    { return (*flag)(v) }
 
-// The lists of messages that several parameters share. REQUEST_OK stands for PUBLISH_OK, REQUEST_UPDATE_OK and the like, and
-// REQUEST_UPDATE for updates of all requests. In draft 22, SUBSCRIBE_TRACKS may have all that SUBSCRIBE may: the text that says so (21 §9.18.1)
-// is still there, and contradicts a list in which most of them are missing.
+// The lists of messages that several parameters share. REQUEST_OK stands for PUBLISH_OK, REQUEST_UPDATE_OK and the
+// like, and REQUEST_UPDATE for updates of all requests. In draft 22, SUBSCRIBE_TRACKS may have all that SUBSCRIBE may:
+// the text that says so (21 §9.18.1) is still there, and contradicts a list in which most of them are missing.
 var (
 	subscription18 = []Type{TypeSubscribe, TypeRequestOK, TypeRequestUpdate}
 	subscription22 = []Type{TypeSubscribe, TypePublish, TypeRequestUpdate, TypeSubscribeTracks}
 	requests       = []Type{
-		TypePublish, TypeSubscribe, TypeRequestUpdate, TypeSubscribeNamespace, TypeSubscribeTracks, TypePublishNamespace,
-		TypeTrackStatus, TypeFetch,
+		TypePublish, TypeSubscribe, TypeRequestUpdate, TypeSubscribeNamespace, TypeSubscribeTracks,
+		TypePublishNamespace, TypeTrackStatus, TypeFetch,
 	}
 	filtered = []Type{TypeFetch, TypeSubscribe, TypeSubscribeTracks, TypeRequestUpdate, inFill}
 )
@@ -244,8 +245,8 @@ func (o *GroupOrder) append(w *writer) {
 	w.b = append(w.b, byte(*o))
 }
 
-// fillParameters are Parameters with their length before them. Their count is there too: they are "encoded as if they were Parameters
-// for a separate message" (§9.20.16).
+// fillParameters are Parameters with their length before them. Their count is there too: they are "encoded as if they
+// were Parameters for a separate message" (§9.20.16).
 type fillParameters Parameters
 
 func (f *fillParameters) parse(p *parser) {

@@ -55,8 +55,8 @@ func NewProperties(properties ...Property) (Properties, error) {
 	return b, nil
 }
 
-// All yields the properties in their order. Those of a control message are always valid; with an object's, which nothing has looked at, the
-// first violation ends the sequence.
+// All yields the properties in their order. Those of a control message are always valid; with an object's, which
+// nothing has looked at, the first violation ends the sequence.
 func (p Properties) All() iter.Seq2[Property, error] {
 	return func(yield func(Property, error) bool) {
 		c := cursor{b: p}
@@ -117,8 +117,8 @@ func (p Properties) flat(t uint64) (uint64, bool) {
 	return 0, false
 }
 
-// Mandatory returns a type among a track's properties that an endpoint has to understand before it takes or forwards the track, if there is
-// one: 0x4000 to 0x7FFF, of which the drafts define none (§3.6). Answer UnsupportedExtension.
+// Mandatory returns a type among a track's properties that an endpoint has to understand before it takes or forwards
+// the track, if there is one: 0x4000 to 0x7FFF, of which the drafts define none (§3.6). Answer UnsupportedExtension.
 func (p Properties) Mandatory() (t uint64, ok bool) {
 	for q, err := range p.All() {
 		if err == nil && q.Type >= 0x4000 && q.Type <= 0x7FFF {
@@ -128,8 +128,8 @@ func (p Properties) Mandatory() (t uint64, ok bool) {
 	return 0, false
 }
 
-// CheckObject looks at the properties of an object at a location. An error means that the track is malformed: end its subscriptions with
-// DoneMalformedTrack (§3.6, §10.7 to §10.9).
+// CheckObject looks at the properties of an object at a location. An error means that the track is malformed: end its
+// subscriptions with DoneMalformedTrack (§3.6, §10.7 to §10.9).
 func (p Properties) CheckObject(at Location) error {
 	return p.checkObject(at, false)
 }
@@ -142,7 +142,8 @@ func (p Properties) checkObject(at Location, immutable bool) error {
 			return err
 		case q.Type >= 0x4000 && q.Type <= 0x7FFF:
 			return errors.New("an object has a property that only tracks have")
-		case q.Type == PropertyPriorGroupIDGap && q.Value > at.Group, q.Type == PropertyPriorObjectIDGap && q.Value > at.Object:
+		case q.Type == PropertyPriorGroupIDGap && q.Value > at.Group,
+			q.Type == PropertyPriorObjectIDGap && q.Value > at.Object:
 			return errors.New("a gap of an object reaches below 0")
 		case q.Type == PropertyImmutable && immutable:
 			return errors.New("immutable properties contain immutable properties")
@@ -161,8 +162,8 @@ func (p Properties) checkObject(at Location, immutable bool) error {
 	return nil
 }
 
-// checkTrack returns the violation among a track's properties, if there is one (§8.3, §10.5, §10.6). In immutable ones, what can't be
-// parsed is the track's fault, not the session's.
+// checkTrack returns the violation among a track's properties, if there is one (§8.3, §10.5, §10.6). In immutable ones,
+// what can't be parsed is the track's fault, not the session's.
 func (p Properties) checkTrack(immutable bool) error {
 	for q, err := range p.All() {
 		switch {

@@ -296,7 +296,8 @@ func (r random) message(t Type) Message {
 func (r random) subgroup() (h SubgroupHeader, objects []Object) {
 	h = SubgroupHeader{
 		TrackAlias: r.number(), Group: r.number(),
-		Properties: r.IntN(2) == 0, EndOfGroup: r.IntN(2) == 0, FirstObject: r.IntN(2) == 0, SubgroupIsFirst: r.IntN(3) == 0,
+		Properties: r.IntN(2) == 0, EndOfGroup: r.IntN(2) == 0,
+		FirstObject: r.IntN(2) == 0, SubgroupIsFirst: r.IntN(3) == 0,
 	}
 	if !h.SubgroupIsFirst {
 		h.Subgroup = r.number()

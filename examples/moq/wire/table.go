@@ -75,8 +75,8 @@ var common = table{
 	TypeNamespaceDone: row("NAMESPACE_DONE", OnRequest, func(m *NamespaceDone) []field { return []field{&m.Suffix} }),
 }
 
-// What each draft has beside it. Draft 18 lists a type 0x1E, PUBLISH_OK, which its change log removes; it has no format, and REQUEST_OK
-// is what answers PUBLISH.
+// What each draft has beside it. Draft 18 lists a type 0x1E, PUBLISH_OK, which its change log removes; it has no
+// format, and REQUEST_OK is what answers PUBLISH.
 var (
 	draft18 = common.with(table{
 		TypeGoAway: row("GOAWAY", OnControl|OnRequest, func(m *GoAway) []field {
@@ -91,7 +91,9 @@ var (
 		TypeFetchOK: row("FETCH_OK", OnRequest, func(m *FetchOK) []field {
 			return []field{(*flag)(&m.EndOfTrack), (*exclusive)(&m.End), &m.Parameters, &m.Properties}
 		}),
-		TypePublishSkipped: row("PUBLISH_BLOCKED", OnRequest, func(m *PublishSkipped) []field { return []field{&m.Suffix} }),
+		TypePublishSkipped: row("PUBLISH_BLOCKED", OnRequest, func(m *PublishSkipped) []field {
+			return []field{&m.Suffix}
+		}),
 	})
 	draft22 = common.with(table{
 		TypeGoAway: row("GOAWAY", OnControl|OnRequest, func(m *GoAway) []field {
@@ -104,12 +106,15 @@ var (
 			return []field{&m.Parameters}
 		}),
 		TypeFetch: row("FETCH", Opens, func(m *Fetch) []field {
-			return []field{(*varint)(&m.RequestID), &m.Track, absent{m.Joining != nil, "a subscription to join"}, &m.Parameters}
+			joins := absent{m.Joining != nil, "a subscription to join"}
+			return []field{(*varint)(&m.RequestID), &m.Track, joins, &m.Parameters}
 		}),
 		TypeFetchOK: row("FETCH_OK", OnRequest, func(m *FetchOK) []field {
 			return []field{(*flag)(&m.EndOfTrack), &m.End, &m.Parameters, &m.Properties}
 		}),
-		TypePublishSkipped: row("PUBLISH_SKIPPED", OnRequest, func(m *PublishSkipped) []field { return []field{&m.Suffix} }),
+		TypePublishSkipped: row("PUBLISH_SKIPPED", OnRequest, func(m *PublishSkipped) []field {
+			return []field{&m.Suffix}
+		}),
 	})
 )
 
@@ -134,8 +139,8 @@ func (t Type) String() string {
 	return fmt.Sprintf("message type %#x", uint64(t))
 }
 
-// Streams says on which streams messages of the type are sent. A request stream that begins with another type than one that Opens, or a
-// message on a stream that isn't among these, is a PROTOCOL_VIOLATION (§6.3, §9).
+// Streams says on which streams messages of the type are sent. A request stream that begins with another type than one
+// that Opens, or a message on a stream that isn't among these, is a PROTOCOL_VIOLATION (§6.3, §9).
 func (t Type) Streams() Streams { return draft22[t].streams }
 
 // lastID is a request ID at the end of a message, or nothing.
@@ -184,7 +189,8 @@ func (n *count62) append(w *writer) {
 	}
 }
 
-// exclusive is a location that is written with one object more, or with 0 for the whole group (draft 18 §10.12.1, §10.13).
+// exclusive is a location that is written with one object more, or with 0 for the whole group (draft 18 §10.12.1,
+// §10.13).
 type exclusive Location
 
 func (l *exclusive) parse(p *parser)  { *l = exclusive{p.varint(), p.varint() - 1} }

@@ -13,8 +13,8 @@ func VarintLen(v uint64) int {
 	return min(max(1, (bits.Len64(v)+6)/7), MaxVarint)
 }
 
-// AppendVarint appends v in its shortest encoding: the number of leading ones of the first byte is the number of bytes that follow it,
-// and the rest is the value, most significant byte first (§8.1).
+// AppendVarint appends v in its shortest encoding: the number of leading ones of the first byte is the number of bytes
+// that follow it, and the rest is the value, most significant byte first (§8.1).
 func AppendVarint(b []byte, v uint64) []byte {
 	n := VarintLen(v)
 	if n == MaxVarint {
@@ -27,8 +27,8 @@ func AppendVarint(b []byte, v uint64) []byte {
 	return b
 }
 
-// ParseVarint returns the integer that b begins with and its length, which is 0 if b ends before it does. Encodings that are longer
-// than needed are valid (§8.1).
+// ParseVarint returns the integer that b begins with and its length, which is 0 if b ends before it does. Encodings
+// that are longer than needed are valid (§8.1).
 func ParseVarint(b []byte) (v uint64, n int) {
 	if len(b) == 0 {
 		return 0, 0

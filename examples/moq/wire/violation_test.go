@@ -19,8 +19,8 @@ const maximum = "ffffffffffffffffff" // 2^64-1
 
 func zeros(n int) string { return strings.Repeat("00", n) }
 
-// The errors that close a session, and those that refuse a request, with the sections that demand them (of draft 21, or of 18 for those
-// of draft 18 alone).
+// The errors that close a session, and those that refuse a request, with the sections that demand them (of draft 21, or
+// of 18 for those of draft 18 alone).
 func TestViolations(t *testing.T) {
 	subscribe := func(parameters ...string) []byte {
 		return message(t, TypeSubscribe, append([]string{"00", "00", "00"}, parameters...)...)
@@ -49,15 +49,19 @@ func TestViolations(t *testing.T) {
 		{"§9.1 option of a newer draft twice", []Draft{18}, message(t, TypeSetup, "06", "01", "00", "01"), nil},
 		{"§9.1 option 6 twice", []Draft{22}, message(t, TypeSetup, "06", "01", "00", "01"), ProtocolViolation},
 		{"§9.1.4 two tokens", drafts, message(t, TypeSetup, "03", "02", "0300", "00", "02", "0301"), nil},
-		{"§8.9 token of an unknown alias type", drafts, message(t, TypeSetup, "03", "02", "0400"), KeyValueFormattingError},
+		{"§8.9 token of an unknown alias type", drafts,
+			message(t, TypeSetup, "03", "02", "0400"), KeyValueFormattingError},
 		{"§8.9 token cut", drafts, message(t, TypeSetup, "03", "01", "01"), KeyValueFormattingError},
-		{"§8.9 token with something after it", drafts, message(t, TypeSetup, "03", "03", "000000"), KeyValueFormattingError},
+		{"§8.9 token with something after it", drafts,
+			message(t, TypeSetup, "03", "03", "000000"), KeyValueFormattingError},
 		{"§8.9 empty token", drafts, message(t, TypeSetup, "03", "00"), KeyValueFormattingError},
 		{"§8.9 token of a message cut", drafts, subscribe("01", "03", "01", "01"), KeyValueFormattingError},
 		{"§8.9 two tokens of a message", drafts, subscribe("02", "03", "02", "0300", "00", "02", "0301"), nil},
 		{"§8.5 reason of 1,024 bytes", drafts, message(t, TypePublishDone, "00", "00", field("8400", 1024)), nil},
-		{"§8.5 reason of 1,025 bytes", drafts, message(t, TypePublishDone, "00", "00", field("8401", 1025)), ProtocolViolation},
-		{"§8.5 reason longer than the message", drafts, message(t, TypePublishDone, "00", "00", "02", "00"), ProtocolViolation},
+		{"§8.5 reason of 1,025 bytes", drafts,
+			message(t, TypePublishDone, "00", "00", field("8401", 1025)), ProtocolViolation},
+		{"§8.5 reason longer than the message", drafts,
+			message(t, TypePublishDone, "00", "00", "02", "00"), ProtocolViolation},
 		{"§9.2 URI of 8,192 bytes", drafts, message(t, TypeGoAway, field("a000", 8192), "00"), nil},
 		{"§9.2 URI of 8,193 bytes", drafts, message(t, TypeGoAway, field("a001", 8193), "00"), ProtocolViolation},
 		{"§9.2 request ID", []Draft{22}, message(t, TypeGoAway, "00", "00", "00"), ProtocolViolation},
@@ -68,13 +72,17 @@ func TestViolations(t *testing.T) {
 		{"§8.7 2^64-1 fields", drafts, message(t, TypeNamespace, maximum), ProtocolViolation},
 		{"§8.7 empty field", drafts, message(t, TypeNamespace, "01", "00"), ProtocolViolation},
 		{"§8.7 namespace of 4,096 bytes", drafts, message(t, TypeNamespace, "01", field("9000", 4096)), nil},
-		{"§8.7 namespace of 4,097 bytes", drafts, message(t, TypeNamespace, "02", field("9000", 4096), "0161"), ProtocolViolation},
+		{"§8.7 namespace of 4,097 bytes", drafts,
+			message(t, TypeNamespace, "02", field("9000", 4096), "0161"), ProtocolViolation},
 		{"§8.7 name of 4,096 bytes", drafts, message(t, TypePublishSkipped, "00", field("9000", 4096)), nil},
-		{"§8.7 name of 4,097 bytes", drafts, message(t, TypePublishSkipped, "00", field("9001", 4097)), ProtocolViolation},
-		{"§8.7 names of 4,097 bytes", drafts, message(t, TypePublishSkipped, "01", "0161", field("9000", 4096)), ProtocolViolation},
+		{"§8.7 name of 4,097 bytes", drafts,
+			message(t, TypePublishSkipped, "00", field("9001", 4097)), ProtocolViolation},
+		{"§8.7 names of 4,097 bytes", drafts,
+			message(t, TypePublishSkipped, "01", "0161", field("9000", 4096)), ProtocolViolation},
 		{"§9.4 redirect", drafts, message(t, TypeRequestError, "34", "00", "00", "00", "00", "00"), nil},
 		{"§9.4 no redirect", drafts, message(t, TypeRequestError, "34", "00", "00"), ProtocolViolation},
-		{"§9.4 redirect of another code", drafts, message(t, TypeRequestError, "33", "00", "00", "00", "00", "00"), ProtocolViolation},
+		{"§9.4 redirect of another code", drafts,
+			message(t, TypeRequestError, "33", "00", "00", "00", "00", "00"), ProtocolViolation},
 		{"§9.12 end of track 2", drafts, message(t, TypeFetchOK, "02", "00", "00", "00"), ProtocolViolation},
 		{"§9.20 unknown parameter", drafts, subscribe("01", "01", "00"), ProtocolViolation},
 		{"§9.20 greased parameter", drafts, subscribe("01", "809d", "00"), ProtocolViolation},
@@ -91,15 +99,20 @@ func TestViolations(t *testing.T) {
 		{"§9.20.19 forward 2", drafts, subscribe("01", "10", "02"), ProtocolViolation},
 		{"§9.20.22 include properties 2", []Draft{22}, subscribe("01", "35", "02"), ProtocolViolation},
 		{"§9.20.10 filter type 6", []Draft{22}, subscribe("01", "21", "06"), ProtocolViolation},
-		{"§9.20.10 last group exceeds 2^64-1", []Draft{22}, subscribe("01", "21", "03", "01", "00", maximum), ProtocolViolation},
+		{"§9.20.10 last group exceeds 2^64-1", []Draft{22},
+			subscribe("01", "21", "03", "01", "00", maximum), ProtocolViolation},
 		{"§9.20.10 last group is 2^64-1", []Draft{22}, subscribe("01", "21", "03", "00", "00", maximum), nil},
-		{"§9.20.10 range that ends before it starts", []Draft{22}, subscribe("01", "21", "04", "01", "05", "00", "00"), nil},
+		{"§9.20.10 range that ends before it starts", []Draft{22},
+			subscribe("01", "21", "04", "01", "05", "00", "00"), nil},
 		{"§9.20.10 filter cut", []Draft{22}, subscribe("01", "21", "02", "01"), ProtocolViolation},
 		{"18 §5.1.2 filter type 0", []Draft{18}, subscribe("01", "21", "01", "00"), ProtocolViolation},
 		{"18 §5.1.2 filter type 5", []Draft{18}, subscribe("01", "21", "01", "05"), ProtocolViolation},
-		{"18 §5.1.2 last group exceeds 2^64-1", []Draft{18}, subscribe("01", "21", "0c", "04", "01", "00", maximum), ProtocolViolation},
-		{"18 §5.1.2 filter shorter than its length", []Draft{18}, subscribe("01", "21", "02", "02", "00"), ProtocolViolation},
-		{"18 §5.1.2 filter longer than its length", []Draft{18}, subscribe("01", "21", "02", "03", "00", "00"), ProtocolViolation},
+		{"18 §5.1.2 last group exceeds 2^64-1", []Draft{18},
+			subscribe("01", "21", "0c", "04", "01", "00", maximum), ProtocolViolation},
+		{"18 §5.1.2 filter shorter than its length", []Draft{18},
+			subscribe("01", "21", "02", "02", "00"), ProtocolViolation},
+		{"18 §5.1.2 filter longer than its length", []Draft{18},
+			subscribe("01", "21", "02", "03", "00", "00"), ProtocolViolation},
 		{"18 §10.12 fetch type 0", []Draft{18}, message(t, TypeFetch, "00", "00"), ProtocolViolation},
 		{"18 §10.12 fetch type 4", []Draft{18}, message(t, TypeFetch, "00", "04", "00", "00", "00"), ProtocolViolation},
 		{"18 §10.12.3 end before the start", []Draft{18},
@@ -112,27 +125,40 @@ func TestViolations(t *testing.T) {
 			message(t, TypeFetch, "00", "01", "00", "00", "05", "07", "05", "07", "00"), ProtocolViolation},
 		{"§9.20.16 empty fill", []Draft{22}, subscribe("01", "23", "01", "00"), nil},
 		{"§9.20.16 fill without a count", []Draft{22}, subscribe("01", "23", "00"), ProtocolViolation},
-		{"§9.20.16 parameter on both sides", []Draft{22}, subscribe("02", "21", "05", "02", "04", "01", "21", "01", "01"), nil},
-		{"§9.20.16 token in a fill", []Draft{22}, subscribe("01", "23", "05", "01", "03", "02", "0300"), ProtocolViolation},
-		{"§9.20.16 fill in a fill", []Draft{22}, subscribe("01", "23", "04", "01", "23", "01", "00"), ProtocolViolation},
-		{"§9.20.16 track filter in a fill", []Draft{22}, subscribe("01", "23", "06", "01", "29", "03", "000000"), ProtocolViolation},
-		{"§9.20.16 fill longer than its parameters", []Draft{22}, subscribe("01", "23", "02", "00", "00"), ProtocolViolation},
+		{"§9.20.16 parameter on both sides", []Draft{22},
+			subscribe("02", "21", "05", "02", "04", "01", "21", "01", "01"), nil},
+		{"§9.20.16 token in a fill", []Draft{22},
+			subscribe("01", "23", "05", "01", "03", "02", "0300"), ProtocolViolation},
+		{"§9.20.16 fill in a fill", []Draft{22},
+			subscribe("01", "23", "04", "01", "23", "01", "00"), ProtocolViolation},
+		{"§9.20.16 track filter in a fill", []Draft{22},
+			subscribe("01", "23", "06", "01", "29", "03", "000000"), ProtocolViolation},
+		{"§9.20.16 fill longer than its parameters", []Draft{22},
+			subscribe("01", "23", "02", "00", "00"), ProtocolViolation},
 		{"§8.6 range exceeds 2^64-1", []Draft{22}, subscribe("01", "26", "0b", "00", "01", maximum), InvalidFilter},
-		{"§8.6 next range exceeds 2^64-1", []Draft{22}, subscribe("01", "26", "0c", "00", "01", "01", maximum), InvalidFilter},
+		{"§8.6 next range exceeds 2^64-1", []Draft{22},
+			subscribe("01", "26", "0c", "00", "01", "01", maximum), InvalidFilter},
 		{"§8.6 range cut", []Draft{22}, subscribe("01", "26", "02", "00", "80"), ProtocolViolation},
 		{"§8.6 filter without a property", []Draft{22}, subscribe("01", "28", "01", "00"), ProtocolViolation},
 		{"§8.6 filter longer than the message", []Draft{22}, subscribe("01", "28", "7f", "00"), ProtocolViolation},
-		{"§3.3.2 filter twice", []Draft{22}, subscribe("02", "26", "02", "00", "01", "00", "02", "00", "01"), InvalidFilter},
-		{"§3.3.2 filters of two sets", []Draft{22}, subscribe("02", "26", "02", "00", "01", "00", "02", "01", "01"), nil},
-		{"§3.3.2 track filter in SUBSCRIBE", []Draft{22}, subscribe("01", "29", "03", "00", "02", "01"), ProtocolViolation},
+		{"§3.3.2 filter twice", []Draft{22},
+			subscribe("02", "26", "02", "00", "01", "00", "02", "00", "01"), InvalidFilter},
+		{"§3.3.2 filters of two sets", []Draft{22},
+			subscribe("02", "26", "02", "00", "01", "00", "02", "01", "01"), nil},
+		{"§3.3.2 track filter in SUBSCRIBE", []Draft{22},
+			subscribe("01", "29", "03", "00", "02", "01"), ProtocolViolation},
 		{"§9.20.13 priority 255", []Draft{22}, subscribe("01", "27", "04", "00", "80ff", "00"), nil},
 		{"§9.20.13 priority 256", []Draft{22}, subscribe("01", "27", "04", "00", "80ff", "01"), InvalidFilter},
 		{"§9.20.13 priorities from 255 on", []Draft{22}, subscribe("01", "27", "03", "00", "80ff"), nil},
 		{"§9.20.14 odd property", []Draft{22}, subscribe("01", "28", "03", "00", "03", "01"), InvalidFilter},
-		{"§10.5 group order of a track", drafts, message(t, TypeSubscribeOK, "00", "00", "22", "03"), ProtocolViolation},
-		{"§10.6 dynamic groups of a track", drafts, message(t, TypeSubscribeOK, "00", "00", "30", "02"), ProtocolViolation},
-		{"§10.7 immutable group order", drafts, message(t, TypeSubscribeOK, "00", "00", "0b", "02", "2203"), ProtocolViolation},
-		{"§10.7 immutable properties that can't be parsed", drafts, message(t, TypeSubscribeOK, "00", "00", "0b", "01", "22"), nil},
+		{"§10.5 group order of a track", drafts,
+			message(t, TypeSubscribeOK, "00", "00", "22", "03"), ProtocolViolation},
+		{"§10.6 dynamic groups of a track", drafts,
+			message(t, TypeSubscribeOK, "00", "00", "30", "02"), ProtocolViolation},
+		{"§10.7 immutable group order", drafts,
+			message(t, TypeSubscribeOK, "00", "00", "0b", "02", "2203"), ProtocolViolation},
+		{"§10.7 immutable properties that can't be parsed", drafts,
+			message(t, TypeSubscribeOK, "00", "00", "0b", "01", "22"), nil},
 		{"§8.4 unknown property", drafts, message(t, TypeSubscribeOK, "00", "00", "809d", "00"), nil},
 		{"§8.3 property cut", drafts, message(t, TypeSubscribeOK, "00", "00", "09", "01"), ProtocolViolation},
 	} {
@@ -199,7 +225,7 @@ func TestSetupCheck(t *testing.T) {
 			got = e.Code
 		}
 		if got != c.want {
-			t.Errorf("%+v from a server %v over WebTransport %v: %d, want %d", c.m, c.fromServer, c.webTransport, got, c.want)
+			t.Errorf("%+v: %d, want %d (%v %v)", c.m, got, c.want, c.fromServer, c.webTransport)
 		}
 	}
 }
@@ -279,17 +305,21 @@ func TestObjectViolations(t *testing.T) {
 		{"§11.4.1.1 first object of the last subgroup", fetched(22, false), "1d" + "0000" + "0000", false},
 		{"§11.4.1.1 first object", fetched(22, false), "1c" + "0000" + "0000", true},
 		{"§11.4.1.1 group exceeds 2^64-1", fetched(22, false), "1c" + "0000" + "0000" + "08" + maximum + "00", false},
-		{"§11.4.1.1 group is 2^64-1", fetched(22, false), "1c" + "0000" + "0000" + "08" + "fffffffffffffffffe" + "00", true},
+		{"§11.4.1.1 group is 2^64-1", fetched(22, false),
+			"1c" + "0000" + "0000" + "08" + "fffffffffffffffffe" + "00", true},
 		{"§11.4.1.1 group below 0", fetched(22, true), "1c" + "0500" + "0000" + "08" + "05" + "00", false},
 		{"§11.4.1.1 group 0", fetched(22, true), "1c" + "0500" + "0000" + "08" + "04" + "00", true},
 		{"§11.4.1.1 ID exceeds 2^64-1", fetched(22, false), "1c" + "00" + maximum + "0000" + "00" + "00", false},
-		{"§11.4.1.1 ID exceeds 2^64-1 by its delta", fetched(22, false), "1c" + "0001" + "0000" + "04" + maximum + "00", false},
-		{"§11.4.1.1 subgroup exceeds 2^64-1", fetched(22, false), "1f" + "00" + maximum + "00" + "0000" + "02" + "00", false},
+		{"§11.4.1.1 ID exceeds 2^64-1 by its delta", fetched(22, false),
+			"1c" + "0001" + "0000" + "04" + maximum + "00", false},
+		{"§11.4.1.1 subgroup exceeds 2^64-1", fetched(22, false),
+			"1f" + "00" + maximum + "00" + "0000" + "02" + "00", false},
 		{"§11.4.1.1 subgroup of a datagram", fetched(22, false), "5c" + "0000" + "0000" + "01" + "00", false},
 		{"§11.4.1.1 subgroup bits of a datagram", fetched(22, false), "5f" + "0000" + "0000", true},
 		{"§11.4.1.2 priority after a marker alone", fetched(22, false), "808c" + "0000" + "00" + "00", false},
 		{"§11.4.1.2 subgroup after a marker alone", fetched(22, false), "808c" + "0000" + "11" + "0000", false},
-		{"§11.4.1.2 priority of the object before a marker", fetched(22, false), "1c0000" + "0000" + "808c" + "0005" + "01" + "00", true},
+		{"§11.4.1.2 priority of the object before a marker", fetched(22, false),
+			"1c0000" + "0000" + "808c" + "0005" + "01" + "00", true},
 	} {
 		err := c.parse(unhex(t, c.hex))
 		var e *Error
@@ -339,13 +369,14 @@ func TestObjectLimit(t *testing.T) {
 }
 
 func TestProperties(t *testing.T) {
-	inner, err := NewProperties(Property{Type: PropertyPublisherPriority, Value: 7}, Property{Type: 0x0B, Bytes: []byte{2, 9}})
+	inner, err := NewProperties(
+		Property{Type: PropertyPublisherPriority, Value: 7}, Property{Type: 0x0B, Bytes: []byte{2, 9}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	p, err := NewProperties(
-		Property{Type: 9, Bytes: []byte("x")}, Property{Type: PropertyImmutable, Bytes: inner}, Property{Type: 2, Value: 5},
-		Property{Type: 1 << 63, Value: 1}, Property{Type: 0x4001},
+		Property{Type: 9, Bytes: []byte("x")}, Property{Type: PropertyImmutable, Bytes: inner},
+		Property{Type: 2, Value: 5}, Property{Type: 1 << 63, Value: 1}, Property{Type: 0x4001, Bytes: []byte("y")},
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -360,7 +391,9 @@ func TestProperties(t *testing.T) {
 	if want := []uint64{2, 9, PropertyImmutable, 0x4001, 1 << 63}; !reflect.DeepEqual(types, want) {
 		t.Errorf("types %x, want %x", types, want)
 	}
-	for typ, want := range map[uint64]string{2: "5 true", PropertyPublisherPriority: "7 true", 1 << 63: "1 true", 4: "0 false"} {
+	for typ, want := range map[uint64]string{
+		2: "5 true", PropertyPublisherPriority: "7 true", 1 << 63: "1 true", 4: "0 false",
+	} {
 		if v, ok := p.Uint(typ); fmt.Sprint(v, ok) != want {
 			t.Errorf("property %#x is %d %v, want %s", typ, v, ok, want)
 		}
