@@ -189,16 +189,26 @@ func (s *session) receiveControl(r *wire.Reader) {
 		case err == nil:
 			violation = s.handleControl(m)
 		case errors.As(err, &violation):
-		case s.ctx.Err() != nil:
-			return
-		default:
+		case errors.Is(err, io.EOF) || !s.ends():
 			violation = violated("the control stream was closed")
+		default:
+			return
 		}
 		if violation != nil {
 			s.fail(violation)
 			return
 		}
 	}
+}
+
+// ends waits for the end of a session whose control stream was reset: WebTransport resets a session's streams when it
+// ends, which may be known before the end is. It reports whether the session has ended.
+func (s *session) ends() bool {
+	select {
+	case <-s.ctx.Done():
+	case <-time.After(lateStreams):
+	}
+	return s.ctx.Err() != nil
 }
 
 func (s *session) handleControl(m wire.Message) *wire.Error {
