@@ -1,30 +1,29 @@
-package wire
+package wire_test
 
 import (
 	"bytes"
 	"errors"
 	"io"
-	"maps"
 	"reflect"
 	"runtime"
 	"slices"
 	"testing"
 	"testing/iotest"
+
+	. "github.com/fastrelay/fastrelay-gen/examples/moq/wire"
+	"github.com/fastrelay/fastrelay-gen/examples/moq/wire/wiretest"
 )
 
 var drafts = []Draft{Draft18, Draft22}
-
-// types returns a draft's types, always in the same order.
-func (d Draft) types() []Type { return slices.Sorted(maps.Keys(d.table())) }
 
 // Each message of each draft, with random members, comes back as it was, from its own bytes only, and from no beginning
 // of them.
 func TestMessagesRoundTrip(t *testing.T) {
 	for _, d := range drafts {
-		r := newRandom(d, 1)
-		for _, typ := range d.types() {
+		r := wiretest.New(d, 1)
+		for _, typ := range wiretest.Types(d) {
 			for range 200 {
-				m := r.message(typ)
+				m := r.Message(typ)
 				b, err := Append([]byte("x"), d, m)
 				if err != nil {
 					t.Fatalf("draft %d: %+v: %v", d, m, err)
@@ -50,10 +49,10 @@ func incomplete(d Draft, b []byte) bool {
 // message.
 func TestLengthsOfBodies(t *testing.T) {
 	for _, d := range drafts {
-		r := newRandom(d, 2)
-		for _, typ := range d.types() {
+		r := wiretest.New(d, 2)
+		for _, typ := range wiretest.Types(d) {
 			for range 50 {
-				m := r.message(typ)
+				m := r.Message(typ)
 				b, err := Append(nil, d, m)
 				if err != nil {
 					t.Fatal(err)
@@ -178,15 +177,15 @@ func TestEnds(t *testing.T) {
 // one within.
 func TestReader(t *testing.T) {
 	for _, d := range drafts {
-		r := newRandom(d, 3)
+		r := wiretest.New(d, 3)
 		var stream []byte
 		var want []Message
-		for _, typ := range d.types() {
-			m := r.message(typ)
+		for _, typ := range wiretest.Types(d) {
+			m := r.Message(typ)
 			want = append(want, m)
 			stream, _ = Append(stream, d, m)
 		}
-		long := &Setup{Path: Some(string(r.bytes(40000)))}
+		long := &Setup{Path: Some(string(r.Bytes(40000)))}
 		want = append(want, long)
 		stream, _ = Append(stream, d, long)
 		for name, wrap := range map[string]func(io.Reader) io.Reader{

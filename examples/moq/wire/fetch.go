@@ -55,8 +55,9 @@ type Fetched struct {
 	last        Location
 	prioritized bool // there was an object, of
 	priority    uint8
-	grouped     bool // and it had a subgroup,
+	grouped     bool // there was an object with a subgroup,
 	subgroup    uint64
+	datagram    bool // and the last object had none
 }
 
 // Flags of an object on a fetch stream, of which two are the encoding of its subgroup (§11.4.1.1).
@@ -205,8 +206,9 @@ func (f *Fetched) advance(o FetchObject) {
 		return
 	}
 	f.prioritized, f.priority = true, o.Priority
-	f.grouped = !o.Datagram
-	f.subgroup = o.Subgroup
+	if f.datagram = o.Datagram; !f.datagram {
+		f.grouped, f.subgroup = true, o.Subgroup
+	}
 }
 
 // Append appends the header of the next object, or a marker, in its shortest encoding; the payload is the caller's to
@@ -241,9 +243,11 @@ func (f *Fetched) Append(b []byte, o FetchObject) ([]byte, error) {
 	case o.Datagram:
 		flags |= fetchDatagram
 	case o.Subgroup == 0:
-	case f.grouped && o.Subgroup == f.subgroup:
+	case f.datagram || !f.grouped:
+		flags |= fetchSubgroupField
+	case o.Subgroup == f.subgroup:
 		flags |= fetchSubgroupSame
-	case f.grouped && o.Subgroup == f.subgroup+1:
+	case o.Subgroup == f.subgroup+1:
 		flags |= fetchSubgroupNext
 	default:
 		flags |= fetchSubgroupField

@@ -1,19 +1,22 @@
-package wire
+package wire_test
 
 import (
 	"bytes"
 	"errors"
 	"reflect"
 	"testing"
+
+	. "github.com/fastrelay/fastrelay-gen/examples/moq/wire"
+	"github.com/fastrelay/fastrelay-gen/examples/moq/wire/wiretest"
 )
 
 // FuzzMessages: what can be parsed can be sent again, and says the same then; nothing panics.
 func FuzzMessages(f *testing.F) {
 	for _, d := range drafts {
-		r := newRandom(d, 7)
-		for _, typ := range d.types() {
+		r := wiretest.New(d, 7)
+		for _, typ := range wiretest.Types(d) {
 			for range 3 {
-				b, err := Append(nil, d, r.message(typ))
+				b, err := Append(nil, d, r.Message(typ))
 				if err != nil {
 					f.Fatal(err)
 				}
@@ -60,9 +63,9 @@ func FuzzMessages(f *testing.F) {
 
 // FuzzSubgroup: a stream that is parsed whole is parsed the same in pieces, and written again is no longer.
 func FuzzSubgroup(f *testing.F) {
-	r := newRandom(Draft22, 8)
+	r := wiretest.New(Draft22, 8)
 	for range 20 {
-		h, objects := r.subgroup()
+		h, objects := r.Subgroup()
 		b, s := h.Append(nil), Subgroup{Header: h}
 		for _, o := range objects {
 			o.Length %= 4
@@ -116,11 +119,11 @@ func FuzzSubgroup(f *testing.F) {
 // FuzzFetched: the same for fetch streams. IDs that don't ascend are parsed, but not sent.
 func FuzzFetched(f *testing.F) {
 	for _, d := range drafts {
-		r := newRandom(d, 9)
+		r := wiretest.New(d, 9)
 		for i := range 20 {
 			w := Fetched{Draft: d, Descending: i%2 == 0}
 			var b []byte
-			for _, o := range r.fetched(w.Descending) {
+			for _, o := range r.Fetched(w.Descending, true) {
 				o.Length %= 4
 				b, _ = w.Append(b, o)
 				b = append(b, make([]byte, o.Length)...)
@@ -167,9 +170,9 @@ func FuzzFetched(f *testing.F) {
 
 // FuzzDatagram: the same for datagrams.
 func FuzzDatagram(f *testing.F) {
-	r := newRandom(Draft22, 10)
+	r := wiretest.New(Draft22, 10)
 	for range 20 {
-		b, err := r.datagram().Append(nil)
+		b, err := r.Datagram().Append(nil)
 		if err != nil {
 			f.Fatal(err)
 		}

@@ -1,9 +1,11 @@
-package wire
+package wire_test
 
 import (
 	"reflect"
 	"strings"
 	"testing"
+
+	. "github.com/fastrelay/fastrelay-gen/examples/moq/wire"
 )
 
 // Names and their texts (§8.8).

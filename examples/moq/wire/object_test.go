@@ -1,10 +1,13 @@
-package wire
+package wire_test
 
 import (
 	"bytes"
 	"encoding/hex"
 	"reflect"
 	"testing"
+
+	. "github.com/fastrelay/fastrelay-gen/examples/moq/wire"
+	"github.com/fastrelay/fastrelay-gen/examples/moq/wire/wiretest"
 )
 
 // pieces parses a stream from each of its beginnings, as a relay does: what isn't whole is tried again with more.
@@ -29,9 +32,9 @@ func pieces(t *testing.T, stream []byte, next func([]byte) (int, error)) {
 }
 
 func TestSubgroupRoundTrip(t *testing.T) {
-	r := newRandom(Draft22, 4)
+	r := wiretest.New(Draft22, 4)
 	for range 2000 {
-		h, want := r.subgroup()
+		h, want := r.Subgroup()
 		stream := h.Append(nil)
 		w := Subgroup{Header: h}
 		for _, o := range want {
@@ -73,9 +76,9 @@ func TestSubgroupRoundTrip(t *testing.T) {
 }
 
 func TestDatagramRoundTrip(t *testing.T) {
-	r := newRandom(Draft22, 5)
+	r := wiretest.New(Draft22, 5)
 	for range 2000 {
-		want := r.datagram()
+		want := r.Datagram()
 		b, err := want.Append(nil)
 		if err != nil {
 			t.Fatalf("%+v: %v", want, err)
@@ -94,11 +97,11 @@ func TestDatagramRoundTrip(t *testing.T) {
 
 func TestFetchedRoundTrip(t *testing.T) {
 	for _, d := range drafts {
-		r := newRandom(d, 6)
+		r := wiretest.New(d, 6)
 		for range 4000 {
 			w := Fetched{Draft: d, Descending: r.IntN(2) == 0}
-			want := r.fetched(w.Descending)
-			id := r.number()
+			want := r.Fetched(w.Descending, true)
+			id := r.Uint64()
 			stream := AppendFetchHeader(nil, id)
 			header := len(stream)
 			s := w

@@ -1,9 +1,11 @@
-package wire
+package wire_test
 
 import (
 	"encoding/hex"
 	"reflect"
 	"testing"
+
+	. "github.com/fastrelay/fastrelay-gen/examples/moq/wire"
 )
 
 // What other implementations sent: aiomoqt 0.13.3, its relay, and moq-relay 0.17.10, to each other. All of it is in the

@@ -1,9 +1,11 @@
-package wire
+package wire_test
 
 import (
 	"encoding/hex"
 	"math"
 	"testing"
+
+	. "github.com/fastrelay/fastrelay-gen/examples/moq/wire"
 )
 
 func unhex(t testing.TB, s string) []byte {

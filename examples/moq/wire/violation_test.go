@@ -1,4 +1,4 @@
-package wire
+package wire_test
 
 import (
 	"errors"
@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	. "github.com/fastrelay/fastrelay-gen/examples/moq/wire"
 )
 
 // body makes a message of a type from the hex of its fields.
