@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/fastrelay/fastrelay-gen/examples/quicfork v0.0.0
+	github.com/fastrelay/fastrelay-gen/runtime v0.1.0
 	golang.org/x/sys v0.47.0
 )
 
@@ -15,4 +16,7 @@ require (
 )
 
 // Never anybody's dependency, so it can say where the others are.
-replace github.com/fastrelay/fastrelay-gen/examples/quicfork => ../quicfork
+replace (
+	github.com/fastrelay/fastrelay-gen/examples/quicfork => ../quicfork
+	github.com/fastrelay/fastrelay-gen/runtime => ../../runtime
+)

@@ -47,7 +47,7 @@ const (
 	MaxNamespaceFields = 32        // fields of a namespace (§8.7)
 	MaxTrackName       = 4096      // all fields of a namespace and the name together (§8.7)
 	MaxReason          = 1024      // a reason phrase (§8.5)
-	MaxURI             = 8192      // the URI of GOAWAY (§9.2), and here also of a redirect
+	MaxURI             = 8192      // the URI of GOAWAY (§9.2)
 	MaxValue           = 1<<16 - 1 // the value of a property or option of an odd type (§8.3)
 )
 

@@ -66,6 +66,9 @@ func (m *Setup) parse(p *parser) {
 	last := Optional[uint64]{}
 	for o, err := range Properties(p.rest()).All() {
 		switch {
+		case err == errCut:
+			p.fail("ends within an option")
+			return
 		case err != nil:
 			p.err = err
 			return

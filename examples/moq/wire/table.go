@@ -204,7 +204,7 @@ func (r *redirect) parse(p *parser) {
 		return
 	}
 	r.Redirect = new(Redirect)
-	(*uri)(&r.Redirect.URI).parse(p)
+	r.Redirect.URI = p.text(MaxMessage, "URI")
 	r.Redirect.Track.parse(p)
 }
 
@@ -213,7 +213,7 @@ func (r *redirect) append(w *writer) {
 		w.fail("has a redirect without the code REDIRECT, or the code without it")
 	}
 	if r.Redirect != nil {
-		(*uri)(&r.Redirect.URI).append(w)
+		w.text(r.Redirect.URI, MaxMessage, "URI")
 		r.Redirect.Track.append(w)
 	}
 }

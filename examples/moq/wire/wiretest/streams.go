@@ -1,6 +1,7 @@
 package wiretest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -10,7 +11,8 @@ import (
 // Kinds are the kinds of vectors.
 var Kinds = []string{"message", "subgroup", "datagram", "ascending", "descending"}
 
-// Read parses the whole of what a vector of a kind has, and returns its fields and the same in our encoding.
+// Read parses the whole of what a vector of a kind has, properties of objects included but for fetch streams, and returns its fields and the same in our
+// encoding; again is nil for a fetch stream whose objects aren't in order, which can be read but not written.
 func Read(d wire.Draft, kind string, b []byte) (fields any, again []byte, err error) {
 	switch kind {
 	case "message":
@@ -31,6 +33,19 @@ func Read(d wire.Draft, kind string, b []byte) (fields any, again []byte, err er
 		return readFetched(d, kind == "descending", b)
 	}
 	return nil, nil, fmt.Errorf("no vectors are of the kind %q", kind)
+}
+
+// valid returns the first fault in how properties are written, immutable ones too.
+func valid(p wire.Properties) error {
+	for q, err := range p.All() {
+		if q.Type == wire.PropertyImmutable && err == nil {
+			err = valid(q.Bytes)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func priority(p wire.Optional[uint8]) any {
@@ -56,7 +71,7 @@ func readSubgroup(b []byte) (any, []byte, error) {
 	objects, again := []any{}, h.Append(nil)
 	for b = b[n:]; len(b) > 0; {
 		o, n, err := s.Next(b)
-		if err != nil {
+		if err = cmp.Or(err, valid(o.Properties)); err != nil {
 			return nil, nil, err
 		}
 		if o.Length > uint64(len(b)-n) {
@@ -78,7 +93,7 @@ func readSubgroup(b []byte) (any, []byte, error) {
 
 func readDatagram(b []byte) (any, []byte, error) {
 	d, padding, err := wire.ParseDatagram(b)
-	if err != nil || padding {
+	if err = cmp.Or(err, valid(d.Properties)); err != nil || padding {
 		return fields{"padding": padding}, b, err
 	}
 	again, err := d.Append(nil)
@@ -95,7 +110,7 @@ func readFetched(d wire.Draft, descending bool, b []byte) (any, []byte, error) {
 		return nil, nil, err
 	}
 	s := wire.Fetched{Draft: d, Descending: descending}
-	w := s
+	w, ordered := s, true
 	objects, again := []any{}, wire.AppendFetchHeader(nil, id)
 	for b = b[n:]; len(b) > 0; {
 		o, n, err := s.Next(b)
@@ -118,10 +133,14 @@ func readFetched(d wire.Draft, descending bool, b []byte) (any, []byte, error) {
 			}
 		}
 		objects = append(objects, f)
-		if again, err = w.Append(again, o); err != nil {
-			return nil, nil, err
+		if ordered {
+			again, err = w.Append(again, o)
+			ordered = err == nil
 		}
 		again = append(again, payload...)
+	}
+	if !ordered {
+		again = nil
 	}
 	return fields{"request_id": id, "objects": objects}, again, nil
 }

@@ -4,7 +4,7 @@ use crate::hex;
 use bytes::Buf;
 use moqtap_codec::auth_token::AuthorizationToken;
 use moqtap_codec::kvp::{KeyValuePair, KvpValue};
-use moqtap_codec::range_filter::RangeFilter;
+use moqtap_codec::range_filter::{self, RangeFilter};
 use moqtap_codec::types::TrackNamespace;
 use moqtap_codec::varint::{Moqt18, VarInt};
 use moqtap_codec::{draft18, draft22};
@@ -128,6 +128,12 @@ fn range_filter(kind: u64, bytes: &[u8]) -> Answer {
 }
 
 fn parameters(draft: u64, pairs: &[KeyValuePair]) -> Answer {
+    let kept = |p: &&KeyValuePair| !matches!(&p.value, KvpValue::Bytes(b) if b.is_empty());
+    let present: Vec<KeyValuePair> = pairs.iter().filter(kept).cloned().collect();
+    let filters = range_filter::decode_all_moqt::<Moqt18>(&present).map_err(wrong)?;
+    if range_filter::first_repeated_key(&filters).is_some() {
+        return Err("two range filters of one kind, set and property".into());
+    }
     let mut all = Vec::new();
     for p in pairs {
         let key = number(p.key);
@@ -301,7 +307,7 @@ macro_rules! draft {
                 while buf.has_remaining() {
                     let o = reader.read_object_header(&mut buf).map_err(wrong)?;
                     if o.header.end_of_range().is_some() {
-                        return Err("an end of a range, which no two read alike".into());
+                        return Err("a marker, which TestDisagreements is about".into());
                     }
                     let length = number(o.header.payload_length) as usize;
                     if length > buf.remaining() {
