@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -236,11 +237,18 @@ func (o *outgoing) send(ctx context.Context) (whole bool) {
 	u.opened++
 	u.count(func(st *SubscriptionStats) { st.Streams++ })
 	u.track.mu.Unlock()
-	if _, err := stream.Write(o.head); err != nil {
+	// A reset leaves the header, so that the stream is counted (§11.3.2), if flow control has room for it: the library
+	// would exceed the peer's limit.
+	err = stream.TryWriteAll(o.head)
+	if err == nil {
+		stream.SetReliableBoundary()
+	} else if errors.Is(err, quic.ErrWouldBlock) {
+		_, err = stream.Write(o.head)
+	}
+	if err != nil {
 		o.failed(err)
 		return false
 	}
-	stream.SetReliableBoundary() // a reset leaves the header, so that the stream is counted (§11.3.2)
 	if o.opened(stream) {
 		return false
 	}
@@ -267,8 +275,7 @@ func (o *outgoing) send(ctx context.Context) (whole bool) {
 			}
 		case ending:
 			return stream.Close() == nil
-		case broken: // what has come of it is delivered all the same
-			stream.SetReliableBoundary()
+		case broken:
 			o.mu.Lock()
 			o.why = droppedReset
 			o.mu.Unlock()

@@ -410,22 +410,30 @@ func (p *peer) views() *viewed {
 	p.t.Helper()
 	select {
 	case v := <-p.streams:
-		for {
-			h, n, err := wire.ParseSubgroupHeader(v.buf)
-			if err == nil {
-				v.header, v.parser.Header, v.buf = h, h, v.buf[n:]
-				return v
-			}
-			if err := v.more(); err != nil {
-				p.t.Fatalf("a stream ends before its header does: %v", err)
-			}
+		if _, ok := v.parse(); !ok {
+			p.t.Fatal("a stream ends before its header does")
 		}
+		return v
 	case <-time.After(patience):
 		p.t.Fatal("no stream has come")
 	case <-p.conn.Context().Done():
 		p.t.Fatal(context.Cause(p.conn.Context()))
 	}
 	panic("unreachable")
+}
+
+// parse reads the header; ok is false if the stream ends before.
+func (v *viewed) parse() (h wire.SubgroupHeader, ok bool) {
+	for {
+		h, n, err := wire.ParseSubgroupHeader(v.buf)
+		if err == nil {
+			v.header, v.parser.Header, v.buf = h, h, v.buf[n:]
+			return h, true
+		}
+		if !errors.Is(err, wire.ErrIncomplete) || v.more() != nil {
+			return h, false
+		}
+	}
 }
 
 func (v *viewed) more() error {

@@ -129,8 +129,16 @@ func TestLate(t *testing.T) {
 			f.send(items(4, 2, 10)...).close()
 			v.has(items(4, 2, 10)...)
 			p.opens(header(1, 6, 2)).send(items(0, 1, 10)...).close()
-			for _, group := range tt.groups {
+			views := map[uint64]*viewed{} // they may come in any order
+			for range tt.groups {
 				w := b.views()
+				views[w.header.Group] = w
+			}
+			for _, group := range tt.groups {
+				w := views[group]
+				if w == nil {
+					t.Fatalf("group %d hasn't come", group)
+				}
 				want := header(ok.TrackAlias, group, 2)
 				first, n := tt.first, 6
 				if group == 6 {

@@ -27,6 +27,7 @@ type transport interface {
 // A sendStream is a stream to the peer; package quic describes the methods.
 type sendStream interface {
 	io.WriteCloser
+	TryWriteAll(b []byte) error
 	CancelWrite(code quic.StreamErrorCode)
 	SetPriority(urgency int8, incremental bool)
 	SetReliableBoundary()

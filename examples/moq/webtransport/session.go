@@ -134,17 +134,21 @@ func (s *Session) OpenUniStreamSync(ctx context.Context) (*SendStream, error) {
 	return s.sending(str), nil
 }
 
-// head writes what a stream begins with. A reset leaves it, so that the peer knows whose stream was reset.
+// head writes what a stream begins with. A reset leaves it, so that the peer knows whose stream was reset, if flow control
+// has room for it: the library would exceed the peer's limit.
 func (s *Session) head(str sender, kind uint64) error {
 	if err := context.Cause(s.ctx); err != nil {
 		str.CancelWrite(codeSessionGone)
 		return err
 	}
-	if _, err := str.Write(quicvarint.Append(quicvarint.Append(nil, kind), s.id)); err != nil {
-		return err
+	b := quicvarint.Append(quicvarint.Append(nil, kind), s.id)
+	err := str.TryWriteAll(b)
+	if err == nil {
+		str.SetReliableBoundary()
+	} else if errors.Is(err, quic.ErrWouldBlock) {
+		_, err = str.Write(b)
 	}
-	str.SetReliableBoundary()
-	return nil
+	return err
 }
 
 // SendDatagram sends a datagram, or none if it doesn't fit a packet.

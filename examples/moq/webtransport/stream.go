@@ -42,6 +42,7 @@ func translate(err error) error {
 // A sender is the half of a stream that is sent.
 type sender interface {
 	Write(b []byte) (int, error)
+	TryWriteAll(b []byte) error
 	Close() error
 	CancelWrite(code quic.StreamErrorCode)
 	SetPriority(urgency int8, incremental bool)
@@ -73,6 +74,9 @@ func (s *SendStream) Write(b []byte) (int, error) {
 	n, err := s.sender.Write(b)
 	return n, translate(err)
 }
+
+// TryWriteAll queues data if flow control has room for all of it, or none.
+func (s *SendStream) TryWriteAll(b []byte) error { return translate(s.sender.TryWriteAll(b)) }
 
 // Close ends the stream.
 func (s *SendStream) Close() error {
