@@ -1,6 +1,6 @@
-// Package relay is a relay for Media over QUIC Transport (MOQT, draft-ietf-moq-transport-22): publishers and players of any
-// implementation connect to it, on QUIC and on WebTransport, and each track goes from its publishers to all its
-// subscribers.
+// Package relay is a relay for Media over QUIC Transport (MOQT, draft-ietf-moq-transport-22): publishers and players
+// of any implementation connect to it, on QUIC and on WebTransport, and each track goes from its publishers to all
+// its subscribers.
 //
 //	relay.go         the relay: the listener, sessions, drain
 //	transport.go     what carries a session: QUIC, or WebTransport
@@ -22,22 +22,23 @@
 //
 // # How objects pass
 //
-// The relay gives a track one alias for all sessions. So the bytes of a subgroup stream, header and objects, are the same
-// for all subscribers, and are kept once: a chunk for each read of the publisher's stream. A header of an object is
-// forwarded when it is whole and valid, a payload as it comes. Each subscriber's stream has a place in these bytes and a
-// goroutine that writes from there; it waits in the library while the congestion window or the peer's flow control has
-// no room, so that the library holds no more than a packet of each stream that isn't sent, and sends what is most urgent.
-// Only a stream that begins within a subgroup differs: its header names the subgroup, and its first object's ID is absolute.
+// The relay gives a track one alias for all sessions. So the bytes of a subgroup stream, header and objects, are the
+// same for all subscribers, and are kept once: a chunk for each read of the publisher's stream. A header of an object
+// is forwarded when it is whole and valid, a payload as it comes. Each subscriber's stream has a place in these bytes
+// and a goroutine that writes from there; it waits in the library while the congestion window or the peer's flow
+// control has no room, so that the library holds no more than a packet of each stream that isn't sent, and sends what
+// is most urgent. Only a stream that begins within a subgroup differs: its header names the subgroup, and its first
+// object's ID is absolute.
 //
 // # What a subscriber loses
 //
-// A publisher never waits for a subscriber. What waits for a session is bounded (Config.Backlog); beyond that, its least
-// urgent streams are reset, the oldest ones first. Delivery timeouts of the publisher and of the subscriber reset streams
-// before, and what isn't kept any more can't be sent. Each of these is counted (SubscriptionStats.Dropped). No other subscriber is
-// affected.
+// A publisher never waits for a subscriber. What waits for a session is bounded (Config.Backlog); beyond that, its
+// least urgent streams are reset, the oldest ones first. Delivery timeouts of the publisher and of the subscriber
+// reset streams before, and what isn't kept any more can't be sent. Each of these is counted
+// (SubscriptionStats.Dropped). No other subscriber is affected.
 //
 // # Locks
 //
-// A track's mutex guards its subscriptions and what is kept of it, the relay's mutex who is there, a session's mutex its
-// queue. They are taken in this order: track, relay, session, outgoing.
+// A track's mutex guards its subscriptions and what is kept of it, the relay's mutex who is there, a session's mutex
+// its queue. They are taken in this order: track, relay, session, outgoing.
 package relay

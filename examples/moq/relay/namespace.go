@@ -128,7 +128,8 @@ func (w *namespaceWatcher) tell(p *publishedNamespace, published bool) {
 
 // subscribeNamespace takes a SUBSCRIBE_NAMESPACE until it is over (§4.1).
 func (s *session) subscribeNamespace(r *request, m *wire.SubscribeNamespace) *wire.Rejection {
-	if rejection := s.admit(SubscribeNamespace, wire.Track{Namespace: m.Prefix}, m.Parameters.Tokens); rejection != nil {
+	name := wire.Track{Namespace: m.Prefix}
+	if rejection := s.admit(SubscribeNamespace, name, m.Parameters.Tokens); rejection != nil {
 		return rejection
 	}
 	w := &namespaceWatcher{session: s, request: r}

@@ -25,7 +25,9 @@ func others(t *testing.T) {
 
 // urls are the relay's, of both transports.
 func urls(r *Relay) map[string]string {
-	return map[string]string{"quic": fmt.Sprintf("moqt://%v", r.Addr()), "webtransport": fmt.Sprintf("https://%v/", r.Addr())}
+	return map[string]string{
+		"quic": fmt.Sprintf("moqt://%v", r.Addr()), "webtransport": fmt.Sprintf("https://%v/", r.Addr()),
+	}
 }
 
 // cases are those of moq-interop-client that it runs unasked.
@@ -43,7 +45,8 @@ func TestInterop(t *testing.T) {
 		t.Run(transport, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			client := exec.CommandContext(ctx, made+"moq-interop-client", "-r", url, "--tls-disable-verify", "--draft", "22")
+			client := exec.CommandContext(ctx, made+"moq-interop-client", "-r", url, "--tls-disable-verify",
+				"--draft", "22")
 			out, err := client.CombinedOutput()
 			if err != nil {
 				t.Errorf("%v\n%s", err, out)

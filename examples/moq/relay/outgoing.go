@@ -45,9 +45,9 @@ func (r reason) code() quic.StreamErrorCode {
 	return quic.StreamErrorCode(wire.ResetCancelled)
 }
 
-// An outgoing is a subgroup as a subscription gets it: a stream, from its first byte on or from a later object. It has a
-// goroutine, which waits in the library while the peer, or the congestion window, has no room: so the library has no
-// more than a packet of it that isn't sent, and what is more urgent goes first.
+// An outgoing is a subgroup as a subscription gets it: a stream, from its first byte on or from a later object. It
+// has a goroutine, which waits in the library while the peer, or the congestion window, has no room: so the library
+// has no more than a packet of it that isn't sent, and what is more urgent goes first.
 type outgoing struct {
 	subscription *subscription
 	subgroup     *subgroup

@@ -29,8 +29,8 @@ func header(alias, group, id uint64) wire.SubgroupHeader {
 	}
 }
 
-// TestFanOut has two subscribers of one track: the relay subscribes once, and both get what the publisher has sent, byte
-// for byte but for the alias, which is the same for both.
+// TestFanOut has two subscribers of one track: the relay subscribes once, and both get what the publisher has sent,
+// byte for byte but for the alias, which is the same for both.
 func TestFanOut(t *testing.T) {
 	both(t, func(t *testing.T, o options) {
 		r := start(t, nil)
@@ -125,7 +125,8 @@ func TestLate(t *testing.T) {
 			v.has(items(0, 4, 10)...)
 
 			late := b.subscribes(track0("live"), wire.Parameters{LocationFilter: tt.filter})
-			same(t, expect[*wire.SubscribeOK](late).Parameters.LargestObject, wire.Some(wire.Location{Group: 5, Object: 3}))
+			same(t, expect[*wire.SubscribeOK](late).Parameters.LargestObject,
+				wire.Some(wire.Location{Group: 5, Object: 3}))
 			f.send(items(4, 2, 10)...).close()
 			v.has(items(4, 2, 10)...)
 			p.opens(header(1, 6, 2)).send(items(0, 1, 10)...).close()
@@ -253,15 +254,16 @@ func TestPublish(t *testing.T) {
 	both(t, func(t *testing.T, o options) {
 		r := start(t, nil)
 		p, a := dial(t, r, o), dial(t, r, o)
+		largest := wire.Some(wire.Location{Group: 8, Object: 1})
 		pub := p.call(&wire.Publish{
 			RequestID: p.id(), Track: track0("live"), TrackAlias: 5,
-			Parameters: wire.Parameters{Forward: wire.Some(false), LargestObject: wire.Some(wire.Location{Group: 8, Object: 1})},
+			Parameters: wire.Parameters{Forward: wire.Some(false), LargestObject: largest},
 		})
 		same(t, *expect[*wire.RequestOK](pub), wire.RequestOK{})
 		paused := a.subscribes(track0("live"), wire.Parameters{Forward: wire.Some(false)})
-		same(t, expect[*wire.SubscribeOK](paused).Parameters.LargestObject, wire.Some(wire.Location{Group: 8, Object: 1}))
+		same(t, expect[*wire.SubscribeOK](paused).Parameters.LargestObject, largest)
 		paused.send(&wire.RequestUpdate{RequestID: a.id(), Parameters: wire.Parameters{Forward: wire.Some(true)}})
-		same(t, expect[*wire.RequestOK](paused).Parameters.LargestObject, wire.Some(wire.Location{Group: 8, Object: 1}))
+		same(t, expect[*wire.RequestOK](paused).Parameters.LargestObject, largest)
 		update := expect[*wire.RequestUpdate](pub)
 		same(t, update.Parameters, wire.Parameters{Forward: wire.Some(true)})
 		pub.send(&wire.RequestOK{})
@@ -410,8 +412,10 @@ func TestFollow(t *testing.T) {
 			Parameters: wire.Parameters{Forward: wire.Some(false)},
 		})
 		expect[*wire.RequestOK](old)
-		f := a.call(&wire.SubscribeTracks{RequestID: a.id(), Prefix: wire.Namespace{"live"}, Parameters: wire.Parameters{
-			SubscriberPriority: wire.Some(uint8(3))}})
+		f := a.call(&wire.SubscribeTracks{
+			RequestID: a.id(), Prefix: wire.Namespace{"live"},
+			Parameters: wire.Parameters{SubscriberPriority: wire.Some(uint8(3))},
+		})
 		expect[*wire.RequestOK](f)
 		c, m := asked[*wire.Publish](a)
 		same(t, m.Track, track0("live"))
@@ -493,7 +497,9 @@ func TestDatagrams(t *testing.T) {
 		rendezvous := wire.Parameters{RendezvousTimeout: wire.Some(uint64(1 << 30))}
 		c := a.subscribes(track0("live"), rendezvous)
 		until(t, "it waits", func() bool { return len(r.Stats().Tracks) > 0 && r.Stats().Tracks[0].Waiting == 1 })
-		d := wire.Datagram{TrackAlias: 300, Group: 1, Object: 2, Priority: wire.Some(uint8(9)), Payload: []byte("payload")}
+		d := wire.Datagram{
+			TrackAlias: 300, Group: 1, Object: 2, Priority: wire.Some(uint8(9)), Payload: []byte("payload"),
+		}
 		send := func(d wire.Datagram) {
 			b, err := d.Append(nil)
 			if err != nil {

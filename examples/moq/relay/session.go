@@ -63,8 +63,8 @@ func newSession(r *Relay, conn transport, d wire.Draft, path string) *session {
 	}
 }
 
-// scopeOf returns the scope of a path and query (§2.5). The authority is left out, since one relay has one set of tracks
-// under all its names.
+// scopeOf returns the scope of a path and query (§2.5). The authority is left out, since one relay has one set of
+// tracks under all its names.
 func scopeOf(path string) string {
 	path, _, _ = strings.Cut(path, "?")
 	if path == "" {

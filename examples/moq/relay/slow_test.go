@@ -111,7 +111,7 @@ func TestTimeouts(t *testing.T) {
 			first := item{payload: make([]byte, 20_000), properties: properties(t, tt.first...)}
 			p.opens(h).send(first).send(items(1, 1, 1000)...).close()
 			v := a.views()
-			until(t, "it is too late", func() bool { return time.Since(begin) > 4*time.Duration(soon)*time.Millisecond })
+			until(t, "it is too late", func() bool { return time.Since(begin) > 4*milliseconds(soon) })
 			v.isReset(wire.ResetDeliveryTimeout)
 			until(t, "it is counted", func() bool { return r.Stats().Tracks[0].Sent.Dropped[droppedTimeout] == 1 })
 		})

@@ -153,8 +153,8 @@ func (s *session) name(alias uint64, src *source) *wire.Error {
 	return nil
 }
 
-// source returns the source of an alias. It waits for one that isn't known yet, since its message may be late; nil means
-// that it didn't come.
+// source returns the source of an alias. It waits for one that isn't known yet, since its message may be late; nil
+// means that it didn't come.
 func (s *session) source(alias uint64) *source {
 	timeout := time.NewTimer(lateStreams)
 	defer timeout.Stop()

@@ -25,8 +25,8 @@ type progress struct {
 	whole bool      // a stream has ended it
 }
 
-// A subgroup is a stream of a subgroup as subscribers get it: the header, with the track's alias, and bytes of objects as
-// they came. The track's mutex guards it.
+// A subgroup is a stream of a subgroup as subscribers get it: the header, with the track's alias, and bytes of
+// objects as they came. The track's mutex guards it.
 type subgroup struct {
 	track    *track
 	group    *group

@@ -151,8 +151,8 @@ func (u *subscription) answer() {
 // begin has a subscription that is new get the largest group, as far as it is kept and asked for, and all that comes.
 func (u *subscription) begin() { u.attach(true) }
 
-// attach has the subscription get what is kept of the largest group, if kept is true, and what comes of all subgroups that
-// aren't whole.
+// attach has the subscription get what is kept of the largest group, if kept is true, and what comes of all subgroups
+// that aren't whole.
 func (u *subscription) attach(kept bool) {
 	if !u.established {
 		return

@@ -24,8 +24,8 @@ type tokenCache struct {
 	size    int
 }
 
-// resolve returns the tokens of a message, and does what they say with aliases. An error is a [*wire.Error] that ends the
-// session, or a [*wire.Rejection] of the message.
+// resolve returns the tokens of a message, and does what they say with aliases. An error is a [*wire.Error] that ends
+// the session, or a [*wire.Rejection] of the message.
 func (c *tokenCache) resolve(tokens []wire.Token) (all []Token, err error) {
 	for _, t := range tokens {
 		one, have := c.byAlias[t.Alias]

@@ -11,8 +11,8 @@ import (
 // A trackKey names a track: a scope, and a full track name's text.
 type trackKey struct{ scope, name string }
 
-// A track is one of a scope, with its subscriptions in both directions. It has one alias in all sessions of subscribers,
-// so the bytes of a subgroup are the same for all of them.
+// A track is one of a scope, with its subscriptions in both directions. It has one alias in all sessions of
+// subscribers, so the bytes of a subgroup are the same for all of them.
 type track struct {
 	relay *Relay
 	key   trackKey
@@ -78,8 +78,10 @@ func (r *Relay) use(scope string, name wire.Track) *track {
 	defer r.mu.Unlock()
 	t := r.tracks[key]
 	if t == nil {
-		t = &track{relay: r, key: key, name: name, alias: r.nextAlias, asking: map[*session]struct{}{}, byID: map[uint64]*group{}}
-		t.settings = settingsOf(nil)
+		t = &track{
+			relay: r, key: key, name: name, alias: r.nextAlias,
+			asking: map[*session]struct{}{}, settings: settingsOf(nil), byID: map[uint64]*group{},
+		}
 		r.nextAlias++
 		r.tracks[key] = t
 	}
@@ -207,7 +209,8 @@ func (t *track) remove(u *subscription) {
 	}
 }
 
-// unsubscribe cancels the relay's subscriptions if there is no subscriber for them any more. What was published remains.
+// unsubscribe cancels the relay's subscriptions if there is no subscriber for them any more. What was published
+// remains.
 func (t *track) unsubscribe() {
 	if len(t.subs) > 0 || len(t.waiting) > 0 {
 		return

@@ -134,8 +134,8 @@ func (s *Session) OpenUniStreamSync(ctx context.Context) (*SendStream, error) {
 	return s.sending(str), nil
 }
 
-// head writes what a stream begins with. A reset leaves it, so that the peer knows whose stream was reset, if flow control
-// has room for it: the library would exceed the peer's limit.
+// head writes what a stream begins with. A reset leaves it, so that the peer knows whose stream was reset, if flow
+// control has room for it: the library would exceed the peer's limit.
 func (s *Session) head(str sender, kind uint64) error {
 	if err := context.Cause(s.ctx); err != nil {
 		str.CancelWrite(codeSessionGone)

@@ -293,7 +293,8 @@ func TestForeign(t *testing.T) {
 		t.Fatal("the stream isn't refused")
 	}
 	var stopped *quic.StreamError
-	if err := context.Cause(str.Context()); !errors.As(err, &stopped) || stopped.ErrorCode != codeBufferedStreamRejected {
+	err = context.Cause(str.Context())
+	if !errors.As(err, &stopped) || stopped.ErrorCode != codeBufferedStreamRejected {
 		t.Fatal(err)
 	}
 	str, err = conn.OpenUniStreamSync(ctx)
