@@ -211,8 +211,8 @@ func (f *Fetched) advance(o FetchObject) {
 	}
 }
 
-// Append appends the header of the next object, or a marker, in its shortest encoding; the payload is the caller's to
-// append.
+// Append appends the header of the next object, or a marker; the payload is the caller's to append. The encoding is the
+// shortest, but that it doesn't take a subgroup from before a datagram, which not all receivers do.
 func (f *Fetched) Append(b []byte, o FetchObject) ([]byte, error) {
 	if o.EndOfRange != NoEndOfRange {
 		if !f.has(o.EndOfRange) {

@@ -51,8 +51,8 @@ func TestMessagesOfPeers(t *testing.T) {
 		{[]Draft{22}, "06002d0304086d6f712d74657374046534306207696e7465726f70136e616d6573706163652d646973636f7665727900",
 			&PublishNamespace{RequestID: 3, Namespace: Namespace{
 				"moq-test", "e40b", "interop", "namespace-discovery"}}},
-		{drafts, "1d003b0104086d6f712d74657374046465386307696e7465726f70136e616d6573706163652d646973636f766572790a" +
-			"747261636b2d6465386300011001",
+		{drafts, "1d003b0104086d6f712d74657374046465386307696e7465726f70136e616d6573706163652d" +
+			"646973636f766572790a747261636b2d6465386300011001",
 			&Publish{RequestID: 1, Track: discovery, Parameters: Parameters{Forward: Some(true)}}},
 	} {
 		for _, d := range c.drafts {

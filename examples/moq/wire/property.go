@@ -55,8 +55,8 @@ func NewProperties(properties ...Property) (Properties, error) {
 	return b, nil
 }
 
-// All yields the properties in their order. Those of a control message are always valid. With an object's, which nothing has looked
-// at, the first fault ends the sequence.
+// All yields the properties in their order. Those of a control message are always valid. With an object's, which
+// nothing has looked at, the first fault ends the sequence.
 func (p Properties) All() iter.Seq2[Property, error] {
 	return func(yield func(Property, error) bool) {
 		c := cursor{b: p}
@@ -90,7 +90,8 @@ func (c *cursor) property(last uint64) (p Property, err error) {
 	return p, nil
 }
 
-// errCut says that properties end within one. In a message that is a violation, in an object it makes the track malformed (§10.7).
+// errCut says that properties end within one. In a message that is a violation, in an object it makes the track
+// malformed (§10.7).
 var errCut = errors.New("properties end within one of them")
 
 // Uint returns the value of an even type, among the immutable properties too (§10.7), and whether it is there.
@@ -131,8 +132,8 @@ func (p Properties) Mandatory() (t uint64, ok bool) {
 	return 0, false
 }
 
-// CheckObject looks at the properties of an object at a location. An *Error closes the session (§8.3). Any other error means that the
-// track is malformed: end its subscriptions with DoneMalformedTrack (§3.6, §10.7 to §10.9).
+// CheckObject looks at the properties of an object at a location. An *Error closes the session (§8.3). Any other error
+// means that the track is malformed: end its subscriptions with DoneMalformedTrack (§3.6, §10.7 to §10.9).
 func (p Properties) CheckObject(at Location) error {
 	return p.checkObject(at, false)
 }

@@ -11,8 +11,9 @@ import (
 // Kinds are the kinds of vectors.
 var Kinds = []string{"message", "subgroup", "datagram", "ascending", "descending"}
 
-// Read parses the whole of what a vector of a kind has, properties of objects included but for fetch streams, and returns its fields and the same in our
-// encoding; again is nil for a fetch stream whose objects aren't in order, which can be read but not written.
+// Read parses the whole of what a vector of a kind has, properties of objects included but for fetch streams, and
+// returns its fields and the same in our encoding; again is nil for a fetch stream whose objects aren't in order, which
+// can be read but not written.
 func Read(d wire.Draft, kind string, b []byte) (fields any, again []byte, err error) {
 	switch kind {
 	case "message":
