@@ -301,19 +301,19 @@ func (t *Track) append(w *writer) {
 }
 
 // Track properties are all that is left of a message.
-func (q *Properties) parse(p *parser) {
-	if p.short {
+func (p *Properties) parse(from *parser) {
+	if from.short {
 		return
 	}
-	*q = bytes.Clone(p.rest())
-	if err := q.checkTrack(false); err != nil && p.err == nil {
-		p.err = err
+	*p = bytes.Clone(from.rest())
+	if err := p.checkTrack(false); err != nil && from.err == nil {
+		from.err = err
 	}
 }
 
-func (q *Properties) append(w *writer) {
-	if err := q.checkTrack(false); err != nil {
+func (p *Properties) append(w *writer) {
+	if err := p.checkTrack(false); err != nil {
 		w.fail("has %v", err)
 	}
-	w.b = append(w.b, *q...)
+	w.b = append(w.b, *p...)
 }

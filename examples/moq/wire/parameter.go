@@ -73,12 +73,10 @@ const (
 // RangeFilter passes objects or tracks that have a value in one of its ranges (§3.3.2).
 type RangeFilter struct {
 	Kind     RangeKind
-	Set      uint8  // filters of one set have to pass all, of the sets one
 	Property uint64 // even, only of FilterObjectProperty and FilterTrackProperty
 	Ranges   []Range
-	// Removed, with nothing else but Kind, is a filter of length 0: in REQUEST_UPDATE, the filters of this kind are
-	// removed.
-	Removed bool
+	Set      uint8 // filters of one set have to pass all, of the sets one
+	Removed  bool  // a filter of length 0, with nothing else but Kind: REQUEST_UPDATE removes those of this kind
 }
 
 // RangeKind is the parameter type of a range filter.

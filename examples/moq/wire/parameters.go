@@ -105,7 +105,15 @@ func (q *parameter) allowed(d Draft, in Type) bool {
 	return slices.Contains(q.in22, in)
 }
 
-func (q *parameter) known(d Draft) bool { return d != Draft18 || q.in18 != nil }
+// known returns the parameter of a draft that has the type, if there is one.
+func known(d Draft, typ uint64) *parameter {
+	for i := range parameterTable {
+		if r := &parameterTable[i]; r.typ == typ && (d != Draft18 || r.in18 != nil) {
+			return r
+		}
+	}
+	return nil
+}
 
 func tokens(p *Parameters) slot {
 	return slot{
@@ -162,26 +170,28 @@ func (q *Parameters) parse(p *parser) { q.parseIn(p, p.message) }
 
 func (q *Parameters) parseIn(p *parser, in Type) {
 	var last uint64
+	var s slot
 	for i := range p.varint() {
 		typ := last + p.varint()
 		if p.short || p.err != nil {
 			return
 		}
-		at := slices.IndexFunc(parameterTable, func(r parameter) bool { return r.typ == typ && r.known(p.draft) })
-		switch {
-		case typ < last:
-			p.fail("has a parameter type that exceeds 2^64-1")
-			return
-		case at < 0:
-			p.fail("has the unknown parameter %#x", typ)
-			return
-		case !parameterTable[at].allowed(p.draft, in):
-			p.fail("has the parameter %s, which isn't allowed there", parameterTable[at].name)
-			return
-		}
-		s := parameterTable[at].slot(q)
-		if i > 0 && typ == last && !s.repeats {
-			p.fail("has the parameter %s twice", parameterTable[at].name)
+		if i == 0 || typ != last {
+			row := known(p.draft, typ)
+			switch {
+			case typ < last:
+				p.fail("has a parameter type that exceeds 2^64-1")
+				return
+			case row == nil:
+				p.fail("has the unknown parameter %#x", typ)
+				return
+			case !row.allowed(p.draft, in):
+				p.fail("has the parameter %s, which isn't allowed there", row.name)
+				return
+			}
+			s = row.slot(q)
+		} else if !s.repeats {
+			p.fail("has the parameter %#x twice", typ)
 			return
 		}
 		s.next().parse(p)
@@ -199,11 +209,15 @@ func (q *Parameters) rejectRepeats(p *parser) {
 	}
 	seen := map[key]bool{}
 	for _, f := range q.RangeFilters {
-		k := key{f.Kind, f.Set, f.Property}
-		if seen[k] && !f.Removed {
-			p.reject(InvalidFilter, "has two range filters of one kind, set and property")
+		if f.Removed {
+			continue
 		}
-		seen[k] = !f.Removed || seen[k]
+		k := key{f.Kind, f.Set, f.Property}
+		if seen[k] {
+			p.reject(InvalidFilter, "has two range filters of one kind, set and property")
+			return
+		}
+		seen[k] = true
 	}
 }
 

@@ -48,7 +48,8 @@ func TestMessagesOfPeers(t *testing.T) {
 		{drafts, "500003010000", &SubscribeNamespace{RequestID: 1}},
 		{drafts, "08000100", &NamespaceAvailable{}},
 		{drafts, "0e000100", &NamespaceDone{}},
-		{[]Draft{22}, "06002d0304086d6f712d74657374046534306207696e7465726f70136e616d6573706163652d646973636f7665727900",
+		{[]Draft{22}, "06002d0304086d6f712d74657374046534306207696e7465726f70136e616d65" +
+			"73706163652d646973636f7665727900",
 			&PublishNamespace{RequestID: 3, Namespace: Namespace{
 				"moq-test", "e40b", "interop", "namespace-discovery"}}},
 		{drafts, "1d003b0104086d6f712d74657374046465386307696e7465726f70136e616d6573706163652d" +

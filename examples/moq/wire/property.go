@@ -41,18 +41,22 @@ func NewProperties(properties ...Property) (Properties, error) {
 	var b Properties
 	var last uint64
 	for _, p := range sorted {
-		b = AppendVarint(b, p.Type-last)
-		last = p.Type
-		switch {
-		case p.Type%2 == 0:
-			b = AppendVarint(b, p.Value)
-		case len(p.Bytes) > MaxValue:
+		if len(p.Bytes) > MaxValue {
 			return nil, errors.New("a property has more than 65535 bytes")
-		default:
-			b = append(AppendVarint(b, uint64(len(p.Bytes))), p.Bytes...)
 		}
+		b = b.with(last, p)
+		last = p.Type
 	}
 	return b, nil
+}
+
+// with appends a property whose type isn't before the last one's.
+func (p Properties) with(last uint64, next Property) Properties {
+	p = AppendVarint(p, next.Type-last)
+	if next.Type%2 == 0 {
+		return AppendVarint(p, next.Value)
+	}
+	return append(AppendVarint(p, uint64(len(next.Bytes))), next.Bytes...)
 }
 
 // All yields the properties in their order. Those of a control message are always valid. With an object's, which

@@ -62,8 +62,8 @@ func validAuthority(authority string) bool {
 
 // SETUP's only field is its options, which are key-value pairs (§9.1).
 func (m *Setup) parse(p *parser) {
-	var unknown []Property
-	last := Optional[uint64]{}
+	var last Optional[uint64]
+	var lastUnknown uint64
 	for o, err := range Properties(p.rest()).All() {
 		switch {
 		case err == errCut:
@@ -73,7 +73,8 @@ func (m *Setup) parse(p *parser) {
 			p.err = err
 			return
 		case !p.draft.hasOption(o.Type):
-			unknown = append(unknown, o)
+			m.Unknown = m.Unknown.with(lastUnknown, o)
+			lastUnknown = o.Type
 			continue
 		case o.Type != optionToken && last == Some(o.Type):
 			p.fail("has the option %#x twice", o.Type)
@@ -83,7 +84,6 @@ func (m *Setup) parse(p *parser) {
 			p.failWith(KeyValueFormattingError, "has an authorization token that can't be decoded")
 		}
 	}
-	m.Unknown, _ = NewProperties(unknown...) // of this message, so no value is too long
 }
 
 // set reports whether the option's value could be decoded.

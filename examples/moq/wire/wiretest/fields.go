@@ -49,10 +49,13 @@ func track(f fields, t wire.Track) fields {
 
 func keyValues(p wire.Properties) []any {
 	all := []any{}
-	for q := range p.All() {
-		if q.Type%2 == 0 {
+	for q, err := range p.All() {
+		switch {
+		case err != nil:
+			panic(err) // a message's were looked at
+		case q.Type%2 == 0:
 			all = append(all, []any{q.Type, q.Value})
-		} else {
+		default:
 			all = append(all, []any{q.Type, text(q.Bytes)})
 		}
 	}

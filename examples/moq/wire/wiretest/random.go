@@ -24,8 +24,9 @@ func New(d wire.Draft, seed uint64) Random { return Random{rand.New(rand.NewPCG(
 func Types(d wire.Draft) []wire.Type {
 	types := []wire.Type{
 		wire.TypeSetup, wire.TypeGoAway, wire.TypeRequestOK, wire.TypeRequestError, wire.TypeRequestUpdate,
-		wire.TypeSubscribe, wire.TypeSubscribeOK, wire.TypePublish, wire.TypePublishDone, wire.TypeFetch, wire.TypeFetchOK,
-		wire.TypeTrackStatus, wire.TypePublishNamespace, wire.TypeSubscribeNamespace, wire.TypeNamespace,
+		wire.TypeSubscribe, wire.TypeSubscribeOK, wire.TypePublish, wire.TypePublishDone, wire.TypeFetch,
+		wire.TypeFetchOK, wire.TypeTrackStatus, wire.TypePublishNamespace, wire.TypeSubscribeNamespace,
+		wire.TypeNamespace,
 		wire.TypeNamespaceDone, wire.TypeSubscribeTracks, wire.TypePublishSkipped,
 	}
 	if d != wire.Draft18 {
@@ -36,7 +37,7 @@ func Types(d wire.Draft) []wire.Type {
 
 func (r Random) coin() bool { return r.IntN(2) == 0 }
 
-// number draws numbers of all lengths on the wire, and the ends of their ranges.
+// number returns numbers of all lengths on the wire, and the ends of their ranges.
 func (r Random) number() uint64 {
 	v := r.Uint64() >> r.IntN(64)
 	switch r.IntN(8) {
@@ -340,8 +341,8 @@ func (r Random) setup(m *wire.Setup) {
 		m.MaxFilterRanges, m.MaxRequestUpdates = r.number(), r.number()
 	}
 	var unknown []wire.Property
-	for p := range r.properties(false).All() {
-		if p.Type > 8 || p.Type == 2 {
+	for p, err := range r.properties(false).All() {
+		if err == nil && (p.Type > 8 || p.Type == 2) {
 			unknown = append(unknown, p)
 		}
 	}
