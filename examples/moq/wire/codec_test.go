@@ -311,7 +311,19 @@ func TestStreams(t *testing.T) {
 			t.Errorf("%v is on %b, want %b", typ, got, want)
 		}
 	}
-	if got := Type(0x40).Streams(); got != 0 {
-		t.Errorf("an unknown type is on %b", got)
+	if unknown := Type(0x40); unknown.Streams() != 0 || unknown.String() != "message type 0x40" {
+		t.Errorf("%v is on %b", unknown, unknown.Streams())
+	}
+}
+
+func TestDrafts(t *testing.T) {
+	if got := Draft18.ALPN() + " " + Draft22.ALPN(); got != "moqt-18 moqt-22" {
+		t.Error(got)
+	}
+	if got := (Optional[int]{}).Or(7) + Some(1).Or(7); got != 8 {
+		t.Error(got)
+	}
+	if kind, err := ParseStreamType([]byte{0xAF}); kind != 0 || err != ErrIncomplete {
+		t.Errorf("half of a type is of kind %d (%v)", kind, err)
 	}
 }

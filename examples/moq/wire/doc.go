@@ -1,10 +1,10 @@
 // Package wire is the codec of Media over QUIC Transport (MOQT, draft-ietf-moq-transport), drafts 18 and 22.
 //
 // Both drafts share one Go struct for each message, so what comes in by one draft can be sent in the other. What
-// differs on the wire (types, fields, parameters allowed, encodings) is in one table for each draft (table.go). A field
-// that a draft lacks is named in the struct's documentation; [Append] refuses a message that has a value there, instead
-// of leaving it out. Values have one meaning in both drafts: ends of ranges are inclusive, filters have draft 22's
-// kinds.
+// differs on the wire is in tables: each draft's messages and their fields (table.go), the parameters with the messages
+// that may have them by each draft (parameters.go), and the options of SETUP (setup.go). A field that a draft lacks is
+// named in the struct's documentation; [Append] refuses a message that has a value there, instead of leaving it out.
+// Values have one meaning in both drafts: ends of ranges are inclusive, filters have draft 22's kinds.
 //
 // Control and request streams are sequences of messages: [Parse] takes them from bytes, [Reader] from a stream. Their
 // results are copies. A unidirectional stream begins with its type, [ParseStreamType]; SETUP's is the type of the

@@ -41,6 +41,9 @@ func FuzzMessages(f *testing.F) {
 			}
 			return
 		}
+		if setup, ok := m.(*Setup); ok {
+			_ = setup.Check(false, false)
+		}
 		again, err := Append(nil, d, m)
 		if err != nil {
 			t.Fatalf("%+v can't be sent: %v", m, err)

@@ -89,7 +89,7 @@ func TestViolations(t *testing.T) {
 		{"§9.20 unknown parameter", drafts, subscribe("01", "01", "00"), ProtocolViolation},
 		{"§9.20 greased parameter", drafts, subscribe("01", "809d", "00"), ProtocolViolation},
 		{"§9.20 parameter of a newer draft", []Draft{18}, subscribe("01", "35", "01"), ProtocolViolation},
-		{"§9.20 type exceeds 2^64-1", drafts, subscribe("02", "08", "00", maximum, "00"), ProtocolViolation},
+		{"§9.20 type exceeds 2^64-1", drafts, subscribe("02", "02", "00", maximum, "00"), ProtocolViolation},
 		{"§9.20 parameter twice", drafts, subscribe("02", "10", "01", "00", "01"), ProtocolViolation},
 		{"§9.20 fewer parameters than said", drafts, subscribe("02", "10", "01"), ProtocolViolation},
 		{"§9.20 2^64-1 parameters", drafts, subscribe(maximum), ProtocolViolation},
@@ -162,6 +162,8 @@ func TestViolations(t *testing.T) {
 		{"§10.7 immutable properties that can't be parsed", drafts,
 			message(t, TypeSubscribeOK, "00", "00", "0b", "01", "22"), nil},
 		{"§8.4 unknown property", drafts, message(t, TypeSubscribeOK, "00", "00", "809d", "00"), nil},
+		{"§8.3 property of 2^16 bytes", drafts,
+			message(t, TypeSubscribeOK, "00", "00", "09", "c10000"), ProtocolViolation},
 		{"§8.3 property cut", drafts, message(t, TypeSubscribeOK, "00", "00", "09", "01"), ProtocolViolation},
 	} {
 		for _, d := range c.drafts {
