@@ -193,6 +193,12 @@ func (r *request) updates(update func(*wire.RequestUpdate) *wire.Rejection, othe
 	}
 }
 
+// accept answers a REQUEST_UPDATE that changes nothing which the relay goes by.
+func (r *request) accept(*wire.RequestUpdate) *wire.Rejection {
+	_ = r.send(&wire.RequestOK{})
+	return nil
+}
+
 // refuse answers a request with REQUEST_ERROR, which ends it.
 func (r *request) refuse(rejection *wire.Rejection) {
 	r.refuseWith(&wire.RequestError{Code: rejection.Code, Reason: rejection.Text})

@@ -46,11 +46,12 @@ type session struct {
 	used     ids
 	nextID   uint64
 	cache    tokenCache
-	requests int                // that are open, of both sides
-	leaving  bool               // the peer has sent GOAWAY
-	aliases  map[uint64]*source // tracks that the peer publishes
-	aliased  chan struct{}      // is closed when there is a new one
-	early    []earlyDatagram    // that came before their alias
+	requests int                       // that are open, of both sides
+	leaving  bool                      // the peer has sent GOAWAY
+	aliases  map[uint64]*source        // tracks that the peer publishes
+	aliased  chan struct{}             // is closed when there is a new one
+	early    []earlyDatagram           // that came before their alias
+	fetches  map[uint64]chan *incoming // by the ID of the relay's request
 	outgoing map[*outgoing]struct{}
 	backlog  int // bytes that wait for the peer
 }
@@ -60,6 +61,7 @@ func newSession(r *Relay, conn transport, d wire.Draft, path string) *session {
 		relay: r, conn: conn, draft: d, ctx: conn.Context(), over: path != "", scope: scopeOf(path),
 		ready: make(chan struct{}), nextID: 1, datagrams: make(chan datagram, 64),
 		aliases: map[uint64]*source{}, aliased: make(chan struct{}), outgoing: map[*outgoing]struct{}{},
+		fetches: map[uint64]chan *incoming{},
 	}
 }
 
@@ -160,7 +162,9 @@ func (s *session) receive(stream receiveStream) {
 			in.receiveSubgroup()
 		}
 	case wire.StreamFetch:
-		s.fail(violated("a fetch stream for a FETCH that wasn't sent"))
+		if s.await() {
+			in.receiveFetch()
+		}
 	}
 }
 
@@ -407,5 +411,5 @@ func (s *session) handle(r *request, m wire.Message) *wire.Rejection {
 	case *wire.SubscribeTracks:
 		return s.subscribeTracks(r, m)
 	}
-	return &wire.Rejection{Code: wire.NotSupported, Text: "this relay doesn't fetch"}
+	return s.fetch(r, m.(*wire.Fetch)) // no other message has a request ID
 }

@@ -14,6 +14,7 @@ type group struct {
 	subgroups []*subgroup          // streams, in the order in which they came
 	known     map[uint64]*progress // by the subgroup's ID
 	latest    time.Time            // when something of it came
+	fromStart bool                 // it began when the relay was subscribed to the track already
 }
 
 // progress is how far a subgroup was forwarded. Several publishers may send it, and one may send it on several streams:
@@ -44,6 +45,7 @@ type subgroup struct {
 	broken   bool // it was reset, with
 	code     wire.ResetCode
 	outgoing map[*outgoing]struct{}
+	changed  chan struct{} // is closed when there is more; nil: it isn't waited for
 }
 
 // A chunk is bytes as they came.
@@ -74,7 +76,11 @@ func (t *track) group(id uint64) *group {
 	if g := t.byID[id]; g != nil {
 		return g
 	}
-	g := &group{id: id, known: map[uint64]*progress{}, latest: time.Now()}
+	g := &group{
+		id: id, known: map[uint64]*progress{}, latest: time.Now(),
+		fromStart: !t.gap && (!t.before.Present || t.before.Value.Group < id),
+	}
+	t.gap = false
 	if !t.closed {
 		t.groups = append(t.groups, g)
 		t.byID[id] = g
@@ -119,6 +125,7 @@ func (sg *subgroup) append(data []byte, objects []object, now time.Time) {
 	sg.objects = append(sg.objects, objects...)
 	sg.size += uint64(len(data))
 	t.keep(len(data))
+	sg.notify()
 	for o := range sg.outgoing {
 		o.offer(data, objects)
 	}
@@ -128,6 +135,7 @@ func (sg *subgroup) append(data []byte, objects []object, now time.Time) {
 // finish ends the stream as the publisher did.
 func (sg *subgroup) finish(fin bool, code wire.ResetCode) {
 	sg.fin, sg.broken, sg.code = fin, !fin, code
+	sg.notify()
 	for o := range sg.outgoing {
 		switch {
 		case o.joined:

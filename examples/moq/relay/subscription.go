@@ -26,7 +26,10 @@ type subscription struct {
 	withProperties  bool
 
 	outgoing map[*outgoing]struct{}
-	opened   uint64 // streams
+	fills    map[*filling]struct{}
+	id       uint64           // of the request
+	filling  *wire.Parameters // what SUBSCRIBE asked to be filled
+	opened   uint64           // streams
 	ending   *wire.PublishDone
 	gone     bool
 	stats    SubscriptionStats
@@ -47,7 +50,7 @@ func newSubscription(r *request, p *wire.Parameters) *subscription {
 		session: r.session, request: r, forward: p.Forward.Or(true), order: p.GroupOrder,
 		serial: r.session.relay.counters.subscriptions.Add(1),
 		filter: p.LocationFilter.Value, withProperties: p.IncludeProperties.Or(true),
-		outgoing: map[*outgoing]struct{}{},
+		outgoing: map[*outgoing]struct{}{}, fills: map[*filling]struct{}{}, filling: p.Fill,
 	}
 	u.priority.Store(uint32(p.SubscriberPriority.Or(128)))
 	u.setTimeouts(p)
@@ -86,7 +89,7 @@ func (s *session) subscribe(r *request, m *wire.Subscribe) *wire.Rejection {
 	t := s.relay.use(s.scope, m.Track)
 	defer s.relay.release(t)
 	u := newSubscription(r, &m.Parameters)
-	u.track = t
+	u.track, u.id = t, m.RequestID
 	t.mu.Lock()
 	if n := m.Parameters.NewGroupRequest; len(t.sources) > 0 {
 		t.requestGroup(n)
@@ -148,8 +151,12 @@ func (u *subscription) answer() {
 	}
 }
 
-// begin has a subscription that is new get the largest group, as far as it is kept and asked for, and all that comes.
-func (u *subscription) begin() { u.attach(true) }
+// begin has a subscription that is new get what comes, and before it what it wants filled, or else the largest group, as
+// far as it is kept and asked for.
+func (u *subscription) begin() {
+	u.fill(u.id, u.filling)
+	u.attach(u.filling == nil)
+}
 
 // attach has the subscription get what is kept of the largest group, if kept is true, and what comes of all subgroups
 // that aren't whole.
@@ -207,7 +214,7 @@ func (u *subscription) end(code wire.DoneCode, reason string) {
 
 // finish sends PUBLISH_DONE if all streams have ended.
 func (u *subscription) finish() {
-	if u.ending == nil || len(u.outgoing) > 0 {
+	if u.ending == nil || len(u.outgoing) > 0 || len(u.fills) > 0 {
 		return
 	}
 	u.ending.Streams = u.opened
@@ -261,6 +268,7 @@ func (u *subscription) update(m *wire.RequestUpdate) *wire.Rejection {
 		u.early++
 		return nil
 	}
+	u.fill(m.RequestID, p.Fill)
 	t.requestGroup(p.NewGroupRequest)
 	t.steer()
 	_ = u.request.send(&wire.RequestOK{Parameters: wire.Parameters{LargestObject: t.largest}})

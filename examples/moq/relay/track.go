@@ -26,6 +26,9 @@ type track struct {
 	waiting  []*subscription              // subscriptions that aren't answered yet
 	subs     []*subscription              // those that are established
 	largest  wire.Optional[wire.Location] // of all objects (§3.1.3)
+	before   wire.Optional[wire.Location] // what it was when the oldest of the sources was established
+	loose    bool                         // some objects came in datagrams, which aren't kept
+	gap      bool                         // the next group may have begun while nothing was forwarded
 	wanted   wire.Optional[uint64]        // a NEW_GROUP_REQUEST that is outstanding
 	settings settings                     // from the track's properties
 	groups   []*group                     // that are kept, in the order in which they came
@@ -132,6 +135,9 @@ func (t *track) learn(p wire.Properties, largest wire.Optional[wire.Location]) {
 	if largest.Present {
 		t.see(largest.Value)
 	}
+	if len(t.sources) == 0 {
+		t.before = t.largest
+	}
 }
 
 // subscribe establishes a subscription, or has it wait for a publisher. A rejection is the answer.
@@ -196,6 +202,9 @@ func (t *track) leave(u *subscription) {
 	u.gone = true
 	for o := range u.outgoing {
 		o.drop(droppedCancelled)
+	}
+	for f := range u.fills {
+		f.cancel()
 	}
 	t.remove(u)
 	t.unsubscribe()
