@@ -62,6 +62,7 @@ func run(args []string) (err error) {
 		if err != nil {
 			return errors.Join(fmt.Errorf("-metrics: %w", err), r.Close())
 		}
+		fmt.Println("metrics on", listener.Addr())
 		server := &http.Server{Handler: handler(r), ReadHeaderTimeout: 10 * time.Second}
 		defer server.Close()
 		go func() { failed <- server.Serve(listener) }()

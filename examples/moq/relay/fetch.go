@@ -122,8 +122,8 @@ func (w *wanted) plan() (pieces []piece, all bool) {
 	return slices.Concat(append([][]piece{pieces}, runs...)...), all
 }
 
-// planGroup returns what is kept of a group. Objects that are missing don't exist if the group is whole; else that isn't
-// known.
+// planGroup returns what is kept of a group. Objects that are missing don't exist if the group is whole; else that
+// isn't known.
 func (w *wanted) planGroup(g *group) (pieces []piece) {
 	var kept []piece
 	for _, sg := range g.subgroups {

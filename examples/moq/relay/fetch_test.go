@@ -153,8 +153,8 @@ func TestFetchRefused(t *testing.T) {
 	fetch("other", from(0, 0)).fails(wire.DoesNotExist)
 }
 
-// TestFetchUnknown marks what isn't kept and no publisher has as unknown: what precedes it, and gaps in a group of which
-// a stream was reset (§11.4.1.2).
+// TestFetchUnknown marks what isn't kept and no publisher has as unknown: what precedes it, and gaps in a group of
+// which a stream was reset (§11.4.1.2).
 func TestFetchUnknown(t *testing.T) {
 	r, p, live := history(t)
 	live.send(text(4, "y"))
@@ -257,8 +257,8 @@ func TestFetchUpstream(t *testing.T) {
 	})
 }
 
-// TestFill has a subscriber join with what precedes (§3.4): a fill fetch stream up to the largest object, and what comes
-// then on other streams. The stream counts.
+// TestFill has a subscriber join with what precedes (§3.4): a fill fetch stream up to the largest object, and what
+// comes then on other streams. The stream counts.
 func TestFill(t *testing.T) {
 	both(t, func(t *testing.T, o options) {
 		r, p, live := history(t)

@@ -266,22 +266,18 @@ func (r *Relay) follow(f *trackFollower, prefix wire.Namespace) *wire.Rejection 
 	return nil
 }
 
-// announce has all that follow a track's namespace get PUBLISH for it: but for its publisher, and for those that wait
-// for its publisher by SUBSCRIBE (§7.5).
-func (r *Relay) announce(src *source) {
+// followersOf returns those that follow a track's namespace: but for its publisher, and for those that wait for its
+// publisher by SUBSCRIBE (§7.5).
+func (r *Relay) followersOf(src *source) []*trackFollower {
 	t := src.track
-	r.mu.Lock()
-	followers := slices.Collect(maps.Keys(r.followers))
-	r.mu.Unlock()
 	t.mu.Lock()
-	followers = slices.DeleteFunc(followers, func(f *trackFollower) bool {
+	defer t.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.DeleteFunc(slices.Collect(maps.Keys(r.followers)), func(f *trackFollower) bool {
 		return f.session == src.session ||
 			slices.ContainsFunc(t.waiting, func(u *subscription) bool { return u.session == f.session })
 	})
-	t.mu.Unlock()
-	for _, f := range followers {
-		f.offer(t)
-	}
 }
 
 // offer sends PUBLISH for a track, if it is under the follower's prefix.
@@ -314,10 +310,10 @@ func (f *trackFollower) offer(t *track) {
 // publishTo publishes a track to a follower until it is over.
 func (s *session) publishTo(r *request, t *track, p *wire.Parameters) {
 	u := newSubscription(r, p)
-	u.track, u.offered = t, true
+	u.track, u.offered, u.id = t, true, s.newID()
 	t.mu.Lock()
 	m := &wire.Publish{
-		RequestID: s.newID(), Track: t.name, TrackAlias: t.alias,
+		RequestID: u.id, Track: t.name, TrackAlias: t.alias,
 		Parameters: wire.Parameters{
 			Forward: p.Forward, SubscriberPriority: p.SubscriberPriority, GroupOrder: p.GroupOrder,
 			ObjectDeliveryTimeout: p.ObjectDeliveryTimeout, SubgroupDeliveryTimeout: p.SubgroupDeliveryTimeout,

@@ -33,6 +33,7 @@ type Config struct {
 	// error refuses: with its own code if it is a [*wire.Rejection], else as unauthorized. The peer gets its text.
 	Authorize func(ctx context.Context, r *Request) error
 
+	Sessions int // at most (default: 10,000)
 	Requests int // requests that a peer may have open (default: 1,024)
 	Streams  int // data streams that a publisher may have open (default: 4,096)
 	// Window is how many bytes of a stream a publisher may have on their way; of all its streams, it may have four
@@ -58,6 +59,7 @@ type Config struct {
 }
 
 func (c *Config) defaults() {
+	c.Sessions = cmp.Or(c.Sessions, 10_000)
 	c.Requests = cmp.Or(c.Requests, 1024)
 	c.Streams = cmp.Or(c.Streams, 4096)
 	c.Window = cmp.Or(c.Window, 1<<20)
@@ -142,7 +144,7 @@ func Start(config Config) (_ *Relay, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, r.Close(), socket.Close())
+			err = errors.Join(err, r.Close())
 		}
 	}()
 	r.transport = &quic.Transport{Conn: socket}
@@ -182,10 +184,19 @@ func (r *Relay) Close() error {
 	for _, s := range sessions {
 		_ = s.conn.CloseWithError(quic.ApplicationErrorCode(wire.NoError), "")
 	}
+	ended := make(chan struct{})
+	go func() {
+		r.running.Wait()
+		close(ended)
+	}()
+	select { // peers are to learn why
+	case <-ended:
+	case <-time.After(2 * lateStreams):
+	}
 	if r.transport != nil {
 		errs = append(errs, r.transport.Close())
 	}
-	r.running.Wait()
+	<-ended
 	if r.transport != nil {
 		errs = append(errs, r.transport.Conn.Close())
 	}
@@ -253,8 +264,15 @@ func (r *Relay) serve(conn transport, protocol, path string) {
 	i := slices.IndexFunc(drafts, func(d wire.Draft) bool { return d.ALPN() == protocol })
 	s := newSession(r, conn, drafts[i], path)
 	r.mu.Lock()
-	r.sessions[s] = struct{}{}
+	full := len(r.sessions) >= r.config.Sessions
+	if !full {
+		r.sessions[s] = struct{}{}
+	}
 	r.mu.Unlock()
+	if full {
+		s.fail(&wire.Error{Code: wire.SessionInternalError, Text: "the relay has too many sessions"})
+		return
+	}
 	r.counters.sessions.Add(1)
 	s.run()
 	r.mu.Lock()

@@ -96,7 +96,8 @@ func (src *source) subscribe(parameters wire.Parameters) *wire.RequestError {
 			s.fail(err)
 			return failed
 		}
-		src.run(answer.Properties, answer.Parameters.LargestObject)
+		src.establish(answer.Properties, answer.Parameters.LargestObject)
+		src.serve()
 		return nil
 	}
 	s.fail(violated("%T in answer to SUBSCRIBE", answer))
@@ -129,8 +130,12 @@ func (s *session) publish(r *request, m *wire.Publish) *wire.Rejection {
 		return nil
 	}
 	_ = r.send(&wire.RequestOK{})
-	s.relay.announce(src)
-	src.run(m.Properties, m.Parameters.LargestObject)
+	followers := s.relay.followersOf(src)
+	src.establish(m.Properties, m.Parameters.LargestObject)
+	for _, f := range followers {
+		f.offer(t)
+	}
+	src.serve()
 	return nil
 }
 
@@ -175,13 +180,18 @@ func (s *session) source(alias uint64) *source {
 	}
 }
 
-// run has a source be one of its track's until the subscription is over.
-func (src *source) run(p wire.Properties, largest wire.Optional[wire.Location]) {
+// establish makes a source one of its track's.
+func (src *source) establish(p wire.Properties, largest wire.Optional[wire.Location]) {
 	t := src.track
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.learn(p, largest)
-	t.mu.Unlock()
 	t.established(src)
+}
+
+// serve takes a source's messages until the subscription is over.
+func (src *source) serve() {
+	t := src.track
 	update := src.updated
 	if !src.published {
 		update = nil // what the relay asked for, the relay changes

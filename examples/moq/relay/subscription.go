@@ -151,8 +151,8 @@ func (u *subscription) answer() {
 	}
 }
 
-// begin has a subscription that is new get what comes, and before it what it wants filled, or else the largest group, as
-// far as it is kept and asked for.
+// begin has a subscription that is new get what comes, and before it what it wants filled, or else the largest group,
+// as far as it is kept and asked for.
 func (u *subscription) begin() {
 	u.fill(u.id, u.filling)
 	u.attach(u.filling == nil)
@@ -167,14 +167,16 @@ func (u *subscription) attach(kept bool) {
 	t := u.track
 	for _, g := range t.groups {
 		for _, sg := range g.subgroups {
-			u.take(sg, kept && t.largest.Present && g.id == t.largest.Value.Group)
+			if !u.has(sg) {
+				u.take(sg, kept && t.largest.Present && g.id == t.largest.Value.Group)
+			}
 		}
 	}
 }
 
-// take has the subscription get a subgroup: what is kept of it, if kept is true, and what comes.
+// take has the subscription get a subgroup, which it doesn't get yet: what is kept of it, if kept is true, and what comes.
 func (u *subscription) take(sg *subgroup, kept bool) {
-	if !u.forward || u.gone || u.ending != nil || u.has(sg) {
+	if !u.forward || u.gone || u.ending != nil {
 		return
 	}
 	o := &outgoing{subscription: u, subgroup: sg, wake: make(chan struct{}, 1), limit: 1<<64 - 1}

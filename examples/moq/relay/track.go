@@ -247,8 +247,6 @@ func (t *track) steer() {
 
 // established adds an upstream subscription, which those that wait are glad of.
 func (t *track) established(src *source) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	delete(t.asking, src.session)
 	t.sources = append(t.sources, src)
 	waiting := t.waiting

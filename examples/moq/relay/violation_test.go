@@ -211,6 +211,18 @@ func TestTolerated(t *testing.T) {
 	})
 }
 
+// TestSessionLimit refuses sessions beyond Config.Sessions.
+func TestSessionLimit(t *testing.T) {
+	r := start(t, func(c *Config) { c.Sessions = 1 })
+	first := dial(t, r, options{})
+	first.none()
+	dial(t, r, options{}).closes(wire.SessionInternalError)
+	dial(t, r, options{quiet: true}).closes(wire.SessionInternalError)
+	_ = first.conn.CloseWithError(0, "")
+	until(t, "the first is gone", func() bool { return r.Stats().Sessions == 0 })
+	dial(t, r, options{}).none()
+}
+
 // TestRequestLimit keeps a peer from having more requests open than Config.Requests.
 func TestRequestLimit(t *testing.T) {
 	r := start(t, func(c *Config) { c.Requests = 2 })
