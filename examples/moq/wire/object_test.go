@@ -177,6 +177,24 @@ func TestObjectExamples(t *testing.T) {
 	}
 }
 
+// A header is as short as can be, and one that leaves the subgroup's ID to the first object stays so once this is
+// known.
+func TestSubgroupHeaders(t *testing.T) {
+	for _, c := range []struct {
+		h    SubgroupHeader
+		want string
+	}{
+		{SubgroupHeader{}, "300000"},
+		{SubgroupHeader{Subgroup: 1}, "34000001"},
+		{SubgroupHeader{SubgroupIsFirst: true, Subgroup: 5, Priority: Some[uint8](7)}, "12000007"},
+		{SubgroupHeader{Properties: true, EndOfGroup: true, FirstObject: true}, "790000"},
+	} {
+		if got := hex.EncodeToString(c.h.Append(nil)); got != c.want {
+			t.Errorf("%+v is %s, want %s", c.h, got, c.want)
+		}
+	}
+}
+
 // A relay adds a stream for a subscriber that joins late: from any object on, with the subgroup's ID in the header.
 func TestLateJoin(t *testing.T) {
 	first := SubgroupHeader{TrackAlias: 7, Group: 1, SubgroupIsFirst: true, FirstObject: true, Properties: true}

@@ -261,7 +261,13 @@ func TestObjectViolations(t *testing.T) {
 		}
 	}
 	header := func(b []byte) error { _, _, err := ParseFetchHeader(b); return err }
-	datagram := func(b []byte) error { _, _, err := ParseDatagram(b); return err }
+	datagram := func(b []byte) error {
+		_, padding, err := ParseDatagram(b)
+		if padding {
+			t.Errorf("%x is padding", b)
+		}
+		return err
+	}
 	stream := func(b []byte) error { _, err := ParseStreamType(b); return err }
 	for _, c := range []struct {
 		name  string
@@ -301,6 +307,7 @@ func TestObjectViolations(t *testing.T) {
 		{"§11.2.1 nothing", datagram, "", false},
 		{"§11.4.1 header of another type", header, "0600", false},
 		{"§11.4.1 flags 0x80", fetched(22, false), "8080" + "0000", false},
+		{"§11.4.1 flags 0x80 of a later object", fetched(22, false), "1c" + "0000" + "0000" + "8080" + "00", false},
 		{"§11.4.1 timed out", fetched(22, false), "820c" + "0000", true},
 		{"18 §11.4.4 timed out", fetched(18, false), "820c" + "0000", false},
 		{"§11.4.1.1 first object without a group", fetched(22, false), "14" + "00" + "0000", false},
@@ -313,6 +320,7 @@ func TestObjectViolations(t *testing.T) {
 			"1c" + "0000" + "0000" + "08" + "fffffffffffffffffe" + "00", true},
 		{"§11.4.1.1 group below 0", fetched(22, true), "1c" + "0500" + "0000" + "08" + "05" + "00", false},
 		{"§11.4.1.1 group 0", fetched(22, true), "1c" + "0500" + "0000" + "08" + "04" + "00", true},
+		{"§11.4.1.1 ID is 2^64-1", fetched(22, false), "1c" + "00" + "fffffffffffffffffe" + "0000" + "00" + "00", true},
 		{"§11.4.1.1 ID exceeds 2^64-1", fetched(22, false), "1c" + "00" + maximum + "0000" + "00" + "00", false},
 		{"§11.4.1.1 ID exceeds 2^64-1 by its delta", fetched(22, false),
 			"1c" + "0001" + "0000" + "04" + maximum + "00", false},
