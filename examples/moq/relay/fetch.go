@@ -333,7 +333,7 @@ func (s *session) fetchFrom(p *session, r *request, m *wire.Fetch) *wire.Request
 	defer up.close()
 	id := p.newID()
 	streams := p.expectFetch(id)
-	defer p.forgetFetch(id)
+	defer p.forgetFetch(id, streams)
 	ask := *m
 	ask.RequestID, ask.Parameters.Tokens, ask.Parameters.SubscriberPriority = id, nil, wire.Optional[uint8]{}
 	if up.send(&ask) != nil {
@@ -386,10 +386,16 @@ func (s *session) expectFetch(id uint64) <-chan *incoming {
 	return c
 }
 
-func (s *session) forgetFetch(id uint64) {
+// forgetFetch has a fetch stream be stopped that wasn't taken.
+func (s *session) forgetFetch(id uint64, streams <-chan *incoming) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.fetches, id)
+	select {
+	case in := <-streams:
+		in.stream.CancelRead(quic.StreamErrorCode(wire.ResetCancelled))
+	default:
+	}
 }
 
 // receiveFetch takes a fetch stream of the peer's, whose request the relay has sent.
@@ -404,10 +410,12 @@ func (in *incoming) receiveFetch() {
 			s.mu.Lock()
 			c, ours := s.fetches[id], id%2 == 1 && id < s.nextID
 			delete(s.fetches, id)
+			if c != nil {
+				c <- in // it has room for the one stream that there is
+			}
 			s.mu.Unlock()
 			switch {
 			case c != nil:
-				c <- in
 			case ours: // it was cancelled
 				in.stream.CancelRead(quic.StreamErrorCode(wire.ResetCancelled))
 			default:

@@ -39,8 +39,7 @@ func (s *session) publishNamespace(r *request, m *wire.PublishNamespace) *wire.R
 	if rejection := s.admit(PublishNamespace, name, m.Parameters.Tokens); rejection != nil {
 		return rejection
 	}
-	_ = r.send(&wire.RequestOK{})
-	s.relay.addNamespace(s, m.Namespace)
+	s.relay.addNamespace(r, m.Namespace)
 	r.updates(func(u *wire.RequestUpdate) *wire.Rejection {
 		if rejection := s.admit(PublishNamespace, name, u.Parameters.Tokens); rejection != nil {
 			_ = r.send(&wire.RequestError{Code: rejection.Code, Reason: rejection.Text})
@@ -54,8 +53,9 @@ func (s *session) publishNamespace(r *request, m *wire.PublishNamespace) *wire.R
 	return nil
 }
 
-// addNamespace has a session be a publisher of a namespace: of all that is subscribed to in it as well.
-func (r *Relay) addNamespace(s *session, name wire.Namespace) {
+// addNamespace has a request's session be a publisher of a namespace: of all that is subscribed to in it as well.
+func (r *Relay) addNamespace(q *request, name wire.Namespace) {
+	s := q.session
 	key := namespaceKey{s.scope, name.String()}
 	r.mu.Lock()
 	p := r.namespaces[key]
@@ -67,6 +67,7 @@ func (r *Relay) addNamespace(s *session, name wire.Namespace) {
 		}
 	}
 	p.by[s]++
+	_ = q.send(&wire.RequestOK{})
 	var tracks []*track
 	for _, t := range r.tracks {
 		if t.key.scope == s.scope && t.name.Namespace.HasPrefix(name) {

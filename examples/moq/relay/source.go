@@ -129,7 +129,6 @@ func (s *session) publish(r *request, m *wire.Publish) *wire.Rejection {
 		s.fail(err)
 		return nil
 	}
-	_ = r.send(&wire.RequestOK{})
 	followers := s.relay.followersOf(src)
 	src.establish(m.Properties, m.Parameters.LargestObject)
 	for _, f := range followers {
@@ -180,12 +179,15 @@ func (s *session) source(alias uint64) *source {
 	}
 }
 
-// establish makes a source one of its track's.
+// establish makes a source one of its track's, and answers a PUBLISH.
 func (src *source) establish(p wire.Properties, largest wire.Optional[wire.Location]) {
 	t := src.track
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.learn(p, largest)
+	if src.published {
+		_ = src.request.send(&wire.RequestOK{})
+	}
 	t.established(src)
 }
 
