@@ -24,14 +24,23 @@ type wanted struct {
 // fetch takes a FETCH until it is over (§9.11). It is served from what is kept, or by a publisher if the range begins
 // before that; a publisher that refuses leaves what is kept.
 func (s *session) fetch(r *request, m *wire.Fetch) *wire.Rejection {
-	rejection := s.admit(Fetch, m.Track, m.Parameters.Tokens)
+	name := m.Track
+	var joins *subscription
+	if m.Joining != nil {
+		var rejection *wire.Rejection
+		if joins, rejection = s.joined(m.Joining); rejection != nil {
+			return rejection
+		}
+		name = joins.track.name
+	}
+	rejection := s.admit(Fetch, name, m.Parameters.Tokens)
 	if rejection == nil {
 		rejection = unfiltered(&m.Parameters)
 	}
 	if rejection != nil {
 		return rejection
 	}
-	t := s.relay.use(s.scope, m.Track)
+	t := s.relay.use(s.scope, name)
 	defer s.relay.release(t)
 	t.mu.Lock()
 	w := wanted{track: t, session: s, id: m.RequestID, order: m.Parameters.GroupOrder.Or(wire.Ascending)}
@@ -41,6 +50,9 @@ func (s *session) fetch(r *request, m *wire.Fetch) *wire.Rejection {
 	}
 	subscribed, largest := len(publishers) > 0, t.largest
 	w.limit(rangeOf(m.Parameters.LocationFilter.Value, largest))
+	if joins != nil {
+		w.joins(joins, m.Joining)
+	}
 	kept, all := w.plan()
 	ok := &wire.FetchOK{End: w.last, Properties: t.settings.properties}
 	t.mu.Unlock()
@@ -53,7 +65,7 @@ func (s *session) fetch(r *request, m *wire.Fetch) *wire.Rejection {
 	if !all {
 		refused := &wire.RequestError{Code: wire.DoesNotExist, Reason: "the track has no publisher"}
 		for _, p := range publishers {
-			if refused = s.fetchFrom(p, r, m); refused == nil {
+			if refused = w.fetchFrom(p, r, m); refused == nil {
 				return nil
 			}
 		}
@@ -81,11 +93,11 @@ func (s *session) fetch(r *request, m *wire.Fetch) *wire.Rejection {
 	return nil
 }
 
-// limit sets the range, which ends with the largest object.
+// limit sets the range, which ends with the largest object, if there is one.
 func (w *wanted) limit(first, last wire.Location) {
 	w.first, w.last = first, last
-	if l := w.track.largest.Value; l.Less(last) {
-		w.last = l
+	if l := w.track.largest; l.Present && l.Value.Less(last) {
+		w.last = l.Value
 	}
 }
 
@@ -324,7 +336,7 @@ func (u *subscription) fill(id uint64, p *wire.Parameters) {
 type filling struct{ cancel context.CancelFunc }
 
 // fetchFrom asks a publisher for a range, and hands what it sends on. It returns the publisher's refusal.
-func (s *session) fetchFrom(p *session, r *request, m *wire.Fetch) *wire.RequestError {
+func (w *wanted) fetchFrom(p *session, r *request, m *wire.Fetch) *wire.RequestError {
 	failed := &wire.RequestError{Code: wire.RequestTimeout, Reason: "the publisher didn't answer"}
 	up, err := p.open(true)
 	if err != nil {
@@ -334,9 +346,7 @@ func (s *session) fetchFrom(p *session, r *request, m *wire.Fetch) *wire.Request
 	id := p.newID()
 	streams := p.expectFetch(id)
 	defer p.forgetFetch(id, streams)
-	ask := *m
-	ask.RequestID, ask.Parameters.Tokens, ask.Parameters.SubscriberPriority = id, nil, wire.Optional[uint8]{}
-	if up.send(&ask) != nil {
+	if up.send(w.upstream(p, id, m)) != nil {
 		return failed
 	}
 	_ = up.stream.SetReadDeadline(time.Now().Add(p.relay.config.Patience))
@@ -357,14 +367,14 @@ func (s *session) fetchFrom(p *session, r *request, m *wire.Fetch) *wire.Request
 		p.fail(violated("%T in answer to FETCH", answer))
 		return failed
 	}
-	ctx, cancel := context.WithCancel(s.ctx)
+	ctx, cancel := context.WithCancel(w.session.ctx)
 	defer cancel()
 	handed := make(chan struct{})
 	go func() {
 		defer close(handed)
 		select {
 		case in := <-streams:
-			in.handOn(ctx, s, m.RequestID, m.Parameters.GroupOrder.Or(wire.Ascending))
+			in.handOn(ctx, w)
 		case <-ctx.Done():
 		case <-p.ctx.Done():
 		case <-time.After(p.relay.config.Patience):
@@ -431,15 +441,15 @@ func (in *incoming) receiveFetch() {
 }
 
 // handOn sends a fetch stream to a session: headers when they are whole and valid, payloads as they come.
-func (in *incoming) handOn(ctx context.Context, to *session, id uint64, order wire.GroupOrder) {
+func (in *incoming) handOn(ctx context.Context, w *wanted) {
 	stop := context.AfterFunc(ctx, func() { in.stream.CancelRead(quic.StreamErrorCode(wire.ResetCancelled)) })
 	defer stop()
-	stream, err := to.conn.OpenUniStreamSync(ctx)
+	stream, err := w.session.conn.OpenUniStreamSync(ctx)
 	if err != nil {
 		return
 	}
-	parser := wire.Fetched{Draft: in.session.draft, Descending: order == wire.Descending}
-	_, err = stream.Write(wire.AppendFetchHeader(nil, id))
+	parser := wire.Fetched{Draft: in.session.draft, Descending: w.order == wire.Descending}
+	_, err = stream.Write(wire.AppendFetchHeader(nil, w.id))
 	for err == nil {
 		good := 0
 		for good < len(in.held) && err == nil {
@@ -450,9 +460,18 @@ func (in *incoming) handOn(ctx context.Context, to *session, id uint64, order wi
 			}
 			var o wire.FetchObject
 			var n int
-			if o, n, err = parser.Next(in.held[good:]); err == nil {
-				good, in.payload = good+n, o.Length
+			if o, n, err = parser.Next(in.held[good:]); err != nil {
+				continue
 			}
+			if o.EndOfRange == wire.TimedOut && w.session.draft == wire.Draft18 { // which has no such range
+				o.EndOfRange = wire.Unknown
+				var marker []byte
+				if marker, err = (&wire.Fetched{Draft: wire.Draft18}).Append(nil, o); err == nil {
+					in.held = slices.Replace(in.held, good, good+n, marker...)
+					n = len(marker)
+				}
+			}
+			good, in.payload = good+n, o.Length
 		}
 		if err != nil && !errors.Is(err, wire.ErrIncomplete) {
 			break

@@ -282,4 +282,5 @@ func (t *track) malformed(src *source) {
 		}
 	}
 	t.endAll(wire.DoneMalformedTrack, "an object of the track is malformed")
+	t.unsubscribe()
 }

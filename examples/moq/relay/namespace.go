@@ -192,6 +192,7 @@ type trackFollower struct {
 	request    *request
 	prefix     wire.Namespace
 	parameters wire.Parameters
+	offered    map[*track]struct{} // that it gets by PUBLISH
 }
 
 // subscribeTracks takes a SUBSCRIBE_TRACKS until it is over.
@@ -203,7 +204,9 @@ func (s *session) subscribeTracks(r *request, m *wire.SubscribeTracks) *wire.Rej
 	if rejection != nil {
 		return rejection
 	}
-	f := &trackFollower{session: s, request: r, parameters: m.Parameters}
+	f := &trackFollower{
+		session: s, request: r, parameters: m.Parameters, offered: map[*track]struct{}{},
+	}
 	if rejection := s.relay.follow(f, m.Prefix); rejection != nil {
 		return rejection
 	}
@@ -258,9 +261,11 @@ func (r *Relay) follow(f *trackFollower, prefix wire.Namespace) *wire.Rejection 
 	_ = f.request.send(&wire.RequestOK{})
 	for _, t := range r.list() {
 		t.mu.Lock()
-		i := slices.IndexFunc(t.sources, func(src *source) bool { return src.published && src.session != f.session })
+		published := slices.ContainsFunc(t.sources, func(src *source) bool {
+			return src.published && src.session != f.session
+		})
 		t.mu.Unlock()
-		if i >= 0 {
+		if published {
 			f.offer(t)
 		}
 	}
@@ -281,13 +286,15 @@ func (r *Relay) followersOf(src *source) []*trackFollower {
 	})
 }
 
-// offer sends PUBLISH for a track, if it is under the follower's prefix.
+// offer sends PUBLISH for a track, if it is under the follower's prefix, and the follower doesn't get it already.
 func (f *trackFollower) offer(t *track) {
 	s, r := f.session, f.session.relay
 	r.mu.Lock()
-	matches := t.key.scope == s.scope && t.name.Namespace.HasPrefix(f.prefix)
+	_, offered := f.offered[t]
+	matches := !offered && t.key.scope == s.scope && t.name.Namespace.HasPrefix(f.prefix) && r.tracks[t.key] == t
 	prefix, parameters := f.prefix, f.parameters
 	if matches {
+		f.offered[t] = struct{}{}
 		t.users++
 	}
 	r.mu.Unlock()
@@ -296,16 +303,25 @@ func (f *trackFollower) offer(t *track) {
 	}
 	request, err := s.open(false)
 	if err != nil {
-		r.release(t)
+		f.forget(t)
 		skipped := wire.Track{Namespace: t.name.Namespace[len(prefix):], Name: t.name.Name}
 		_ = f.request.send(&wire.PublishSkipped{Suffix: skipped})
 		return
 	}
 	r.running.Go(func() {
-		defer r.release(t)
+		defer f.forget(t)
 		defer request.close()
 		s.publishTo(request, t, &parameters)
 	})
+}
+
+// forget has a track be offered again, if it is published again.
+func (f *trackFollower) forget(t *track) {
+	r := f.session.relay
+	r.mu.Lock()
+	delete(f.offered, t)
+	r.mu.Unlock()
+	r.release(t)
 }
 
 // publishTo publishes a track to a follower until it is over.
@@ -313,13 +329,12 @@ func (s *session) publishTo(r *request, t *track, p *wire.Parameters) {
 	u := newSubscription(r, p)
 	u.track, u.offered, u.id = t, true, s.newID()
 	t.mu.Lock()
+	if duplicate(s, t.subscribed(s)) != nil {
+		t.mu.Unlock()
+		return
+	}
 	m := &wire.Publish{
-		RequestID: u.id, Track: t.name, TrackAlias: t.alias,
-		Parameters: wire.Parameters{
-			Forward: p.Forward, SubscriberPriority: p.SubscriberPriority, GroupOrder: p.GroupOrder,
-			ObjectDeliveryTimeout: p.ObjectDeliveryTimeout, SubgroupDeliveryTimeout: p.SubgroupDeliveryTimeout,
-			LocationFilter: p.LocationFilter, LargestObject: t.largest,
-		},
+		RequestID: u.id, Track: t.name, TrackAlias: t.alias, Parameters: s.publishParameters(t, p),
 	}
 	if u.withProperties {
 		m.Properties = t.settings.properties
@@ -332,8 +347,9 @@ func (s *session) publishTo(r *request, t *track, p *wire.Parameters) {
 	if err != nil {
 		return
 	}
-	switch answer.(type) {
+	switch answer := answer.(type) {
 	case *wire.RequestOK:
+		u.acceptedWith(&answer.Parameters)
 	case *wire.RequestError:
 		r.finish()
 		return

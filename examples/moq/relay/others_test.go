@@ -40,36 +40,40 @@ var cases = []string{
 // more are those that it runs if asked.
 var more = []string{"fetch", "join"}
 
-// TestInterop runs the interop client of aiomoqt: each of its cases has to pass.
+// TestInterop runs the interop client of aiomoqt, in both drafts: each of its cases has to pass.
 func TestInterop(t *testing.T) {
 	others(t)
 	r := start(t, nil)
 	for transport, url := range urls(r) {
-		t.Run(transport, func(t *testing.T) {
-			passes := func(cases []string, args ...string) {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				args = append(args, "-r", url, "--tls-disable-verify", "--draft", "22")
-				out, err := exec.CommandContext(ctx, made+"moq-interop-client", args...).CombinedOutput()
-				if err != nil {
-					t.Errorf("%v\n%s", err, out)
-				}
-				for i, name := range cases {
-					t.Run(name, func(t *testing.T) {
-						if !strings.Contains(string(out), fmt.Sprintf("\nok %d - %s\n", i+1, name)) {
-							t.Errorf("it didn't pass:\n%s", out)
-						}
-					})
-				}
-			}
-			passes(cases)
-			for _, name := range more {
-				passes([]string{name}, "-t", name)
-			}
-		})
+		for _, draft := range []string{"18", "22"} {
+			t.Run(transport+"/"+draft, func(t *testing.T) { interop(t, url, draft) })
+		}
 	}
 	if s := r.Stats(); s.FailedSessions > 0 {
 		t.Errorf("%d sessions were closed for a violation", s.FailedSessions)
+	}
+}
+
+func interop(t *testing.T, url, draft string) {
+	passes := func(cases []string, args ...string) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		args = append(args, "-r", url, "--tls-disable-verify", "--draft", draft)
+		out, err := exec.CommandContext(ctx, made+"moq-interop-client", args...).CombinedOutput()
+		if err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		for i, name := range cases {
+			t.Run(name, func(t *testing.T) {
+				if !strings.Contains(string(out), fmt.Sprintf("\nok %d - %s\n", i+1, name)) {
+					t.Errorf("it didn't pass:\n%s", out)
+				}
+			})
+		}
+	}
+	passes(cases)
+	for _, name := range more {
+		passes([]string{name}, "-t", name)
 	}
 }
 
@@ -80,55 +84,58 @@ var report = map[string]*regexp.Regexp{
 	"out of order": regexp.MustCompile(`Out-of-order: +([\d,]+)`),
 }
 
-// TestBench has the load generators of aiomoqt publish and subscribe: by PUBLISH and by PUBLISH_NAMESPACE, on streams
-// and, on QUIC, in datagrams. Nothing is lost.
+// TestBench has the load generators of aiomoqt publish and subscribe: by PUBLISH and by PUBLISH_NAMESPACE, on streams and
+// in datagrams, in one draft or each in another. Nothing is lost.
 func TestBench(t *testing.T) {
 	others(t)
 	r := start(t, nil)
-	for transport, url := range urls(r) {
-		for _, how := range []string{"publish", "namespace", "datagrams"} {
-			if how == "datagrams" && transport == "webtransport" { // the publisher takes them on QUIC alone
-				continue
+	for i, tt := range []struct {
+		from, to   string // transports
+		publisher  string // its draft
+		subscriber string
+		how        []string
+	}{
+		{"quic", "quic", "22", "22", nil},
+		{"quic", "webtransport", "22", "18", []string{"--pub-ns"}},
+		{"webtransport", "quic", "18", "22", nil},
+		{"webtransport", "webtransport", "18", "18", []string{"--pub-ns"}},
+		{"quic", "webtransport", "18", "22", []string{"--pub-ns", "-D"}}, // the publisher has datagrams on QUIC alone
+	} {
+		t.Run(fmt.Sprint(tt), func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			namespace := fmt.Sprintf("run%d", i)
+			program := func(name, transport, draft string, args ...string) *exec.Cmd {
+				args = append(args, urls(r)[transport], "-k", "--draft", draft, "-N", namespace, "-T", "track")
+				return exec.CommandContext(ctx, made+name, args...)
 			}
-			t.Run(transport+"/"+how, func(t *testing.T) {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				common := []string{url, "-k", "--draft", "22", "-N", transport + how, "-T", "track"}
-				args := append(common[:len(common):len(common)], "-s", "1000", "-r", "200", "-g", "50", "-t", "5")
-				switch how {
-				case "namespace":
-					args = append(args, "--pub-ns")
-				case "datagrams":
-					args = append(args, "--pub-ns", "-D")
+			publisher := program("moq-pub-bench", tt.from, tt.publisher,
+				append(tt.how, "-s", "1000", "-r", "200", "-g", "50", "-t", "5")...)
+			var published bytes.Buffer
+			publisher.Stdout, publisher.Stderr = &published, &published
+			if err := publisher.Start(); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "the publisher is there", func() bool { return r.hasPublisher(namespace) })
+			out, err := program("moq-sub-bench", tt.to, tt.subscriber, "-t", "3").CombinedOutput()
+			if err := publisher.Wait(); err != nil {
+				t.Errorf("the publisher: %v\n%s", err, published.Bytes())
+			}
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			got := map[string]int{}
+			for name, line := range report {
+				m := line.FindSubmatch(out)
+				if m == nil {
+					t.Fatalf("no line %v in\n%s", line, out)
 				}
-				publisher := exec.CommandContext(ctx, made+"moq-pub-bench", args...)
-				var published bytes.Buffer
-				publisher.Stdout, publisher.Stderr = &published, &published
-				if err := publisher.Start(); err != nil {
-					t.Fatal(err)
-				}
-				until(t, "the publisher is there", func() bool { return r.hasPublisher(transport + how) })
-				subscriber := exec.CommandContext(ctx, made+"moq-sub-bench", append(common, "-t", "3")...)
-				out, err := subscriber.CombinedOutput()
-				if err := publisher.Wait(); err != nil {
-					t.Errorf("the publisher: %v\n%s", err, published.Bytes())
-				}
-				if err != nil {
-					t.Fatalf("%v\n%s", err, out)
-				}
-				got := map[string]int{}
-				for name, line := range report {
-					m := line.FindSubmatch(out)
-					if m == nil {
-						t.Fatalf("no line %v in\n%s", line, out)
-					}
-					got[name], _ = strconv.Atoi(strings.ReplaceAll(string(m[1]), ",", ""))
-				}
-				if got["objects"] < 300 || got["lost"] > 0 || got["out of order"] > 0 {
-					t.Errorf("%v\n%s", got, out)
-				}
-			})
-		}
+				got[name], _ = strconv.Atoi(strings.ReplaceAll(string(m[1]), ",", ""))
+			}
+			if got["objects"] < 300 || got["lost"] > 0 || got["out of order"] > 0 {
+				t.Errorf("%v\n%s", got, out)
+			}
+		})
 	}
 }
 

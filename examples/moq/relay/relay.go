@@ -22,9 +22,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go/http3"
 )
 
-// drafts are those that sessions may speak, the preferred one first.
-var drafts = []wire.Draft{wire.Draft22}
-
 // Config is what a relay needs to know. Zero means the default, but for Address and TLS.
 type Config struct {
 	Address netip.AddrPort
@@ -207,7 +204,6 @@ func (r *Relay) Close() error {
 // ends. New sessions and requests are refused.
 func (r *Relay) Drain(ctx context.Context) error {
 	r.draining.Store(true)
-	grace := r.config.Grace
 	r.mu.Lock()
 	gone := make(chan struct{})
 	r.gone = gone
@@ -217,9 +213,9 @@ func (r *Relay) Drain(ctx context.Context) error {
 	sessions := slices.Collect(maps.Keys(r.sessions))
 	r.mu.Unlock()
 	for _, s := range sessions {
-		_ = s.control.send(&wire.GoAway{Timeout: uint64(grace / time.Millisecond)})
+		s.goAway()
 	}
-	ctx, cancel := context.WithTimeout(ctx, grace)
+	ctx, cancel := context.WithTimeout(ctx, r.config.Grace)
 	defer cancel()
 	select {
 	case <-gone:
@@ -237,7 +233,7 @@ func (r *Relay) Drain(ctx context.Context) error {
 }
 
 func (r *Relay) accept(ctx context.Context) {
-	http := webtransport.Server{Handle: func(s *webtransport.Session, q *http.Request) {
+	http := webtransport.Server{Patience: r.config.Patience, Handle: func(s *webtransport.Session, q *http.Request) {
 		r.serve(overHTTP{s}, s.Protocol(), q.URL.Path)
 	}}
 	for _, d := range drafts {

@@ -28,32 +28,35 @@ const implementation = "fastrelay"
 
 // A session is one with a client: a publisher, a subscriber, or both.
 type session struct {
-	relay   *Relay
-	conn    transport
-	draft   wire.Draft
-	ctx     context.Context // ends with the session
-	ready   chan struct{}   // is closed when the peer's SETUP has come
-	control *outbox
-	over    bool // WebTransport's, which has the path
+	relay *Relay
+	conn  transport
+	draft wire.Draft
+	ctx   context.Context // ends with the session
+	ready chan struct{}   // is closed when the peer's SETUP has come
+	over  bool            // WebTransport's, which has the path
 
 	scope  string  // set before ready
 	tokens []Token // of SETUP; the same
 
 	datagrams chan datagram // for the peer
 
-	mu       sync.Mutex
-	setup    bool // there was a control stream
-	used     ids
-	nextID   uint64
-	cache    tokenCache
-	requests int                       // that are open, of both sides
-	leaving  bool                      // the peer has sent GOAWAY
-	aliases  map[uint64]*source        // tracks that the peer publishes
-	aliased  chan struct{}             // is closed when there is a new one
-	early    []earlyDatagram           // that came before their alias
-	fetches  map[uint64]chan *incoming // by the ID of the relay's request
-	outgoing map[*outgoing]struct{}
-	backlog  int // bytes that wait for the peer
+	mu            sync.Mutex
+	control       *outbox
+	asked         bool // to leave, by GOAWAY
+	setup         bool // there was a control stream
+	used          ids
+	nextID        uint64
+	cache         tokenCache
+	requests      int                       // that are open, of both sides
+	leaving       bool                      // the peer has sent GOAWAY
+	aliases       map[uint64]*source        // tracks that the peer publishes
+	aliased       chan struct{}             // is closed when there is a new one
+	early         []earlyDatagram           // that came before their alias
+	fetches       map[uint64]chan *incoming // by the ID of the relay's request
+	subscriptions map[uint64]*subscription  // of the peer's, by the ID of its request
+	more          chan struct{}             // is closed when there is a new one
+	outgoing      map[*outgoing]struct{}
+	backlog       int // bytes that wait for the peer
 }
 
 func newSession(r *Relay, conn transport, d wire.Draft, path string) *session {
@@ -61,7 +64,7 @@ func newSession(r *Relay, conn transport, d wire.Draft, path string) *session {
 		relay: r, conn: conn, draft: d, ctx: conn.Context(), over: path != "", scope: scopeOf(path),
 		ready: make(chan struct{}), nextID: 1, datagrams: make(chan datagram, 64),
 		aliases: map[uint64]*source{}, aliased: make(chan struct{}), outgoing: map[*outgoing]struct{}{},
-		fetches: map[uint64]chan *incoming{},
+		fetches: map[uint64]chan *incoming{}, subscriptions: map[uint64]*subscription{}, more: make(chan struct{}),
 	}
 }
 
@@ -91,13 +94,16 @@ func (s *session) run() {
 		return
 	}
 	control.SetPriority(urgencyControl, true)
-	s.control = &outbox{stream: control, draft: s.draft}
-	setup := &wire.Setup{
-		Implementation: implementation, MaxAuthTokenCacheSize: maxTokens, MaxRequestUpdates: maxUpdates,
-	}
-	if err := s.control.send(setup); err != nil {
+	out := &outbox{stream: control, draft: s.draft}
+	if err := out.send(s.setupMessage()); err != nil {
 		s.fail(&wire.Error{Code: wire.SessionInternalError, Text: err.Error()})
 		return
+	}
+	s.mu.Lock()
+	s.control = out
+	s.mu.Unlock()
+	if s.relay.draining.Load() {
+		s.goAway()
 	}
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -130,6 +136,16 @@ func (s *session) acceptRequests() {
 			return
 		}
 		running.Go(func() { s.serve(stream) })
+	}
+}
+
+// goAway asks the peer to leave, once; a session that hasn't sent SETUP does so after it.
+func (s *session) goAway() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.control != nil && !s.asked {
+		s.asked = true
+		_ = s.control.send(s.goAwayMessage())
 	}
 }
 
@@ -231,9 +247,6 @@ func (s *session) handleControl(m wire.Message) *wire.Error {
 			return err
 		}
 		close(s.ready)
-		if s.relay.draining.Load() {
-			_ = s.control.send(&wire.GoAway{})
-		}
 		return nil
 	case *wire.GoAway:
 		s.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/examples/moq/webtransport"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
@@ -32,7 +33,8 @@ type source struct {
 	open     map[*incoming]struct{} // of these, those that are being received
 	done     *wire.PublishDone
 	over     bool
-	timer    *time.Timer // after done
+	timer    *time.Timer     // after done
+	early    []earlyDatagram // that came before the alias was known
 }
 
 // ask sends SUBSCRIBE to a publisher, unless it was sent one.
@@ -121,6 +123,12 @@ func (s *session) publish(r *request, m *wire.Publish) *wire.Rejection {
 	}
 	t := s.relay.use(s.scope, m.Track)
 	defer s.relay.release(t)
+	t.mu.Lock()
+	rejection := duplicate(s, slices.ContainsFunc(t.sources, func(src *source) bool { return src.session == s }))
+	t.mu.Unlock()
+	if rejection != nil {
+		return rejection
+	}
 	src := &source{
 		track: t, session: s, request: r, published: true, forward: m.Parameters.Forward.Or(true),
 		open: map[*incoming]struct{}{},
@@ -149,11 +157,8 @@ func (s *session) name(alias uint64, src *source) *wire.Error {
 	s.aliases[alias] = src
 	close(s.aliased)
 	s.aliased = make(chan struct{})
-	early := s.takeEarly(alias)
+	src.early = s.takeEarly(alias)
 	s.mu.Unlock()
-	for _, d := range early {
-		src.datagram(d)
-	}
 	return nil
 }
 
@@ -186,7 +191,7 @@ func (src *source) establish(p wire.Properties, largest wire.Optional[wire.Locat
 	defer t.mu.Unlock()
 	t.learn(p, largest)
 	if src.published {
-		_ = src.request.send(&wire.RequestOK{})
+		_ = src.request.send(src.publishOK())
 	}
 	t.established(src)
 }
@@ -194,6 +199,10 @@ func (src *source) establish(p wire.Properties, largest wire.Optional[wire.Locat
 // serve takes a source's messages until the subscription is over.
 func (src *source) serve() {
 	t := src.track
+	for _, d := range src.early {
+		src.datagram(d)
+	}
+	src.early = nil
 	update := src.updated
 	if !src.published {
 		update = nil // what the relay asked for, the relay changes
@@ -210,8 +219,13 @@ func (src *source) serve() {
 
 // cause says why a subscription has ended without PUBLISH_DONE.
 func (src *source) cause() (code wire.DoneCode, reason string) {
-	var e *quic.ApplicationError
-	if src.session.ctx.Err() != nil && errors.As(context.Cause(src.session.ctx), &e) && e.ErrorCode == 0 {
+	var raw *quic.ApplicationError
+	var http *webtransport.Error
+	if src.session.over { // its streams are reset before its end is known
+		src.session.ends()
+	}
+	err := context.Cause(src.session.ctx)
+	if errors.As(err, &raw) && raw.ErrorCode == 0 || errors.As(err, &http) && http.Code == 0 {
 		return wire.TrackEnded, "the publisher has left"
 	}
 	return wire.DoneInternalError, "the publisher's subscription was cut off"

@@ -35,7 +35,9 @@ type subscription struct {
 	stats    SubscriptionStats
 
 	established bool
-	early       int // REQUEST_UPDATEs that came before
+	settled     chan struct{}                // is closed then, or when the subscription is over
+	since       wire.Optional[wire.Location] // the largest object then
+	early       int                          // REQUEST_UPDATEs that came before
 }
 
 // count counts, for the subscription and for its track.
@@ -48,19 +50,27 @@ func (u *subscription) count(f func(*SubscriptionStats)) {
 func newSubscription(r *request, p *wire.Parameters) *subscription {
 	u := &subscription{
 		session: r.session, request: r, forward: p.Forward.Or(true), order: p.GroupOrder,
-		serial: r.session.relay.counters.subscriptions.Add(1),
-		filter: p.LocationFilter.Value, withProperties: p.IncludeProperties.Or(true),
-		outgoing: map[*outgoing]struct{}{}, fills: map[*filling]struct{}{}, filling: p.Fill,
+		serial:         r.session.relay.counters.subscriptions.Add(1),
+		withProperties: p.IncludeProperties.Or(true),
+		outgoing:       map[*outgoing]struct{}{}, fills: map[*filling]struct{}{}, filling: p.Fill,
+		settled: make(chan struct{}),
 	}
-	u.priority.Store(uint32(p.SubscriberPriority.Or(128)))
-	u.setTimeouts(p)
+	u.priority.Store(128)
+	u.set(p)
 	return u
 }
 
 // urgency is the subscriber's priority: 0 is the most urgent.
 func (u *subscription) urgency() uint32 { return u.priority.Load() }
 
-func (u *subscription) setTimeouts(p *wire.Parameters) {
+// set takes the parameters that a subscriber may change.
+func (u *subscription) set(p *wire.Parameters) {
+	if p.SubscriberPriority.Present {
+		u.priority.Store(uint32(p.SubscriberPriority.Value))
+	}
+	if p.LocationFilter.Present {
+		u.filter = p.LocationFilter.Value
+	}
 	if p.ObjectDeliveryTimeout.Present {
 		u.objectTimeout = milliseconds(p.ObjectDeliveryTimeout.Value)
 	}
@@ -97,6 +107,12 @@ func (s *session) subscribe(r *request, m *wire.Subscribe) *wire.Rejection {
 		t.wanted = n
 	}
 	t.mu.Unlock()
+	s.mu.Lock()
+	s.subscriptions[u.id] = u
+	close(s.more)
+	s.more = make(chan struct{})
+	s.mu.Unlock()
+	defer s.forget(u)
 	rendezvous := milliseconds(m.Parameters.RendezvousTimeout.Or(0))
 	if rejection := t.subscribe(u, min(rendezvous, s.relay.config.Rendezvous)); rejection != nil {
 		return rejection
@@ -104,6 +120,18 @@ func (s *session) subscribe(r *request, m *wire.Subscribe) *wire.Rejection {
 	r.updates(u.update, nil)
 	t.leave(u)
 	return nil
+}
+
+// forget forgets a subscription that is over.
+func (s *session) forget(u *subscription) {
+	s.mu.Lock()
+	delete(s.subscriptions, u.id)
+	s.mu.Unlock()
+	u.track.mu.Lock()
+	defer u.track.mu.Unlock()
+	if !u.established {
+		close(u.settled)
+	}
 }
 
 // all passes every location.
@@ -138,6 +166,7 @@ func (u *subscription) passes(at wire.Location) bool { return !at.Less(u.first) 
 func (u *subscription) answer() {
 	t := u.track
 	u.first, u.last = rangeOf(u.filter, t.largest)
+	u.since = t.largest
 	if u.offered {
 		return
 	}
@@ -249,13 +278,11 @@ func (u *subscription) update(m *wire.RequestUpdate) *wire.Rejection {
 	}
 	resumed := p.Forward.Or(false) && !u.forward
 	u.forward = p.Forward.Or(u.forward)
-	u.setTimeouts(p)
+	u.set(p)
 	if p.SubscriberPriority.Present {
-		u.priority.Store(uint32(p.SubscriberPriority.Value))
 		u.session.rank()
 	}
 	if p.LocationFilter.Present {
-		u.filter = p.LocationFilter.Value
 		u.first, u.last = rangeOf(u.filter, t.largest)
 	}
 	for o := range u.outgoing {

@@ -144,6 +144,9 @@ func (t *track) learn(p wire.Properties, largest wire.Optional[wire.Location]) {
 func (t *track) subscribe(u *subscription, rendezvous time.Duration) *wire.Rejection {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if rejection := duplicate(u.session, t.subscribed(u.session)); rejection != nil {
+		return rejection
+	}
 	if len(t.sources) > 0 {
 		t.accept(u)
 		return nil
@@ -188,6 +191,7 @@ func (t *track) stopWaiting(u *subscription) bool {
 // accept establishes a subscription: it is answered, and gets objects from now on.
 func (t *track) accept(u *subscription) {
 	u.established = true
+	close(u.settled)
 	u.answer()
 	t.subs = append(t.subs, u)
 	u.begin()

@@ -1,6 +1,7 @@
 package webtransport
 
 import (
+	"cmp"
 	"io"
 	"net/http"
 	"sync"
@@ -18,6 +19,8 @@ type Server struct {
 	Protocols []string
 	// Handle is called with each session. The session is closed without an error when it returns.
 	Handle func(s *Session, r *http.Request)
+	// Patience is how long a connection may be without a session (default: 10 s).
+	Patience time.Duration
 }
 
 // A connection is a QUIC connection with HTTP/3 on it, and at most one session.
@@ -39,6 +42,14 @@ func (s *Server) Serve(conn *quic.Conn) error {
 	if err != nil {
 		return err
 	}
+	idle := time.AfterFunc(cmp.Or(s.Patience, 10*time.Second), func() {
+		select {
+		case <-c.accepted:
+		default:
+			_ = conn.CloseWithError(codeNoError, "no session was asked for")
+		}
+	})
+	defer idle.Stop()
 	go c.acceptUni(raw.HandleUnidirectionalStream)
 	for {
 		str, err := conn.AcceptStream(conn.Context())

@@ -312,6 +312,20 @@ func TestForeign(t *testing.T) {
 	}
 }
 
+// TestUnused closes a connection for which no session is asked.
+func TestUnused(t *testing.T) {
+	conn := serve(t, &Server{Protocols: []string{"a"}, Patience: time.Millisecond})
+	select {
+	case <-conn.Context().Done():
+	case <-time.After(soon):
+		t.Fatal("the connection isn't closed")
+	}
+	var closed *quic.ApplicationError
+	if err := context.Cause(conn.Context()); !errors.As(err, &closed) || closed.ErrorCode != codeNoError {
+		t.Fatal(err)
+	}
+}
+
 // TestFields writes and parses lists of strings (RFC 9651).
 func TestFields(t *testing.T) {
 	for _, want := range [][]string{{"a"}, {"moqt-22", "moqt-18"}, {`quo"te`, `back\slash`, ""}} {
