@@ -1,6 +1,6 @@
-// Package relay is a relay for Media over QUIC Transport (MOQT, draft-ietf-moq-transport-22): publishers and players
-// of any implementation connect to it, on QUIC and on WebTransport, and each track goes from its publishers to all
-// its subscribers.
+// Package relay is a relay for Media over QUIC Transport (MOQT, draft-ietf-moq-transport-22 and -18): publishers and
+// players of any implementation connect to it, on QUIC and on WebTransport, and each track goes from its publishers
+// to all its subscribers.
 //
 //	relay.go         the relay: the listener, sessions, drain
 //	transport.go     what carries a session: QUIC, or WebTransport
@@ -10,6 +10,8 @@
 //	tokens.go        authorization tokens, and the aliases that peers register
 //	namespace.go     PUBLISH_NAMESPACE, SUBSCRIBE_NAMESPACE, SUBSCRIBE_TRACKS
 //	status.go        TRACK_STATUS
+//	fetch.go         FETCH, and what precedes a subscription
+//	drafts.go        what differs between drafts
 //	track.go         a track: upstream and downstream subscriptions
 //	source.go        upstream: the relay's SUBSCRIBE, or a publisher's PUBLISH
 //	subscription.go  downstream: a subscriber's SUBSCRIBE, or the relay's PUBLISH

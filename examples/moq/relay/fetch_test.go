@@ -26,7 +26,7 @@ func (p *peer) fetched(id uint64, descending bool) (all []got, err error) {
 	case <-time.After(patience):
 		p.t.Fatal("no stream has come")
 	}
-	parser := wire.Fetched{Draft: wire.Draft22, Descending: descending}
+	parser := wire.Fetched{Draft: p.draft, Descending: descending}
 	for begun := false; ; {
 		if !begun {
 			got, n, err := wire.ParseFetchHeader(v.buf)

@@ -84,8 +84,8 @@ var report = map[string]*regexp.Regexp{
 	"out of order": regexp.MustCompile(`Out-of-order: +([\d,]+)`),
 }
 
-// TestBench has the load generators of aiomoqt publish and subscribe: by PUBLISH and by PUBLISH_NAMESPACE, on streams and
-// in datagrams, in one draft or each in another. Nothing is lost.
+// TestBench has the load generators of aiomoqt publish and subscribe: by PUBLISH and by PUBLISH_NAMESPACE, on streams
+// and in datagrams, in one draft or each in another. Nothing is lost.
 func TestBench(t *testing.T) {
 	others(t)
 	r := start(t, nil)

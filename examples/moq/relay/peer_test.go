@@ -53,6 +53,7 @@ func start(t *testing.T, change func(*Config)) *Relay {
 // A peer is a client of the relay, with as little behaviour as a test needs.
 type peer struct {
 	t        *testing.T
+	draft    wire.Draft
 	conn     transport
 	control  sendStream
 	messages chan wire.Message // of the relay's control stream
@@ -64,6 +65,7 @@ type peer struct {
 // options are what a peer differs in.
 type options struct {
 	http  bool
+	draft wire.Draft // 22 unless it is said
 	setup *wire.Setup
 	quiet bool // it sends no SETUP
 	quic  quic.Config
@@ -80,7 +82,10 @@ func dial(t *testing.T, r *Relay, o options) *peer {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	protocol := wire.Draft22.ALPN()
+	if o.draft == 0 {
+		o.draft = wire.Draft22
+	}
+	protocol := o.draft.ALPN()
 	if o.http {
 		protocol = http3.NextProtoH3
 	}
@@ -92,11 +97,11 @@ func dial(t *testing.T, r *Relay, o options) *peer {
 	}
 	t.Cleanup(func() { _ = q.CloseWithError(0, "") })
 	p := &peer{
-		t: t, conn: rawQUIC{q}, messages: make(chan wire.Message, 16), requests: make(chan *call, 64),
+		t: t, draft: o.draft, conn: rawQUIC{q}, messages: make(chan wire.Message, 16), requests: make(chan *call, 64),
 		streams: make(chan *viewed, 4096),
 	}
 	if o.http {
-		s, err := webtransport.Dial(ctx, q, "https://"+r.Addr().String()+"/", wire.Draft22.ALPN())
+		s, err := webtransport.Dial(ctx, q, "https://"+r.Addr().String()+"/", o.draft.ALPN())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +147,7 @@ func (p *peer) acceptUni() {
 }
 
 func (p *peer) readControl(r io.Reader) {
-	reader := wire.NewReader(r, wire.Draft22)
+	reader := wire.NewReader(r, p.draft)
 	for {
 		m, err := reader.Next()
 		if err != nil {
@@ -158,7 +163,7 @@ func (p *peer) acceptRequests() {
 		if err != nil {
 			return
 		}
-		c := &call{p, s, wire.NewReader(s, wire.Draft22), nil}
+		c := &call{p, s, wire.NewReader(s, p.draft), nil}
 		go func() {
 			if c.first, err = c.reader.Next(); err == nil {
 				p.requests <- c
@@ -170,7 +175,7 @@ func (p *peer) acceptRequests() {
 func (p *peer) write(w io.Writer, messages ...wire.Message) {
 	p.t.Helper()
 	for _, m := range messages {
-		b, err := wire.Append(nil, wire.Draft22, m)
+		b, err := wire.Append(nil, p.draft, m)
 		if err != nil {
 			p.t.Fatal(err)
 		}
@@ -204,7 +209,7 @@ func (p *peer) call(m ...wire.Message) *call {
 		p.t.Fatal(err)
 	}
 	p.write(s, m...)
-	return &call{p, s, wire.NewReader(s, wire.Draft22), nil}
+	return &call{p, s, wire.NewReader(s, p.draft), nil}
 }
 
 func (c *call) send(m ...wire.Message) {

@@ -203,7 +203,8 @@ func (u *subscription) attach(kept bool) {
 	}
 }
 
-// take has the subscription get a subgroup, which it doesn't get yet: what is kept of it, if kept is true, and what comes.
+// take has the subscription get a subgroup, which it doesn't get yet: what is kept of it, if kept is true, and what
+// comes.
 func (u *subscription) take(sg *subgroup, kept bool) {
 	if !u.forward || u.gone || u.ending != nil {
 		return
