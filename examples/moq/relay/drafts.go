@@ -50,7 +50,8 @@ func (src *source) publishOK() *wire.RequestOK {
 func (s *session) publishParameters(t *track, p *wire.Parameters) wire.Parameters {
 	out := wire.Parameters{Forward: p.Forward, LargestObject: t.largest}
 	if s.draft != wire.Draft18 { // there, they are the subscriber's to send in PUBLISH_OK
-		out.SubscriberPriority, out.GroupOrder, out.LocationFilter = p.SubscriberPriority, p.GroupOrder, p.LocationFilter
+		out.SubscriberPriority, out.GroupOrder = p.SubscriberPriority, p.GroupOrder
+		out.LocationFilter = p.LocationFilter
 		out.ObjectDeliveryTimeout, out.SubgroupDeliveryTimeout = p.ObjectDeliveryTimeout, p.SubgroupDeliveryTimeout
 	}
 	return out

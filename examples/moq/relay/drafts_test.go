@@ -96,7 +96,8 @@ func TestJoin(t *testing.T) {
 		a := dial(t, r, older(http))
 		subscribe, fetch := a.id(), a.id()
 		// The FETCH comes first.
-		c := a.call(&wire.Fetch{RequestID: fetch, Joining: &wire.Joining{Relative: true, RequestID: subscribe, Start: 1}})
+		join := func(id uint64, j wire.Joining) *call { return a.call(&wire.Fetch{RequestID: id, Joining: &j}) }
+		c := join(fetch, wire.Joining{Relative: true, RequestID: subscribe, Start: 1})
 		s := a.call(&wire.Subscribe{RequestID: subscribe, Track: track0("live"), Parameters: wire.Parameters{
 			LocationFilter: wire.Some(wire.LocationFilter{Kind: wire.FilterNextObject})}})
 		expect[*wire.SubscribeOK](s)
@@ -112,7 +113,7 @@ func TestJoin(t *testing.T) {
 		a.views().has(text(1, "y"))
 		// Later, the range is the same.
 		fetch = a.id()
-		c = a.call(&wire.Fetch{RequestID: fetch, Joining: &wire.Joining{RequestID: subscribe, Start: 4}})
+		c = join(fetch, wire.Joining{RequestID: subscribe, Start: 4})
 		expect[*wire.FetchOK](c)
 		if all, err = a.fetched(fetch, false); err != nil {
 			t.Fatal(err)
@@ -120,8 +121,8 @@ func TestJoin(t *testing.T) {
 		same(t, all, fourth)
 		s.send(&wire.RequestUpdate{RequestID: a.id(), Parameters: wire.Parameters{Forward: wire.Some(false)}})
 		expect[*wire.RequestOK](s)
-		a.call(&wire.Fetch{RequestID: a.id(), Joining: &wire.Joining{RequestID: subscribe, Start: 4}}).fails(wire.InvalidRange)
-		a.call(&wire.Fetch{RequestID: a.id(), Joining: &wire.Joining{RequestID: 998}}).fails(wire.InvalidJoiningRequestID)
+		join(a.id(), wire.Joining{RequestID: subscribe, Start: 4}).fails(wire.InvalidRange)
+		join(a.id(), wire.Joining{RequestID: 998}).fails(wire.InvalidJoiningRequestID)
 		_ = p.conn.CloseWithError(0, "")
 	}
 }
