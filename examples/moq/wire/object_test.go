@@ -3,6 +3,7 @@ package wire_test
 import (
 	"bytes"
 	"encoding/hex"
+	"math"
 	"reflect"
 	"testing"
 
@@ -191,6 +192,28 @@ func TestSubgroupHeaders(t *testing.T) {
 	} {
 		if got := hex.EncodeToString(c.h.Append(nil)); got != c.want {
 			t.Errorf("%+v is %s, want %s", c.h, got, c.want)
+		}
+	}
+}
+
+// What the object before says isn't said again.
+func TestFetchedShortest(t *testing.T) {
+	f := Fetched{Draft: Draft22}
+	for _, c := range []struct {
+		o    FetchObject
+		want string
+	}{
+		{FetchObject{Group: 1, ID: 2, Subgroup: 3, Priority: 4, Length: 5}, "1f" + "01" + "03" + "02" + "04" + "05"},
+		{FetchObject{Group: 1, ID: 3, Subgroup: 3, Priority: 4, Length: 5}, "01" + "05"},
+		{FetchObject{Group: 1, ID: 5, Subgroup: 4, Priority: 4}, "06" + "02" + "00"},
+		{FetchObject{Group: 3, ID: 6, Priority: 4, Properties: Properties{2, 0}}, "28" + "01" + "02" + "0200" + "00"},
+		{FetchObject{Group: 3, ID: 7, Datagram: true, Priority: 4}, "40" + "00"},
+		{FetchObject{Group: 3, ID: math.MaxUint64, Priority: 5}, "14" + "fffffffffffffffff8" + "05" + "00"},
+		{FetchObject{Group: 4, Priority: 5}, "0c" + "00" + "00" + "00"},
+	} {
+		b, err := f.Append(nil, c.o)
+		if got := hex.EncodeToString(b); err != nil || got != c.want {
+			t.Errorf("%+v is %s, want %s: %v", c.o, got, c.want, err)
 		}
 	}
 }
