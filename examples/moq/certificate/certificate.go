@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// Development makes a certificate for localhost and an address, which signs itself. Browsers take it by its hash: it is for
-// ECDSA on P-256, and valid for less than 14 days (W3C WebTransport, section 6.9: serverCertificateHashes).
+// Development makes a certificate for localhost and an address, which signs itself. Browsers take it by its hash: it
+// is for ECDSA on P-256, and valid for less than 14 days (W3C WebTransport, section 6.9: serverCertificateHashes).
 func Development(address netip.Addr) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -338,23 +338,23 @@ type filling struct{ cancel context.CancelFunc }
 // fetchFrom asks a publisher for a range, and hands what it sends on. It returns the publisher's refusal.
 func (w *wanted) fetchFrom(p *session, r *request, m *wire.Fetch) *wire.RequestError {
 	failed := &wire.RequestError{Code: wire.RequestTimeout, Reason: "the publisher didn't answer"}
-	up, err := p.open(true)
+	ask, err := p.open(true)
 	if err != nil {
 		return failed
 	}
-	defer up.close()
+	defer ask.close()
 	id := p.newID()
 	streams := p.expectFetch(id)
 	defer p.forgetFetch(id, streams)
-	if up.send(w.upstream(p, id, m)) != nil {
+	if ask.send(w.upstream(p, id, m)) != nil {
 		return failed
 	}
-	_ = up.stream.SetReadDeadline(time.Now().Add(p.relay.config.Patience))
-	answer, err := up.next()
+	_ = ask.stream.SetReadDeadline(time.Now().Add(p.relay.config.Patience))
+	answer, err := ask.next()
 	if err != nil {
 		return failed
 	}
-	_ = up.stream.SetReadDeadline(time.Time{})
+	_ = ask.stream.SetReadDeadline(time.Time{})
 	switch answer := answer.(type) {
 	case *wire.RequestError:
 		return answer

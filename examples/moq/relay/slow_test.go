@@ -82,7 +82,7 @@ func TestSlow(t *testing.T) {
 // TestTimeouts resets streams that are late: by the subscriber's timeouts, by the track's, and by that of a subgroup's
 // first object (§5.2).
 func TestTimeouts(t *testing.T) {
-	const soon, never = uint64(50), uint64(1 << 40)
+	const soon, never = uint64(150), uint64(1 << 40)
 	object, whole := wire.PropertyObjectDeliveryTimeout, wire.PropertySubgroupDeliveryTimeout
 	for _, tt := range []struct {
 		name       string
@@ -120,7 +120,7 @@ func TestTimeouts(t *testing.T) {
 
 // TestCacheDuration serves nothing from the cache that the publisher's MAX_CACHE_DURATION is over of (§10.3).
 func TestCacheDuration(t *testing.T) {
-	const duration = 50
+	const duration = 300
 	r := start(t, nil)
 	p, a, b := dial(t, r, options{}), dial(t, r, options{}), dial(t, r, options{})
 	expect[*wire.RequestOK](p.call(&wire.Publish{RequestID: p.id(), Track: track0("live"), TrackAlias: 1,
