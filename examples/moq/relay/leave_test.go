@@ -7,7 +7,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
 )
 
-// TestNothingStays has peers with requests of all kinds leave, in both drafts: nothing of them stays, no goroutine either.
+// TestNothingStays has peers with requests of all kinds leave, in both drafts: nothing of them stays, no goroutine
+// either.
 func TestNothingStays(t *testing.T) {
 	both(t, func(t *testing.T, o options) {
 		r := start(t, nil)
@@ -40,7 +41,8 @@ func TestNothingStays(t *testing.T) {
 			s := r.Stats()
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			return s.Sessions == 0 && s.Cached == 0 && len(r.tracks)+len(r.namespaces)+len(r.watchers)+len(r.followers) == 0
+			registered := len(r.tracks) + len(r.namespaces) + len(r.watchers) + len(r.followers)
+			return s.Sessions == 0 && s.Cached == 0 && registered == 0
 		})
 		until(t, "all goroutines have ended", func() bool { return runtime.NumGoroutine() <= before })
 	})

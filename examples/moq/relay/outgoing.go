@@ -189,6 +189,12 @@ func (o *outgoing) drop(why reason) {
 	o.cancel()
 }
 
+func (o *outgoing) isDropped() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.why != kept
+}
+
 // startTimer gives the stream up if the subgroup isn't delivered in time after its end has come (§5.2).
 func (o *outgoing) startTimer() {
 	timeout := least(o.subscription.subgroupTimeout, o.subgroup.timeouts.subgroupTimeout)

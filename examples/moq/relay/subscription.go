@@ -221,9 +221,10 @@ func (u *subscription) take(sg *subgroup, kept bool) {
 	}
 }
 
+// has reports whether the subscription gets a subgroup, on a stream that isn't given up.
 func (u *subscription) has(sg *subgroup) bool {
 	for o := range sg.outgoing {
-		if o.subscription == u {
+		if o.subscription == u && !o.isDropped() {
 			return true
 		}
 	}
