@@ -165,6 +165,11 @@ func TestEnds(t *testing.T) {
 	if got := m.(*Fetch).Parameters.LocationFilter; got != Some(want) {
 		t.Errorf("got %+v", got)
 	}
+	f.End.Group = 1
+	b, err = Append(nil, Draft18, &Subscribe{Parameters: Parameters{LocationFilter: Some(f)}})
+	if want := unhex(t, "03000a"+"000000"+"01"+"2104"+"04010200"); err != nil || !bytes.Equal(b, want) {
+		t.Errorf("the filter to the end of its first group is %x, want %x (%v)", b, want, err)
+	}
 	for end, wire := range map[uint64]string{0: "01", 6: "07", WholeGroup: "00"} {
 		b, err := Append(nil, Draft18, &FetchOK{End: Location{3, end}})
 		if want := unhex(t, "180004"+"00"+"03"+wire+"00"); err != nil || !bytes.Equal(b, want) {
@@ -277,6 +282,7 @@ func TestParseAllocatesLittle(t *testing.T) {
 		"ranges":     pack(TypeSubscribe, ranges),
 		"options":    pack(TypeSetup, options),
 		"parameters": pack(TypeSubscribe, body("00", "00", "00", maximum)),
+		"tokens cut": pack(TypeSubscribe, body("00", "00", "00", maximum, "03", "020000")),
 		"namespace":  pack(TypeNamespace, body("20", maximum)),
 		"properties": pack(TypeRequestOK, make([]byte, most)),
 	} {

@@ -416,11 +416,23 @@ func TestProperties(t *testing.T) {
 	if typ, ok := inner.Mandatory(); ok {
 		t.Errorf("%#x is mandatory", typ)
 	}
+	for hex, want := range map[string]bool{"bfff00": false, "c0400000": true, "c07fff00": true, "c0800000": false} {
+		if typ, ok := Properties(unhex(t, hex)).Mandatory(); ok != want {
+			t.Errorf("%#x of %s is mandatory: %v", typ, hex, ok)
+		}
+	}
 	if v, ok := Properties([]byte{4}).Uint(4); ok {
 		t.Errorf("a property without a value has %d", v)
 	}
 	if _, err := NewProperties(Property{Type: 1, Bytes: make([]byte, MaxValue+1)}); err == nil {
 		t.Error("a property of 65536 bytes")
+	}
+	p, err = NewProperties(Property{Type: 1, Bytes: make([]byte, MaxValue)})
+	if err == nil {
+		err = p.CheckObject(Location{})
+	}
+	if err != nil {
+		t.Errorf("a property of 65535 bytes: %v", err)
 	}
 }
 
@@ -446,7 +458,7 @@ func TestCheckObject(t *testing.T) {
 		"immutable property of tracks":     {"0b04c0400000", false},
 		"property after the tracks' ones":  {"c0800000", true},
 		"property before the tracks' ones": {"bffe00", true},
-		"last property of tracks":          {"c07ffe00", false},
+		"last property of tracks":          {"c07fff00", false},
 	} {
 		if err := Properties(unhex(t, c.hex)).CheckObject(Location{5, 7}); (err == nil) != c.ok {
 			t.Errorf("%s: %v", name, err)
