@@ -12,7 +12,7 @@ import (
 // messages: what differs is here, and in package wire.
 var drafts = []wire.Draft{wire.Draft22, wire.Draft18}
 
-// setup is the relay's SETUP.
+// setupMessage is the relay's SETUP.
 func (s *session) setupMessage() *wire.Setup {
 	m := &wire.Setup{Implementation: implementation, MaxAuthTokenCacheSize: maxTokens}
 	if s.draft != wire.Draft18 {

@@ -120,18 +120,23 @@ func (w *wanted) plan() (pieces []piece, all bool) {
 		all = all || g.id <= w.first.Group
 	}
 	slices.SortFunc(groups, func(a, b *group) int { return cmp.Compare(a.id, b.id) })
-	if len(groups) > 0 && groups[0].id > w.first.Group && !all {
+	before := len(groups) > 0 && groups[0].id > w.first.Group && !all // something may precede what is kept
+	if w.order == wire.Descending {
+		for _, g := range slices.Backward(groups) {
+			pieces = append(pieces, w.planGroup(g)...)
+		}
+		if before {
+			pieces = append(pieces, piece{at: w.first})
+		}
+		return pieces, all
+	}
+	if before {
 		pieces = append(pieces, piece{at: wire.Location{Group: groups[0].id - 1, Object: wire.WholeGroup}})
 	}
-	var runs [][]piece
 	for _, g := range groups {
-		runs = append(runs, w.planGroup(g))
+		pieces = append(pieces, w.planGroup(g)...)
 	}
-	if w.order == wire.Descending {
-		slices.Reverse(runs)
-		return slices.Concat(append(runs, pieces)...), all
-	}
-	return slices.Concat(append([][]piece{pieces}, runs...)...), all
+	return pieces, all
 }
 
 // planGroup returns what is kept of a group. Objects that are missing don't exist if the group is whole; else that
@@ -186,24 +191,16 @@ func (p *piece) read(ctx context.Context) (o wire.Object, payload []byte, err er
 	t := sg.track
 	for {
 		t.mu.Lock()
-		more := sg.next()
-		gone := p.object.at < sg.base
-		var b []byte
-		if !gone {
-			b = sg.copy(p.object.at)
-		}
-		ended := sg.ended()
+		more, b := sg.next(), sg.copy(&p.object)
+		gone := b == nil && (p.object.at < sg.base || sg.ended())
 		t.mu.Unlock()
-		if gone {
-			return o, nil, errGone
-		}
-		parser := wire.Subgroup{Header: sg.header}
-		o, n, err := parser.Next(b)
-		if err == nil && uint64(len(b)-n) >= o.Length {
+		if b != nil {
+			parser := wire.Subgroup{Header: sg.header}
+			o, n, err := parser.Next(b)
 			o.ID = p.object.id
-			return o, b[n : n+int(o.Length)], nil
+			return o, b[n:], err
 		}
-		if ended {
+		if gone {
 			return o, nil, errGone
 		}
 		select {
@@ -279,17 +276,15 @@ func (sg *subgroup) notify() {
 	}
 }
 
-// copy returns the bytes from an object's header to the next one's, as far as they have come.
-func (sg *subgroup) copy(at uint64) (b []byte) {
-	end := sg.size
-	if i := sg.object(at + 1); i < len(sg.objects) {
-		end = sg.objects[i].at
+// copy returns an object with its header, or nil if not all of it is there.
+func (sg *subgroup) copy(o *object) []byte {
+	if o.at < sg.base || o.end > sg.size {
+		return nil
 	}
-	for at < end {
+	b := make([]byte, 0, o.end-o.at)
+	for at := o.at; at < o.end; at = o.at + uint64(len(b)) {
 		data := sg.bytes(at)
-		data = data[:min(uint64(len(data)), end-at)]
-		b = append(b, data...)
-		at += uint64(len(data))
+		b = append(b, data[:min(uint64(len(data)), o.end-at)]...)
 	}
 	return b
 }
@@ -362,6 +357,9 @@ func (w *wanted) fetchFrom(p *session, r *request, m *wire.Fetch) *wire.RequestE
 		if kind, ok := answer.Properties.Mandatory(); ok {
 			return unsupported(kind)
 		}
+		if !m.Parameters.IncludeProperties.Or(true) {
+			answer.Properties = nil
+		}
 		_ = r.send(answer)
 	default:
 		p.fail(violated("%T in answer to FETCH", answer))
@@ -375,11 +373,13 @@ func (w *wanted) fetchFrom(p *session, r *request, m *wire.Fetch) *wire.RequestE
 		select {
 		case in := <-streams:
 			in.handOn(ctx, w)
+			r.finish()
+			return
 		case <-ctx.Done():
 		case <-p.ctx.Done():
 		case <-time.After(p.relay.config.Patience):
 		}
-		r.finish()
+		r.reset(wire.ResetInternalError) // there is no stream
 	}()
 	r.updates(r.accept, nil)
 	cancel()
@@ -446,8 +446,11 @@ func (in *incoming) handOn(ctx context.Context, w *wanted) {
 	defer stop()
 	stream, err := w.session.conn.OpenUniStreamSync(ctx)
 	if err != nil {
+		in.stream.CancelRead(quic.StreamErrorCode(wire.ResetCancelled))
 		return
 	}
+	unblock := context.AfterFunc(ctx, func() { stream.CancelWrite(quic.StreamErrorCode(wire.ResetCancelled)) })
+	defer unblock()
 	parser := wire.Fetched{Draft: in.session.draft, Descending: w.order == wire.Descending}
 	_, err = stream.Write(wire.AppendFetchHeader(nil, w.id))
 	for err == nil {

@@ -178,6 +178,17 @@ func TestFetchUnknown(t *testing.T) {
 		{group: 5, payload: "x"}, {end: wire.Unknown, group: 5, id: 3}, {group: 5, id: 4, payload: "y"},
 		{end: wire.Unknown, group: 5, id: wire.WholeGroup}, {group: 6, payload: "z"},
 	})
+	id := a.id()
+	c = a.call(&wire.Fetch{RequestID: id, Track: track0("live"), Parameters: wire.Parameters{
+		LocationFilter: wire.Some(from(2, 1)), GroupOrder: wire.Some(wire.Descending)}})
+	up, _ = asked[*wire.Fetch](p)
+	up.send(&wire.RequestError{Code: wire.NotSupported})
+	expect[*wire.FetchOK](c)
+	if all, err = a.fetched(id, true); err != nil {
+		t.Fatal(err)
+	}
+	same(t, all[0], got{group: 6, payload: "z"})
+	same(t, all[len(all)-1], got{end: wire.Unknown, group: 2, id: 1})
 }
 
 // TestFetchUpstream has a publisher serve what isn't kept: its answer and its stream are handed on.
@@ -296,4 +307,30 @@ func TestFill(t *testing.T) {
 		_ = p.conn.CloseWithError(0, "")
 		same(t, expect[*wire.PublishDone](c).Streams, uint64(3))
 	})
+}
+
+// TestFetchIncomplete waits for the rest of an object, or for the end of its stream.
+func TestFetchIncomplete(t *testing.T) {
+	for _, resets := range []bool{false, true} {
+		r, _, live := history(t)
+		one := live.object(text(1, "payload"))
+		live.write(one[:len(one)-3])
+		until(t, "it has begun", func() bool { return r.Stats().Tracks[0].Received.Objects == 12 })
+		a := dial(t, r, options{})
+		c := a.call(&wire.Fetch{RequestID: a.id(), Track: track0("live"), Parameters: wire.Parameters{
+			LocationFilter: wire.Some(from(5, 0))}})
+		same(t, expect[*wire.FetchOK](c).End, wire.Location{Group: 5, Object: 1})
+		want := []got{{group: 5, payload: "x"}, {group: 5, id: 1, payload: "payload"}}
+		if resets {
+			live.stream.CancelWrite(0)
+			want[1] = got{end: wire.Unknown, group: 5, id: 1}
+		} else {
+			live.write(one[len(one)-3:])
+		}
+		all, err := a.fetched(0, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		same(t, all, want)
+	}
 }

@@ -170,6 +170,7 @@ func (in *incoming) forward(data []byte) (rest []byte, err error) {
 			one.body = in.size + uint64(len(out)-before)
 			out = append(out, data[id:n]...)
 			in.size += uint64(len(out) - before)
+			one.end = in.size + o.Length
 			objects = append(objects, one)
 		}
 		in.payload = o.Length

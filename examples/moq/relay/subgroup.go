@@ -62,6 +62,7 @@ type object struct {
 	id   uint64
 	at   uint64 // its header is there,
 	body uint64 // and what follows its ID there
+	end  uint64 // its payload ends there, as soon as that has come
 	time time.Time
 }
 

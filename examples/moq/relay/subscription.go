@@ -275,6 +275,9 @@ func (u *subscription) update(m *wire.RequestUpdate) *wire.Rejection {
 		for o := range u.outgoing {
 			o.drop(droppedCancelled)
 		}
+		for f := range u.fills {
+			f.cancel()
+		}
 		u.end(wire.UpdateFailed, rejection.Text)
 		return nil
 	}
