@@ -16,7 +16,7 @@ RATIOS   := ./internal/test/testlink ./internal/test/control ./examples/congesti
 # All modules of the workspace (go.work).
 ALL      := work
 # And those that stand outside of it, since the linters and tests of the workspace needn't know what they require.
-OUTSIDE  := examples/quicfork examples/quic tools/release
+OUTSIDE  := examples/quicfork examples/quic examples/moq tools/release
 
 # What works on macOS and Windows as well: the compiler.
 PORTABLE = ./cmd/... ./gen/... ./sim/... ./spec/... ./templates/... ./runtime/abi $(addprefix ./runtime/tool/,bpfload forwarding literal skbfacts) $$($(GO) list ./internal/... | grep -vE '/internal/test(/|$$$$)')
@@ -27,7 +27,7 @@ TESTFLAGS ?= -p 3 -timeout 30m
 # Objects that tests have compiled, by what they are made of: each is compiled once for all packages (internal/clang).
 OBJECTS  := $(CURDIR)/.cache/objects
 
-.PHONY: help build generate golden check portable test test-all faults test-kernels fresh bench results curves experiment demo fuzz fuzz-specs image release test-release test-package tools quic test-quic quic-upstream quic-hooks tidy clean
+.PHONY: help build generate golden check portable test test-all faults test-kernels fresh bench results curves experiment demo fuzz fuzz-specs image release test-release test-package tools quic test-quic test-moq quic-upstream quic-hooks tidy clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -127,6 +127,12 @@ test-quic: quic ## the fork's hooks and the examples on it: linters, and tests w
 	@cd examples/quic && $(GO) test -run '^TestCredits$$' ./server # a model of one goroutine, 20 times slower with the race detector
 	@cd examples/quic && GOMAXPROCS=1 $(GO) test -run '^Test(Busy|Stock|Rebinding|Killed)$$' ./server # where the socket's reader has to let others run
 
+test-moq: quic ## examples/moq: linters, and tests with the race detector, also with other implementations (Python 3.12 or newer, cargo)
+	@tools/ensure quic
+	@examples/moq/endpoints/build
+	@examples/moq/endpoints/vectors/build
+	@tools/lint examples/moq && cd examples/moq && $(GO) vet ./... && $(GO) test -race $(TESTFLAGS) ./...
+
 quic-upstream: ## quic-go's own tests on the fork; without hooks, the fork does what upstream does
 	@cd examples/quicfork && $(GO) run ./cmd/upstreamtests ../../.cache/quic-upstream
 	@cd examples/quicfork && $(GO) test -count=1 -run '^TestSameAsUpstream$$' .
@@ -151,7 +157,7 @@ test-package: ## the Debian package on a bare Debian under systemd: installed, u
 tidy: quic ## go.mod and go.sum of all modules; the version of the runtime needs no tag for it
 	@runtime=github.com/fastrelay/fastrelay-gen/runtime; export GOWORK=off; \
 		$(GO) mod edit -replace $$runtime=./runtime && { $(GO) mod tidy; $(GO) mod edit -dropreplace $$runtime; }
-	@for m in runtime examples bench experiment examples/quicfork examples/quic tools/release; do (cd $$m && $(GO) mod tidy) || exit 1; done
+	@for m in runtime examples bench experiment examples/quicfork examples/quic examples/moq tools/release; do (cd $$m && $(GO) mod tidy) || exit 1; done
 
 clean: ## what was built here
 	@rm -rf bin dist .cache fastrelay-failure-* examples/quicfork/quic-go

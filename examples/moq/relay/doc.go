@@ -1,0 +1,46 @@
+// Package relay is a relay for Media over QUIC Transport (MOQT, draft-ietf-moq-transport-22 and -18): publishers and
+// players of any implementation connect to it, on QUIC and on WebTransport, and each track goes from its publishers
+// to all its subscribers.
+//
+//	relay.go         the relay: the listener, sessions, drain
+//	transport.go     what carries a session: QUIC, or WebTransport
+//	session.go       a session: SETUP, control streams, GOAWAY, the beginning of requests
+//	request.go       requests: bidirectional streams with messages, which never wait for a peer
+//	ids.go           request IDs
+//	tokens.go        authorization tokens, and the aliases that peers register
+//	namespace.go     PUBLISH_NAMESPACE, SUBSCRIBE_NAMESPACE, SUBSCRIBE_TRACKS
+//	status.go        TRACK_STATUS
+//	fetch.go         FETCH, and what precedes a subscription
+//	drafts.go        what differs between drafts
+//	track.go         a track: upstream and downstream subscriptions
+//	source.go        upstream: the relay's SUBSCRIBE, or a publisher's PUBLISH
+//	subscription.go  downstream: a subscriber's SUBSCRIBE, or the relay's PUBLISH
+//	incoming.go      a subgroup stream as it comes
+//	subgroup.go      what is kept of it, for a while
+//	outgoing.go      the same stream as a subscriber gets it
+//	queue.go         which of a session's streams go first, and which are given up
+//	datagram.go      objects in datagrams
+//	stats.go         counters
+//
+// # How objects pass
+//
+// The relay gives a track one alias for all sessions. So the bytes of a subgroup stream, header and objects, are the
+// same for all subscribers, and are kept once: a chunk for each read of the publisher's stream. A header of an object
+// is forwarded when it is whole and valid, a payload as it comes. Each subscriber's stream has a place in these bytes
+// and a goroutine that writes from there; it waits in the library while the congestion window or the peer's flow
+// control has no room, so that the library holds no more than a packet of each stream that isn't sent, and sends what
+// is most urgent. Only a stream that begins within a subgroup differs: its header names the subgroup, and its first
+// object's ID is absolute.
+//
+// # What a subscriber loses
+//
+// A publisher never waits for a subscriber. What waits for a session is bounded (Config.Backlog); beyond that, its
+// least urgent streams are reset, the oldest ones first. Delivery timeouts of the publisher and of the subscriber
+// reset streams before, and what isn't kept any more can't be sent. Each of these is counted
+// (SubscriptionStats.Dropped). No other subscriber is affected.
+//
+// # Locks
+//
+// A track's mutex guards its subscriptions and what is kept of it, the relay's mutex who is there, a session's mutex
+// its queue. They are taken in this order: track, relay, session, outgoing.
+package relay

@@ -1,0 +1,318 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/examples/moq/webtransport"
+	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go/http3"
+)
+
+// Config is what a relay needs to know. Zero means the default, but for Address and TLS.
+type Config struct {
+	Address netip.AddrPort
+	TLS     *tls.Config // certificates; the relay sets the protocols
+	// Authorize is asked before a session or a request is accepted; it may take its time. Nil allows everything. An
+	// error refuses: with its own code if it is a [*wire.Rejection], else as unauthorized. The peer gets its text.
+	Authorize func(ctx context.Context, r *Request) error
+
+	Sessions int // at most (default: 10,000)
+	Requests int // requests that a peer may have open (default: 1,024)
+	Streams  int // data streams that a publisher may have open (default: 4,096)
+	// Window is how many bytes of a stream a publisher may have on their way; of all its streams, it may have four
+	// times as many (default: 1 MiB).
+	Window uint64
+
+	// Backlog is how many bytes wait for a subscriber's session at most (default: 2 MiB). Beyond that, streams are
+	// reset, the least urgent ones first, and of these the oldest.
+	Backlog int
+	// Keep is how long an object is kept, for subscribers that are slow or come late (default: 10 s). The largest
+	// group is kept for longer, until it isn't the largest.
+	Keep time.Duration
+	// TrackCache and Cache are how many bytes of objects are kept, of a track and in all (default: 16 MiB, 256 MiB).
+	TrackCache, Cache int
+
+	// Rendezvous is how long a subscription may wait for a publisher at most (default: 30 s).
+	Rendezvous time.Duration
+	// Patience is how long a peer may take to answer (default: 10 s).
+	Patience time.Duration
+	// Grace is how long peers have to leave when the relay is drained (default: 10 s).
+	Grace  time.Duration
+	Logger *slog.Logger // default: slog.Default()
+}
+
+func (c *Config) defaults() {
+	c.Sessions = cmp.Or(c.Sessions, 10_000)
+	c.Requests = cmp.Or(c.Requests, 1024)
+	c.Streams = cmp.Or(c.Streams, 4096)
+	c.Window = cmp.Or(c.Window, 1<<20)
+	c.Backlog = cmp.Or(c.Backlog, 2<<20)
+	c.Keep = cmp.Or(c.Keep, 10*time.Second)
+	c.TrackCache = cmp.Or(c.TrackCache, 16<<20)
+	c.Cache = cmp.Or(c.Cache, 256<<20)
+	c.Rendezvous = cmp.Or(c.Rendezvous, 30*time.Second)
+	c.Patience = cmp.Or(c.Patience, 10*time.Second)
+	c.Grace = cmp.Or(c.Grace, 10*time.Second)
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+}
+
+// An Action is what a peer wants to do.
+type Action int
+
+// The actions.
+const (
+	OpenSession Action = iota
+	Publish
+	PublishNamespace
+	Subscribe
+	Fetch
+	TrackStatus
+	SubscribeNamespace
+	SubscribeTracks
+)
+
+// A Request is what Config.Authorize decides.
+type Request struct {
+	Action Action
+	// Scope is the path of the URI that the session was opened with: names of tracks are unique within a scope (§2.5).
+	Scope  string
+	Remote net.Addr
+	Track  wire.Track // of a namespace or prefix only the namespace
+	Tokens []Token    // of the request
+	// SessionTokens are those that came with the session's SETUP.
+	SessionTokens []Token
+}
+
+// A Relay is a running relay.
+type Relay struct {
+	config    Config
+	log       *slog.Logger
+	transport *quic.Transport
+	listener  *quic.Listener
+	stop      context.CancelFunc
+	running   sync.WaitGroup
+	cached    atomic.Int64 // bytes of objects that are kept
+	draining  atomic.Bool
+	counters  counters
+
+	mu         sync.Mutex
+	sessions   map[*session]struct{}
+	gone       chan struct{} // is closed when there are no sessions and it isn't nil
+	tracks     map[trackKey]*track
+	nextAlias  uint64
+	namespaces map[namespaceKey]*publishedNamespace
+	watchers   map[*namespaceWatcher]struct{} // SUBSCRIBE_NAMESPACE
+	followers  map[*trackFollower]struct{}    // SUBSCRIBE_TRACKS
+}
+
+// Start starts a relay.
+func Start(config Config) (_ *Relay, err error) {
+	config.defaults()
+	if config.TLS == nil || len(config.TLS.Certificates) == 0 && config.TLS.GetCertificate == nil {
+		return nil, errors.New("TLS has no certificate")
+	}
+	if !config.Address.IsValid() {
+		return nil, fmt.Errorf("%v is not an address with a port", config.Address)
+	}
+	socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(config.Address))
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	r := &Relay{
+		config: config, log: config.Logger, stop: stop,
+		sessions: map[*session]struct{}{}, tracks: map[trackKey]*track{},
+		namespaces: map[namespaceKey]*publishedNamespace{},
+		watchers:   map[*namespaceWatcher]struct{}{}, followers: map[*trackFollower]struct{}{},
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.Close())
+		}
+	}()
+	r.transport = &quic.Transport{Conn: socket}
+	t := config.TLS.Clone()
+	t.NextProtos = nil
+	for _, d := range drafts {
+		t.NextProtos = append(t.NextProtos, d.ALPN())
+	}
+	t.NextProtos = append(t.NextProtos, http3.NextProtoH3)
+	r.listener, err = r.transport.Listen(t, &quic.Config{
+		MaxIncomingStreams: int64(config.Requests), MaxIncomingUniStreams: int64(config.Streams),
+		InitialStreamReceiveWindow: config.Window, MaxStreamReceiveWindow: config.Window,
+		InitialConnectionReceiveWindow: 4 * config.Window, MaxConnectionReceiveWindow: 4 * config.Window,
+		EnableDatagrams: true, EnableStreamResetPartialDelivery: true, KeepAlivePeriod: 10 * time.Second,
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.running.Go(func() { r.accept(ctx) })
+	r.running.Go(func() { r.tick(ctx) })
+	return r, nil
+}
+
+// Addr is where the relay listens.
+func (r *Relay) Addr() netip.AddrPort { return r.listener.Addr().(*net.UDPAddr).AddrPort() }
+
+// Close closes all sessions.
+func (r *Relay) Close() error {
+	r.stop()
+	var errs []error
+	if r.listener != nil {
+		errs = append(errs, r.listener.Close())
+	}
+	r.mu.Lock()
+	sessions := slices.Collect(maps.Keys(r.sessions))
+	r.mu.Unlock()
+	for _, s := range sessions {
+		_ = s.conn.CloseWithError(quic.ApplicationErrorCode(wire.NoError), "")
+	}
+	ended := make(chan struct{})
+	go func() {
+		r.running.Wait()
+		close(ended)
+	}()
+	select { // peers are to learn why
+	case <-ended:
+	case <-time.After(2 * lateStreams):
+	}
+	if r.transport != nil {
+		errs = append(errs, r.transport.Close())
+	}
+	<-ended
+	if r.transport != nil {
+		errs = append(errs, r.transport.Conn.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Drain asks all peers to leave (GOAWAY, §9.2), and closes the relay when they have, or after Config.Grace, or when ctx
+// ends. New sessions and requests are refused.
+func (r *Relay) Drain(ctx context.Context) error {
+	r.draining.Store(true)
+	r.mu.Lock()
+	gone := make(chan struct{})
+	r.gone = gone
+	if len(r.sessions) == 0 {
+		close(gone)
+	}
+	sessions := slices.Collect(maps.Keys(r.sessions))
+	r.mu.Unlock()
+	for _, s := range sessions {
+		s.goAway()
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.config.Grace)
+	defer cancel()
+	select {
+	case <-gone:
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	sessions = slices.Collect(maps.Keys(r.sessions))
+	r.mu.Unlock()
+	for _, s := range sessions {
+		if s.busy() {
+			_ = s.conn.CloseWithError(quic.ApplicationErrorCode(wire.GoAwayTimeout), "the relay is drained")
+		}
+	}
+	return r.Close()
+}
+
+func (r *Relay) accept(ctx context.Context) {
+	http := webtransport.Server{Patience: r.config.Patience, Handle: func(s *webtransport.Session, q *http.Request) {
+		r.serve(overHTTP{s}, s.Protocol(), q.URL.Path)
+	}}
+	for _, d := range drafts {
+		http.Protocols = append(http.Protocols, d.ALPN())
+	}
+	for {
+		q, err := r.listener.Accept(ctx)
+		if err != nil {
+			return
+		}
+		r.running.Go(func() {
+			if protocol := q.ConnectionState().TLS.NegotiatedProtocol; protocol == http3.NextProtoH3 {
+				_ = http.Serve(q) // it says why the connection was closed
+			} else {
+				r.serve(rawQUIC{q}, protocol, "")
+			}
+			<-q.Context().Done()
+		})
+	}
+}
+
+// serve serves a session until it is closed. A path is WebTransport's.
+func (r *Relay) serve(conn transport, protocol, path string) {
+	i := slices.IndexFunc(drafts, func(d wire.Draft) bool { return d.ALPN() == protocol })
+	s := newSession(r, conn, drafts[i], path)
+	r.mu.Lock()
+	full := len(r.sessions) >= r.config.Sessions
+	if !full {
+		r.sessions[s] = struct{}{}
+	}
+	r.mu.Unlock()
+	if full {
+		s.fail(&wire.Error{Code: wire.SessionInternalError, Text: "the relay has too many sessions"})
+		return
+	}
+	r.counters.sessions.Add(1)
+	s.run()
+	r.mu.Lock()
+	delete(r.sessions, s)
+	if len(r.sessions) == 0 && r.gone != nil {
+		close(r.gone)
+		r.gone = nil
+	}
+	r.mu.Unlock()
+}
+
+// tick has objects expire that nothing else would look at.
+func (r *Relay) tick(ctx context.Context) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			for _, t := range r.list() {
+				t.mu.Lock()
+				t.expire(now)
+				t.trim()
+				t.mu.Unlock()
+			}
+		}
+	}
+}
+
+// authorize asks the hook. It returns nil if there is none.
+func (r *Relay) authorize(ctx context.Context, q *Request) *wire.Rejection {
+	if r.config.Authorize == nil {
+		return nil
+	}
+	err := r.config.Authorize(ctx, q)
+	var rejection *wire.Rejection
+	if err == nil || errors.As(err, &rejection) {
+		return rejection
+	}
+	return &wire.Rejection{Code: wire.RequestUnauthorized, Text: err.Error()}
+}
+
+// violated is a violation of the draft.
+func violated(format string, args ...any) *wire.Error {
+	return &wire.Error{Code: wire.ProtocolViolation, Text: fmt.Sprintf(format, args...)}
+}
