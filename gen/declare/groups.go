@@ -152,6 +152,6 @@ func (c *declarer) layOutCopies(e *ir.Event, data *ir.Member) {
 	}
 }
 
-// maxRecord bounds a record: its size has to fit into its header. One that isn't required is put together in memory of a
-// processor's own, of which the kernel gives no more at once (PCPU_MIN_UNIT_SIZE).
+// maxRecord bounds a record: its size has to fit into its header. One that isn't required is put together in memory of
+// a processor's own, of which the kernel gives no more at once (PCPU_MIN_UNIT_SIZE).
 const maxRecord, maxOutside = 0xFFF8, 32 << 10

@@ -50,8 +50,8 @@ func (c *declarer) typ(ref spec.TypeRef) (ir.Type, bool) {
 	} else {
 		d.WithNames(ref.Text, ir.Words())
 	}
-	d.WithHint("types are u1 to u64, bytes1 to bytes64, %s, in events data1 to data%d, and with a value for each level "+
-		"of priority such as u8%s",
+	d.WithHint("types are u1 to u64, bytes1 to bytes64, %s, in events data1 to data%d, and with a value for each "+
+		"level of priority such as u8%s",
 		strings.Join(ir.Words(), ", "), ir.MaxData, ir.LevelsWord)
 	return ir.Type{}, false
 }

@@ -157,7 +157,9 @@ func TestMaps(t *testing.T) {
 	if maps := (&abi.Desc{}).Maps(); len(maps) != 1 || maps[0].Name != abi.MapLease {
 		t.Errorf("a relay without anything has %+v", maps)
 	}
-	for _, name := range []string{"fr_scratch", "fr_front", "fr_copies", "fr_rows", "fr_learned", ".rodata", "other", "tbl_", ""} {
+	for _, name := range []string{
+		"fr_scratch", "fr_front", "fr_copies", "fr_rows", "fr_learned", ".rodata", "other", "tbl_", "",
+	} {
 		if abi.Pinned(name) {
 			t.Errorf("%q is pinned", name)
 		}
