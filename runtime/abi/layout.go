@@ -239,7 +239,7 @@ func entryStructs() []Struct {
 				{"time", "u64", EventTime, "the monotonic clock in nanoseconds when the packet was sent"},
 				{"receiver", "u32", EventReceiver, "the identity of the receiver; 0: none"},
 				{"id", "u16", EventID, "of the event, from 1 on"},
-				{"size", "u16", EventSize, "of the record: less than it takes, if less of the packet or fewer copies are in it"},
+				{"size", "u16", EventSize, "of the record, which may take more room in the ring"},
 			}},
 	}
 }
