@@ -391,9 +391,10 @@ func machine(t *testing.T) *testnet.Host {
 // Each example that loads a relay has flags for its control socket and its metrics.
 func TestServers(t *testing.T) {
 	servers, err := filepath.Glob("../*/main.go")
-	if err != nil || len(servers) < 8 {
-		t.Fatal(servers, err)
+	if err != nil {
+		t.Fatal(err)
 	}
+	loads, checked := regexp.MustCompile(`relay\.Load\(`), 0
 	for _, file := range servers {
 		dir := filepath.Dir(file)
 		var all []byte
@@ -410,10 +411,17 @@ func TestServers(t *testing.T) {
 				all = append(all, text...)
 			}
 		}
+		if !loads.Match(all) {
+			continue // it has no relay in the kernel
+		}
+		checked++
 		if !regexp.MustCompile(`\.Define\(flag|&watch\.Metrics`).Match(all) || !regexp.MustCompile(
 			`Control: +[\w.]+\.Control\(\)`).Match(all) {
 			t.Errorf("%s: no flags for the control socket and the metrics", file)
 		}
+	}
+	if checked < 8 {
+		t.Errorf("%d examples load a relay", checked)
 	}
 }
 

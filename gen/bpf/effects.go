@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/c"
@@ -58,7 +59,11 @@ func (e *effects) before() {
 			continue
 		}
 		e.quote(s.Pos)
-		e.reserve(i, s)
+		if s.Event.Copies != nil {
+			e.begin(i, s)
+		} else {
+			e.reserve(i, s)
+		}
 		e.stopIf(s.Pos, c.Not(e.record(i, s)), e.undo, e.punt(s.Full))
 		e.undo = append(e.undo, c.Do("bpf_ringbuf_discard", e.record(i, s), c.Num(0)))
 	}
@@ -82,9 +87,11 @@ func (e *effects) before() {
 	}
 	for i, s := range e.fx.Emits {
 		e.quote(s.Pos)
-		if s.Event.Required {
+		switch {
+		case s.Event.Required && s.Event.Copies != nil: // it is
+		case s.Event.Required:
 			e.fill(i, s)
-		} else {
+		default:
 			e.read(i, s)
 		}
 	}
@@ -317,6 +324,22 @@ func (n *fan) handOver() {
 			w.do(s.Pos, "fr_output_copies", head, w.clock(), c.Dec(copies.Off), each, entries, c.Dec(copies.Max))
 		})
 	}
+}
+
+// begin renders the call of a function that reserves the record of all copies and fills in what is the same for all of
+// them, and the function.
+func (e *effects) begin(i int, s *ir.Emit) {
+	w := e.prog.writer(nil, &ir.Effects{})
+	w.known, w.reason, w.scope, w.inPlace = e.known, e.reason, e.scope, true
+	w.declared = maps.Clone(e.declared)
+	own, record := &effects{function: w.function, fx: e.fx}, e.copiesOf(s.Event)
+	own.reserve(i, s)
+	w.when(s.Pos, record, func() { own.fill(i, s) })
+	w.end(s.Pos, record)
+	name := e.prog.unique(e.prog.short + "_record")
+	made, args := w.assemble(c.Pointer(eventType(s.Event)), name, nil)
+	e.prog.functions = append(e.prog.functions, made)
+	e.define(s.Pos, c.Pointer(eventType(s.Event)), record, c.Do(name, args...))
 }
 
 // submit renders that a record is complete.

@@ -200,6 +200,7 @@ func TestRecord(t *testing.T) {
 	data := abi.Event{Size: 32, Fields: []abi.Member{
 		{Kind: abi.KindUint, Size: 4, Off: 16}, {Kind: abi.KindData, Size: 10, Off: 20},
 	}}
+	copies := abi.Event{Size: 40, Copies: &abi.Copies{Off: 16, Size: 8}}
 	for _, c := range []struct {
 		event     abi.Event
 		ring, say int
@@ -214,7 +215,13 @@ func TestRecord(t *testing.T) {
 		{data, 32, 30, 30},
 		{data, 32, 19, -1},
 		{data, 32, 33, -1},
-		{data, 31, 25, -1},
+		{data, 25, 25, 25},
+		{data, 24, 25, -1},
+		{copies, 40, 16, 16},
+		{copies, 40, 40, 40},
+		{copies, 32, 32, 32},
+		{copies, 40, 15, -1},
+		{copies, 40, 41, -1},
 		{abi.Event{}, 15, 0, -1},
 	} {
 		b := make([]byte, c.ring)

@@ -151,10 +151,10 @@ func (c *Copies) Entry(record []byte, i int) []byte {
 	return record[c.Off+i*c.Size : c.Off+(i+1)*c.Size]
 }
 
-// Record returns the record that data in the ring begins with; ok is false if it is none of this event. With bytes of
-// the packet at its end it is as long as its header says.
+// Record returns the record that data in the ring begins with, as long as its header says; ok is false if it is none of
+// this event. With bytes of the packet at its end, or with copies, it may be shorter than Size.
 func (e *Event) Record(data []byte) (record []byte, ok bool) {
-	if len(data) < max(e.Size, EventHeader) {
+	if len(data) < EventHeader {
 		return nil, false
 	}
 	least, size := e.Size, int(Order.Uint16(data[EventSize:]))
@@ -166,7 +166,7 @@ func (e *Event) Record(data []byte) (record []byte, ok bool) {
 			least = m.Off
 		}
 	}
-	if size < least || size > e.Size {
+	if size < max(least, EventHeader) || size > min(e.Size, len(data)) {
 		return nil, false
 	}
 	return data[:size], true
