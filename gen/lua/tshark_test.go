@@ -408,9 +408,11 @@ func (d *dissected) packet(n int, p *sent, shown *pdml) {
 	}
 	switch {
 	case agrees && whole:
-		d.marks(problems, marks, headers[first:end], fail)
-		if len(problems) == 0 {
-			d.within(p.data, inside, shown, fail)
+		// A header of the spec may be inside once more; what is wrong with that one isn't marked here.
+		_, ours := d.headers.Parse(p.data, headers[:end], packet.Options{After: after})
+		d.marks(ours, marks, headers[first:end], fail)
+		if len(problems) == 0 && d.reads(p, spans[:end]) {
+			d.within(p, inside, d.earlier(p, headers[first-1], headers[first:end]), shown, fail)
 		}
 	case agrees, other:
 	case !p.right && (same == len(got) || same == len(want) && cut):
@@ -512,11 +514,9 @@ func (d *dissected) other(p *sent, got []reading, front []*spec.Header, cut bool
 
 // nextHeader is the header of an entry that a reading is of, if it is one of the spec.
 func (d *dissected) nextHeader(e *spec.StackEntry, got []reading) *spec.Header {
-	for _, n := range e.Headers {
-		for _, h := range d.headers.Group(n.Value) {
-			if !h.Std && len(got) > 0 && got[0].header == h.Name.Value {
-				return h
-			}
+	for _, h := range d.entry(e) {
+		if !h.Std && len(got) > 0 && got[0].header == h.Name.Value {
+			return h
 		}
 	}
 	return nil
