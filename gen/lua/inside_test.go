@@ -136,6 +136,26 @@ func takes(frame []byte, spans []*packet.Span, i int, h *spec.Header) bool {
 	return true
 }
 
+// room returns, for each header that the packet was made without and that begins after another one's payload, 1 + the
+// index of that one. A spoilt length of that one that leaves room is right: there is the header, which may not fit.
+// shows says that a dissector then shows fields of it or marks it: nothing has to announce it.
+func (d *dissected) room(p *sent, headers []*spec.Header) (after []int, shows bool) {
+	at, i := map[string]int{}, 0
+	shows = true
+	for _, e := range p.program.Stack {
+		group := d.entry(e)
+		if i < len(headers) && slices.Contains(group, headers[i]) {
+			i++
+			at[e.Var.Value] = i
+		} else if e.After != nil && at[e.After.Value] > 0 {
+			after = append(after, at[e.After.Value])
+			h := group[0]
+			shows = shows && len(group) == 1 && !h.Std && len(h.After) == 0 && h.MinBytes() > 0
+		}
+	}
+	return after, shows
+}
+
 // earlier are the headers that stacks of programs in front of the packet's have after the same headers of the spec. Such
 // a stack fits as well, and the first one is shown: the hook, or a VLAN tag around the header in front, says which
 // program a packet is for, and a dissector sees neither.

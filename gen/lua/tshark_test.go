@@ -409,8 +409,13 @@ func (d *dissected) packet(n int, p *sent, shown *pdml) {
 	switch {
 	case agrees && whole:
 		// A header of the spec may be inside once more; what is wrong with that one isn't marked here.
-		_, ours := d.headers.Parse(p.data, headers[:end], packet.Options{After: after})
-		d.marks(ours, marks, headers[first:end], fail)
+		room, shows := d.room(p, headers)
+		_, made := d.headers.Parse(p.data, headers[:end], packet.Options{After: after})
+		_, ours := d.headers.Parse(p.data, headers[:end], packet.Options{After: append(after, room...)})
+		value := d.marks(ours, marks, headers[first:end], fail)
+		if len(ours) < len(made) && shows && !value && !cut {
+			fail("neither a length nor what follows is marked: %v", made)
+		}
 		if len(problems) == 0 && d.reads(p, spans[:end]) {
 			d.within(p, inside, d.earlier(p, headers[first-1], headers[first:end]), shown, fail)
 		}
@@ -421,10 +426,11 @@ func (d *dissected) packet(n int, p *sent, shown *pdml) {
 	}
 }
 
-// marks compares the lengths and values that are marked as wrong with those that the model finds wrong.
+// marks compares the lengths and values that are marked as wrong with those that the model finds wrong. It reports
+// whether there is such a value.
 func (d *dissected) marks(problems []packet.Problem, marks map[string]int, headers []*spec.Header,
-	fail func(string, ...any)) {
-	want, value, marked := map[string]int{}, false, false
+	fail func(string, ...any)) (value bool) {
+	want, marked := map[string]int{}, false
 	for _, p := range problems {
 		header, field, _ := strings.Cut(p.Field, ".")
 		i := slices.IndexFunc(headers, func(h *spec.Header) bool { return h.Name.Value == header && !h.Std })
@@ -456,6 +462,7 @@ func (d *dissected) marks(problems []packet.Problem, marks map[string]int, heade
 	if value != marked {
 		fail("a value that isn't allowed: %v, marked: %v", value, marked)
 	}
+	return value
 }
 
 func (d *dissected) hasElements(path string) bool {
