@@ -58,6 +58,9 @@ func (r *renderer) stacks() (out []string) {
 	}
 	for _, p := range r.spec.Programs {
 		add(p)
+		if p = r.without(p); p != nil {
+			add(p)
+		}
 	}
 	for _, h := range r.spec.Headers {
 		front := &spec.StackEntry{}
@@ -83,8 +86,26 @@ func (e *entry) ours() bool {
 	return slices.ContainsFunc(e.headers, func(h *spec.Header) bool { return !h.Std })
 }
 
-func (r *renderer) stack(p *spec.Program) string {
-	var all []*entry
+// without returns a program whose first headers of the spec are optional, and are in front of a standard one, with a
+// stack without them: Wireshark takes a packet apart that has none of them, up to the next header of the spec. It is nil
+// for other programs.
+func (r *renderer) without(p *spec.Program) *spec.Program {
+	all := r.entries(p)
+	first := max(0, slices.IndexFunc(all, (*entry).ours))
+	std := first
+	for std < len(all) && all[std].ours() && all[std].Optional {
+		std++
+	}
+	if std == first || std == len(all) || all[std].ours() {
+		return nil
+	}
+	less := *p
+	less.Stack = slices.Concat(p.Stack[:first], p.Stack[std:])
+	return &less
+}
+
+// entries are those of a program's stack.
+func (r *renderer) entries(p *spec.Program) (all []*entry) {
 	for _, e := range p.Stack {
 		in := &entry{StackEntry: e}
 		for _, n := range e.Headers {
@@ -92,6 +113,11 @@ func (r *renderer) stack(p *spec.Program) string {
 		}
 		all = append(all, in)
 	}
+	return all
+}
+
+func (r *renderer) stack(p *spec.Program) string {
+	all := r.entries(p)
 	first := slices.IndexFunc(all, (*entry).ours)
 	if first < 0 {
 		return ""
