@@ -79,6 +79,8 @@ func TestPlantedFaults(t *testing.T) {
 		{"labels", "a packet with options has no dissector", `ipv4_any = "ip", `, ""},
 		{"labels", "what is inside of a stack counts for nothing", "found.fits = found.fits + 1\n\t\t\t\treturn found",
 			"return found"},
+		{"fronts", "the IP version in front is not looked at", "(versions[outer] or version) == version", "true"},
+		{"fronts", "the last one of several stacks is shown", "found.whole and not best.whole", "true"},
 		{"shapes", "a value isn't compared", "if not f.is(tvb, place, value(tvb, place)) then return place end", ""},
 	} {
 		r, list, err := build.Plan(t.Context(), specFile(f.spec))
