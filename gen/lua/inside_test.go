@@ -72,7 +72,9 @@ func (d *dissected) within(p *sent, inside []*packet.Span, earlier []*spec.Heade
 			if as, ok := shownAs[name]; ok {
 				name = as
 			}
-			return slices.ContainsFunc(shown.Protos, func(e element) bool { return e.Name == name && e.Pos == sp.Start })
+			return slices.ContainsFunc(shown.Protos, func(e element) bool {
+				return e.Name == name && e.Pos == sp.Start
+			})
 		}
 		if !shows(sp.Header) {
 			version := frame[sp.Start] >> 4
@@ -90,8 +92,9 @@ func (d *dissected) within(p *sent, inside []*packet.Span, earlier []*spec.Heade
 	}
 }
 
-// reads reports whether the packet's program finds these headers: an alternative in front of one of them, or an optional
-// header that the packet was made without, may take the packet. So may one that rows choose from.
+// reads reports whether the packet's program finds the headers that the packet was made of. An alternative that the
+// stack lists first, or an optional header that it was made without, may be taken instead; if rows choose, the test
+// doesn't know.
 func (d *dissected) reads(p *sent, spans []*packet.Span) bool {
 	i := 0
 	for _, e := range p.program.Stack {
@@ -136,9 +139,9 @@ func takes(frame []byte, spans []*packet.Span, i int, h *spec.Header) bool {
 	return true
 }
 
-// room returns, for each header that the packet was made without and that begins after another one's payload, 1 + the
-// index of that one. A spoilt length of that one that leaves room is right: there is the header, which may not fit.
-// shows says that a dissector then shows fields of it or marks it: nothing has to announce it.
+// room finds the headers after whose payload another one may begin that the packet was made without: 1 + their
+// indices. A length of theirs that was spoilt and leaves room says that the other one is there, and isn't wrong; shows
+// reports whether a dissector then has to show a field of the other one, or that it is cut off.
 func (d *dissected) room(p *sent, headers []*spec.Header) (after []int, shows bool) {
 	at, i := map[string]int{}, 0
 	shows = true
@@ -156,9 +159,9 @@ func (d *dissected) room(p *sent, headers []*spec.Header) (after []int, shows bo
 	return after, shows
 }
 
-// earlier are the headers that stacks of programs in front of the packet's have after the same headers of the spec. Such
-// a stack fits as well, and the first one is shown: the hook, or a VLAN tag around the header in front, says which
-// program a packet is for, and a dissector sees neither.
+// earlier are the headers that stacks of programs in front of the packet's have after the same headers of the spec.
+// Such a stack fits as well, and the first one is shown: Wireshark can't know for which program a packet is if they
+// differ in the hook, or in what encloses the header in front of the spec's, such as a VLAN tag.
 func (d *dissected) earlier(p *sent, front *spec.Header, ours []*spec.Header) (out []*spec.Header) {
 	for _, program := range d.spec.Programs {
 		if program == p.program {

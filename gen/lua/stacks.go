@@ -57,8 +57,7 @@ func (r *renderer) stacks() (out []string) {
 		}
 	}
 	for _, p := range r.spec.Programs {
-		add(p)
-		if p = r.without(p); p != nil {
+		for ; p != nil; p = r.without(p) {
 			add(p)
 		}
 	}
@@ -86,9 +85,9 @@ func (e *entry) ours() bool {
 	return slices.ContainsFunc(e.headers, func(h *spec.Header) bool { return !h.Std })
 }
 
-// without returns a program whose first headers of the spec are optional, and are in front of a standard one, with a
-// stack without them: Wireshark takes a packet apart that has none of them, up to the next header of the spec. It is nil
-// for other programs.
+// without returns a program with a stack that leaves out its first headers of the spec, if these are optional and a
+// standard one follows: of a packet that has none of them, Wireshark itself finds all headers up to the next one of the
+// spec. It returns nil for other programs.
 func (r *renderer) without(p *spec.Program) *spec.Program {
 	all := r.entries(p)
 	first := max(0, slices.IndexFunc(all, (*entry).ours))
