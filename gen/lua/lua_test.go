@@ -94,6 +94,7 @@ func TestWhichPackets(t *testing.T) {
 			"no-link", "fr_no_link.shim.id", 9, 7001, "\x00\x00\x00\x07",
 			[]string{"-d", "udp.port==7001,fr_no_link"}, "7",
 		},
+		{"fronts", "fr_fronts.shim.id", 9, 7000, "\x00\x07", nil, "7"},
 		{"frames", "fr_frames.stream.id", 9, 4433, "\x00\x08\x05abcdefgh", nil, "5"},
 		{"frames", "fr_frames.stream.id", 9, 4433, "\x00\x70\x05abcdefgh", nil, "5"},
 		{"frames", "fr_frames._value", 9, 4433, "\x00\x70\x05abcdefgh", nil, "1"},

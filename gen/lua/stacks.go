@@ -57,7 +57,9 @@ func (r *renderer) stacks() (out []string) {
 		}
 	}
 	for _, p := range r.spec.Programs {
-		add(p)
+		for ; p != nil; p = r.without(p) {
+			add(p)
+		}
 	}
 	for _, h := range r.spec.Headers {
 		front := &spec.StackEntry{}
@@ -83,8 +85,26 @@ func (e *entry) ours() bool {
 	return slices.ContainsFunc(e.headers, func(h *spec.Header) bool { return !h.Std })
 }
 
-func (r *renderer) stack(p *spec.Program) string {
-	var all []*entry
+// without returns a program with a stack that leaves out its first headers of the spec, if these are optional and a
+// standard one follows: of a packet that has none of them, Wireshark itself finds all headers up to the next one of the
+// spec. It returns nil for other programs.
+func (r *renderer) without(p *spec.Program) *spec.Program {
+	all := r.entries(p)
+	first := max(0, slices.IndexFunc(all, (*entry).ours))
+	std := first
+	for std < len(all) && all[std].ours() && all[std].Optional {
+		std++
+	}
+	if std == first || std == len(all) || all[std].ours() {
+		return nil
+	}
+	less := *p
+	less.Stack = slices.Concat(p.Stack[:first], p.Stack[std:])
+	return &less
+}
+
+// entries are those of a program's stack.
+func (r *renderer) entries(p *spec.Program) (all []*entry) {
 	for _, e := range p.Stack {
 		in := &entry{StackEntry: e}
 		for _, n := range e.Headers {
@@ -92,6 +112,11 @@ func (r *renderer) stack(p *spec.Program) string {
 		}
 		all = append(all, in)
 	}
+	return all
+}
+
+func (r *renderer) stack(p *spec.Program) string {
+	all := r.entries(p)
 	first := slices.IndexFunc(all, (*entry).ours)
 	if first < 0 {
 		return ""

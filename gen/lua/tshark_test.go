@@ -79,6 +79,8 @@ func TestPlantedFaults(t *testing.T) {
 		{"labels", "a packet with options has no dissector", `ipv4_any = "ip", `, ""},
 		{"labels", "what is inside of a stack counts for nothing", "found.fits = found.fits + 1\n\t\t\t\treturn found",
 			"return found"},
+		{"fronts", "the IP version in front is not looked at", "(versions[outer] or version) == version", "true"},
+		{"fronts", "the last one of several stacks is shown", "found.whole and not best.whole", "true"},
 		{"shapes", "a value isn't compared", "if not f.is(tvb, place, value(tvb, place)) then return place end", ""},
 	} {
 		r, list, err := build.Plan(t.Context(), specFile(f.spec))
@@ -408,9 +410,16 @@ func (d *dissected) packet(n int, p *sent, shown *pdml) {
 	}
 	switch {
 	case agrees && whole:
-		d.marks(problems, marks, headers[first:end], fail)
-		if len(problems) == 0 {
-			d.within(p.data, inside, shown, fail)
+		// A header of the spec may be inside once more; what is wrong with that one isn't marked here.
+		room, shows := d.room(p, headers)
+		_, made := d.headers.Parse(p.data, headers[:end], packet.Options{After: after})
+		_, ours := d.headers.Parse(p.data, headers[:end], packet.Options{After: append(after, room...)})
+		value := d.marks(ours, marks, headers[first:end], fail)
+		if len(ours) < len(made) && shows && !value && !cut {
+			fail("neither a length nor what follows is marked: %v", made)
+		}
+		if len(problems) == 0 && d.reads(p, spans[:end]) {
+			d.within(p, inside, d.earlier(p, headers[first-1], headers[first:end]), shown, fail)
 		}
 	case agrees, other:
 	case !p.right && (same == len(got) || same == len(want) && cut):
@@ -419,10 +428,11 @@ func (d *dissected) packet(n int, p *sent, shown *pdml) {
 	}
 }
 
-// marks compares the lengths and values that are marked as wrong with those that the model finds wrong.
+// marks compares the lengths and values that are marked as wrong with those that the model finds wrong. It reports
+// whether there is such a value.
 func (d *dissected) marks(problems []packet.Problem, marks map[string]int, headers []*spec.Header,
-	fail func(string, ...any)) {
-	want, value, marked := map[string]int{}, false, false
+	fail func(string, ...any)) (value bool) {
+	want, marked := map[string]int{}, false
 	for _, p := range problems {
 		header, field, _ := strings.Cut(p.Field, ".")
 		i := slices.IndexFunc(headers, func(h *spec.Header) bool { return h.Name.Value == header && !h.Std })
@@ -454,6 +464,7 @@ func (d *dissected) marks(problems []packet.Problem, marks map[string]int, heade
 	if value != marked {
 		fail("a value that isn't allowed: %v, marked: %v", value, marked)
 	}
+	return value
 }
 
 func (d *dissected) hasElements(path string) bool {
@@ -512,11 +523,9 @@ func (d *dissected) other(p *sent, got []reading, front []*spec.Header, cut bool
 
 // nextHeader is the header of an entry that a reading is of, if it is one of the spec.
 func (d *dissected) nextHeader(e *spec.StackEntry, got []reading) *spec.Header {
-	for _, n := range e.Headers {
-		for _, h := range d.headers.Group(n.Value) {
-			if !h.Std && len(got) > 0 && got[0].header == h.Name.Value {
-				return h
-			}
+	for _, h := range d.entry(e) {
+		if !h.Std && len(got) > 0 && got[0].header == h.Name.Value {
+			return h
 		}
 	}
 	return nil

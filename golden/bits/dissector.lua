@@ -409,12 +409,16 @@ local function dissect(proto, parent, tvb, pinfo, root)
 		local _, known = meant(stack, pinfo)
 		any = any and not known
 	end
+	-- Wireshark orders addresses by their type first: those of IPv6 are greater than all of IPv4.
+	local version = pinfo.net_src <= Address.ip("255.255.255.255") and 4 or 6
 	local best
 	for _, stack in ipairs(stacks) do
 		if any or meant(stack, pinfo) then
 			for _, outer in ipairs(stack.parents[parent] or {}) do
-				local found = walk(tvb, stack, pinfo, outer)
-				if #found.spans > 0 and better(found, best) then best = found end
+				if (versions[outer] or version) == version then
+					local found = walk(tvb, stack, pinfo, outer)
+					if #found.spans > 0 and better(found, best) then best = found end
+				end
 			end
 		end
 	end
