@@ -232,12 +232,13 @@ func (src *source) cause() (code wire.DoneCode, reason string) {
 }
 
 // updated takes a REQUEST_UPDATE of the publisher's, which changes nothing that the relay goes by.
-func (src *source) updated(m *wire.RequestUpdate) *wire.Rejection {
+func (src *source) updated(m *wire.RequestUpdate, rejection *wire.Rejection) *wire.Rejection {
 	t := src.track
-	if len(m.Parameters.Tokens) > 0 {
-		if rejection := src.session.admit(Publish, t.name, m.Parameters.Tokens); rejection != nil {
-			return rejection
-		}
+	if rejection == nil && len(m.Parameters.Tokens) > 0 {
+		rejection = src.session.admit(Publish, t.name, m.Parameters.Tokens)
+	}
+	if rejection != nil {
+		return rejection
 	}
 	if m.Parameters.Forward.Present {
 		t.mu.Lock()
