@@ -160,7 +160,8 @@ func (r *request) next() (wire.Message, error) {
 	}
 }
 
-// An updater takes a REQUEST_UPDATE, or refuses one that can't be taken. It answers, or returns a refusal as the answer.
+// An updater takes a REQUEST_UPDATE, or refuses one that can't be taken. It answers, or returns a refusal as the
+// answer.
 type updater func(m *wire.RequestUpdate, refused *wire.Rejection) *wire.Rejection
 
 // updates reads what follows the first messages of a request until it is over: other gets what isn't REQUEST_UPDATE.
