@@ -73,7 +73,7 @@ func (src *source) datagram(d earlyDatagram) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at := wire.Location{Group: d.Group, Object: d.Object}
-	if src.over || len(t.sources) > 1 && t.recent.seen(at) {
+	if src.over.Load() || len(t.sources) > 1 && t.recent.seen(at) {
 		return
 	}
 	if len(d.Properties) > 0 && d.Properties.CheckObject(at) != nil {

@@ -10,7 +10,8 @@
 //	tokens.go        authorization tokens, and the aliases that peers register
 //	namespace.go     PUBLISH_NAMESPACE, SUBSCRIBE_NAMESPACE, SUBSCRIBE_TRACKS
 //	status.go        TRACK_STATUS
-//	fetch.go         FETCH, and what precedes a subscription
+//	fetch.go         FETCH, and what precedes a subscription, from what is kept
+//	fetchfrom.go     FETCH, from a publisher
 //	drafts.go        what differs between drafts
 //	track.go         a track: upstream and downstream subscriptions
 //	source.go        upstream: the relay's SUBSCRIBE, or a publisher's PUBLISH

@@ -75,7 +75,7 @@ func (in *incoming) receiveSubgroup() {
 	}
 	t := in.source.track
 	t.mu.Lock()
-	if in.source.over {
+	if in.source.over.Load() {
 		in.stream.CancelRead(quic.StreamErrorCode(wire.ResetCancelled))
 	}
 	in.source.streams++
@@ -198,7 +198,7 @@ func (in *incoming) accept(o *wire.Object, first bool) bool {
 	t := in.source.track
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if in.source.over {
+	if in.source.over.Load() {
 		return false
 	}
 	g, p := in.progress()
@@ -246,7 +246,7 @@ func (in *incoming) end(err error) {
 		in.stream.CancelRead(quic.StreamErrorCode(wire.ResetExcessiveLoad))
 	}
 	h := in.parser.Header
-	if fin && !in.parser.Started && !h.SubgroupIsFirst && !in.source.over { // an empty subgroup (§9.9)
+	if fin && !in.parser.Started && !h.SubgroupIsFirst && !in.source.over.Load() { // an empty subgroup (§9.9)
 		if g, p := in.progress(); p.live == nil && !p.began && !p.whole {
 			p.live = in
 			in.subgroup = g.newSubgroup(t, h, nil)

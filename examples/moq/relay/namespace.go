@@ -40,8 +40,11 @@ func (s *session) publishNamespace(r *request, m *wire.PublishNamespace) *wire.R
 		return rejection
 	}
 	s.relay.addNamespace(r, m.Namespace)
-	r.updates(func(u *wire.RequestUpdate) *wire.Rejection {
-		if rejection := s.admit(PublishNamespace, name, u.Parameters.Tokens); rejection != nil {
+	r.updates(func(u *wire.RequestUpdate, rejection *wire.Rejection) *wire.Rejection {
+		if rejection == nil {
+			rejection = s.admit(PublishNamespace, name, u.Parameters.Tokens)
+		}
+		if rejection != nil {
 			_ = r.send(&wire.RequestError{Code: rejection.Code, Reason: rejection.Text})
 			r.finish() // §9.5.1
 			return nil
@@ -137,9 +140,11 @@ func (s *session) subscribeNamespace(r *request, m *wire.SubscribeNamespace) *wi
 	if rejection := s.relay.watch(w, m.Prefix); rejection != nil {
 		return rejection
 	}
-	r.updates(func(u *wire.RequestUpdate) *wire.Rejection {
+	r.updates(func(u *wire.RequestUpdate, rejection *wire.Rejection) *wire.Rejection {
 		prefix := u.Parameters.NamespacePrefix.Or(w.prefix)
-		rejection := s.admit(SubscribeNamespace, wire.Track{Namespace: prefix}, u.Parameters.Tokens)
+		if rejection == nil {
+			rejection = s.admit(SubscribeNamespace, wire.Track{Namespace: prefix}, u.Parameters.Tokens)
+		}
 		if rejection == nil && u.Parameters.NamespacePrefix.Present {
 			rejection = s.relay.watch(w, prefix)
 		} else if rejection == nil {
@@ -210,8 +215,10 @@ func (s *session) subscribeTracks(r *request, m *wire.SubscribeTracks) *wire.Rej
 	if rejection := s.relay.follow(f, m.Prefix); rejection != nil {
 		return rejection
 	}
-	r.updates(func(u *wire.RequestUpdate) *wire.Rejection {
-		rejection := f.update(&u.Parameters)
+	r.updates(func(u *wire.RequestUpdate, rejection *wire.Rejection) *wire.Rejection {
+		if rejection == nil {
+			rejection = f.update(&u.Parameters)
+		}
 		if rejection != nil {
 			r.refuse(rejection) // which closes the stream (§9.5.1)
 		}

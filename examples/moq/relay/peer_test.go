@@ -68,6 +68,7 @@ type options struct {
 	draft wire.Draft // 22 unless it is said
 	setup *wire.Setup
 	quiet bool // it sends no SETUP
+	lazy  bool // it accepts no streams until it is told to
 	quic  quic.Config
 }
 
@@ -116,7 +117,9 @@ func dial(t *testing.T, r *Relay, o options) *peer {
 	if !o.quiet {
 		p.write(p.control, o.setup)
 	}
-	go p.acceptUni()
+	if !o.lazy {
+		go p.acceptUni()
+	}
 	go p.acceptRequests()
 	return p
 }

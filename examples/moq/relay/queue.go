@@ -52,6 +52,9 @@ func (s *session) lighten() {
 				last = o
 			}
 		}
+		if last == nil {
+			return // what waits is the sum of what each of them has
+		}
 		s.remove(last)
 		last.drop(droppedBacklog)
 	}

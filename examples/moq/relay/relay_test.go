@@ -319,6 +319,44 @@ func TestDone(t *testing.T) {
 	}
 }
 
+// TestAlias has a publisher use an alias again, for another track, when the first one is over (§3.1.2).
+func TestAlias(t *testing.T) {
+	r := start(t, nil)
+	p, a := dial(t, r, options{}), dial(t, r, options{})
+	for _, name := range []string{"a", "b"} {
+		pub := p.call(&wire.Publish{RequestID: p.id(), Track: track0(name), TrackAlias: 1})
+		expect[*wire.RequestOK](pub)
+		c := a.subscribes(track0(name), wire.Parameters{})
+		expect[*wire.SubscribeOK](c)
+		p.opens(header(1, 0, 0)).send(text(0, name)).close()
+		a.views().has(text(0, name))
+		pub.send(&wire.PublishDone{Code: wire.TrackEnded, Streams: 1})
+		expect[*wire.PublishDone](c)
+	}
+}
+
+// TestHeaderStays reads a stream that was reset before anything of it was read: its header is there (§11.3.2).
+func TestHeaderStays(t *testing.T) {
+	both(t, func(t *testing.T, o options) {
+		r := start(t, nil)
+		p := dial(t, r, o)
+		o.lazy = true
+		a := dial(t, r, o)
+		expect[*wire.RequestOK](p.call(&wire.Publish{RequestID: p.id(), Track: track0("live"), TrackAlias: 1}))
+		ok := expect[*wire.SubscribeOK](a.subscribes(track0("live"), wire.Parameters{}))
+		f := p.opens(header(1, 0, 0)).send(items(0, 1, 10)...)
+		until(t, "it is forwarded", func() bool { return r.Stats().Tracks[0].Sent.Bytes > 0 })
+		f.stream.CancelWrite(0)
+		until(t, "it is reset", func() bool { return r.Stats().Tracks[0].Sent.Dropped[droppedReset] == 1 })
+		// What is reset is known before what comes after it.
+		a.none()
+		go a.acceptUni()
+		v := a.views()
+		same(t, v.header, header(ok.TrackAlias, 0, 0))
+		v.isReset(wire.ResetInternalError)
+	})
+}
+
 // TestGone ends subscriptions when their publisher is gone: streams that aren't whole are reset.
 func TestGone(t *testing.T) {
 	both(t, func(t *testing.T, o options) {
@@ -397,6 +435,9 @@ func TestNamespaces(t *testing.T) {
 			t.Fatal(err)
 		}
 		q.none()
+		a.subscribes(track0("live"), wire.Parameters{})
+		up, _ := asked[*wire.Subscribe](q)
+		up.send(&wire.RequestError{Code: wire.DoesNotExist})
 		_ = q.conn.CloseWithError(0, "")
 		same(t, len(expect[*wire.NamespaceDone](c).Suffix), 0)
 	})

@@ -160,8 +160,12 @@ func (r *request) next() (wire.Message, error) {
 	}
 }
 
+// An updater takes a REQUEST_UPDATE, or refuses one that can't be taken. It answers, or returns a refusal as the
+// answer.
+type updater func(m *wire.RequestUpdate, refused *wire.Rejection) *wire.Rejection
+
 // updates reads what follows the first messages of a request until it is over: other gets what isn't REQUEST_UPDATE.
-func (r *request) updates(update func(*wire.RequestUpdate) *wire.Rejection, other func(wire.Message) bool) {
+func (r *request) updates(update updater, other func(wire.Message) bool) {
 	for {
 		m, err := r.next()
 		if errors.Is(err, io.EOF) { // no more messages; it isn't cancelled (§6.4.2.2)
@@ -179,10 +183,7 @@ func (r *request) updates(update func(*wire.RequestUpdate) *wire.Rejection, othe
 				r.session.fail(err)
 				return
 			}
-			if rejection == nil {
-				rejection = update(u)
-			}
-			if rejection != nil {
+			if rejection = update(u, rejection); rejection != nil {
 				_ = r.send(&wire.RequestError{Code: rejection.Code, Reason: rejection.Text})
 			}
 		case rejection == nil && other != nil && other(m):
@@ -194,9 +195,11 @@ func (r *request) updates(update func(*wire.RequestUpdate) *wire.Rejection, othe
 }
 
 // accept answers a REQUEST_UPDATE that changes nothing which the relay goes by.
-func (r *request) accept(*wire.RequestUpdate) *wire.Rejection {
-	_ = r.send(&wire.RequestOK{})
-	return nil
+func (r *request) accept(_ *wire.RequestUpdate, refused *wire.Rejection) *wire.Rejection {
+	if refused == nil {
+		_ = r.send(&wire.RequestOK{})
+	}
+	return refused
 }
 
 // refuse answers a request with REQUEST_ERROR, which ends it.

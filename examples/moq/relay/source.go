@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/moq/webtransport"
@@ -32,7 +33,7 @@ type source struct {
 	streams  uint64                 // that have come
 	open     map[*incoming]struct{} // of these, those that are being received
 	done     *wire.PublishDone
-	over     bool
+	over     atomic.Bool     // it isn't one of the track's any more
 	timer    *time.Timer     // after done
 	early    []earlyDatagram // that came before the alias was known
 }
@@ -149,7 +150,7 @@ func (s *session) publish(r *request, m *wire.Publish) *wire.Rejection {
 // name makes an alias the one of a track of the peer's (§3.1.2).
 func (s *session) name(alias uint64, src *source) *wire.Error {
 	s.mu.Lock()
-	if other := s.aliases[alias]; other != nil && other.track != src.track {
+	if other := s.aliases[alias]; other != nil && other.track != src.track && !other.over.Load() {
 		s.mu.Unlock()
 		return &wire.Error{Code: wire.DuplicateTrackAlias, Text: "a track has the alias of another one"}
 	}
@@ -232,12 +233,13 @@ func (src *source) cause() (code wire.DoneCode, reason string) {
 }
 
 // updated takes a REQUEST_UPDATE of the publisher's, which changes nothing that the relay goes by.
-func (src *source) updated(m *wire.RequestUpdate) *wire.Rejection {
+func (src *source) updated(m *wire.RequestUpdate, rejection *wire.Rejection) *wire.Rejection {
 	t := src.track
-	if len(m.Parameters.Tokens) > 0 {
-		if rejection := src.session.admit(Publish, t.name, m.Parameters.Tokens); rejection != nil {
-			return rejection
-		}
+	if rejection == nil && len(m.Parameters.Tokens) > 0 {
+		rejection = src.session.admit(Publish, t.name, m.Parameters.Tokens)
+	}
+	if rejection != nil {
+		return rejection
 	}
 	if m.Parameters.Forward.Present {
 		t.mu.Lock()
@@ -352,7 +354,7 @@ func (src *source) stop() bool {
 		return false
 	}
 	t.sources = slices.Delete(t.sources, i, i+1)
-	src.over = true
+	src.over.Store(true)
 	if src.timer != nil {
 		src.timer.Stop()
 	}

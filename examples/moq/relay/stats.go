@@ -18,8 +18,8 @@ type counters struct {
 	subscriptions atomic.Uint64
 }
 
-// received is what came of a track.
-type received struct {
+// ReceivedStats say what came of a track.
+type ReceivedStats struct {
 	Streams    uint64
 	Objects    uint64 // of streams
 	Datagrams  uint64
@@ -52,7 +52,7 @@ type TrackStats struct {
 	Waiting       int // subscriptions that wait for a publisher
 	Subscriptions []SubscriptionStats
 	Cached        int // bytes
-	Received      received
+	Received      ReceivedStats
 	Sent          SubscriptionStats // the sum, with subscriptions that are over
 }
 

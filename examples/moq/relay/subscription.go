@@ -256,9 +256,11 @@ func (u *subscription) finish() {
 }
 
 // update takes a REQUEST_UPDATE of the subscriber's (§9.5.1).
-func (u *subscription) update(m *wire.RequestUpdate) *wire.Rejection {
+func (u *subscription) update(m *wire.RequestUpdate, rejection *wire.Rejection) *wire.Rejection {
 	t, p := u.track, &m.Parameters
-	rejection := unfiltered(p)
+	if rejection == nil {
+		rejection = unfiltered(p)
+	}
 	if rejection == nil && len(p.Tokens) > 0 {
 		rejection = u.session.admit(Subscribe, t.name, p.Tokens)
 	}

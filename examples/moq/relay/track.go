@@ -36,7 +36,7 @@ type track struct {
 	cached   int                          // bytes of them
 	closed   bool                         // nothing is kept any more
 	recent   recent
-	received received
+	received ReceivedStats
 	sent     SubscriptionStats // the sum of all subscriptions
 }
 

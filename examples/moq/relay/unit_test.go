@@ -3,6 +3,9 @@ package relay
 import (
 	"errors"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -218,6 +221,35 @@ func TestMetrics(t *testing.T) {
 	} {
 		if !slices.Contains(lines, want) {
 			t.Errorf("no line %s in\n%s", want, b.String())
+		}
+	}
+}
+
+// TestReadme finds each test that the README's table names.
+func TestReadme(t *testing.T) {
+	text, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var source []byte
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source = append(source, b...)
+	}
+	names := regexp.MustCompile("`(Test[A-Za-z]+)`").FindAllStringSubmatch(string(text), -1)
+	if len(names) < 50 {
+		t.Errorf("the README names %d tests", len(names))
+	}
+	for _, n := range names {
+		if !strings.Contains(string(source), "\nfunc "+n[1]+"(t *testing.T) {") {
+			t.Errorf("there is no %s", n[1])
 		}
 	}
 }

@@ -2,6 +2,8 @@ package relay
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -216,8 +218,19 @@ func TestSessionLimit(t *testing.T) {
 	r := start(t, func(c *Config) { c.Sessions = 1 })
 	first := dial(t, r, options{})
 	first.none()
-	dial(t, r, options{}).closes(wire.SessionInternalError)
-	dial(t, r, options{quiet: true}).closes(wire.SessionInternalError)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	second, err := quic.DialAddr(ctx, r.Addr().String(),
+		&tls.Config{InsecureSkipVerify: true, NextProtos: []string{wire.Draft22.ALPN()}},
+		&quic.Config{EnableDatagrams: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = second.AcceptStream(ctx)
+	var closed *quic.ApplicationError
+	if !errors.As(err, &closed) || closed.ErrorCode != quic.ApplicationErrorCode(wire.SessionInternalError) {
+		t.Fatal(err)
+	}
 	_ = first.conn.CloseWithError(0, "")
 	until(t, "the first is gone", func() bool { return r.Stats().Sessions == 0 })
 	dial(t, r, options{}).none()

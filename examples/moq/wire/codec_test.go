@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"testing/iotest"
 
@@ -90,8 +91,10 @@ func TestAppendRefuses(t *testing.T) {
 		"joining":                 {[]Draft{22}, &Fetch{Joining: &Joining{}}},
 		"joining and a filter": {drafts,
 			&Fetch{Joining: &Joining{}, Parameters: filter(LocationFilter{Kind: FilterRange})}},
-		"fetch without a range": {[]Draft{18}, &Fetch{}},
-		"fetch without an end":  {[]Draft{18}, &Fetch{Parameters: filter(LocationFilter{Kind: FilterStart})}},
+		"joining and a namespace": {drafts, &Fetch{Joining: &Joining{}, Track: Track{Namespace: Namespace{"x"}}}},
+		"joining and a name":      {drafts, &Fetch{Joining: &Joining{}, Track: Track{Name: "x"}}},
+		"fetch without a range":   {[]Draft{18}, &Fetch{}},
+		"fetch without an end":    {[]Draft{18}, &Fetch{Parameters: filter(LocationFilter{Kind: FilterStart})}},
 		"fetch of nothing": {[]Draft{18},
 			&Fetch{Parameters: filter(LocationFilter{Kind: FilterRange, Start: Location{1, 0}})}},
 		"no filter": {[]Draft{18}, &Subscribe{Parameters: filter(LocationFilter{})}},
@@ -147,6 +150,37 @@ func TestAppendRefuses(t *testing.T) {
 				t.Errorf("%s: draft %d appends %x (%v)", name, d, b, err)
 			}
 		}
+	}
+}
+
+// What is as long as it may be goes through.
+func TestLongest(t *testing.T) {
+	text := func(n int) string { return strings.Repeat("x", n) }
+	fields := slices.Repeat(Namespace{text(MaxTrackName / MaxNamespaceFields)}, MaxNamespaceFields)
+	for name, m := range map[string]Message{
+		"message":   &Setup{Implementation: text(MaxMessage - 4)}, // after the option's type and its length of 3 bytes
+		"reason":    &PublishDone{Reason: text(MaxReason)},
+		"URI":       &GoAway{URI: text(MaxURI)},
+		"name":      &TrackStatus{Track: Track{Name: text(MaxTrackName)}},
+		"namespace": &NamespaceDone{fields},
+		"field":     &NamespaceDone{Namespace{text(MaxTrackName)}},
+	} {
+		for _, d := range drafts {
+			b, err := Append(nil, d, m)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			if got, _, err := Parse(d, b); err != nil || !reflect.DeepEqual(got, m) {
+				t.Errorf("%s of draft %d comes back as %.200v (%v)", name, d, got, err)
+			}
+		}
+	}
+	m := &Subscribe{Parameters: Parameters{RangeFilters: []RangeFilter{
+		{Kind: FilterPriority, Ranges: []Range{{0, 0, false}, {255, 255, false}}}}}}
+	b, err := Append(nil, Draft22, m)
+	if want := unhex(t, "03000c"+"000000"+"01"+"2706"+"00"+"0000"+"80ff00"); err != nil || !bytes.Equal(b, want) {
+		t.Errorf("ranges of one value are %x, want %x (%v)", b, want, err)
 	}
 }
 

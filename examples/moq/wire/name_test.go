@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -61,6 +62,25 @@ func TestHasPrefix(t *testing.T) {
 	} {
 		if got := n.HasPrefix(c.prefix); got != c.want {
 			t.Errorf("%v has the prefix %v: %v", n, c.prefix, got)
+		}
+	}
+}
+
+// These bytes stand for themselves (§8.8), and no others.
+func TestLiterals(t *testing.T) {
+	const literals = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+	for c := range 256 {
+		field := string([]byte{byte(c)})
+		want := field
+		if !strings.Contains(literals, field) {
+			want = fmt.Sprintf(".%02x", c)
+		}
+		if got := (Namespace{field}).String(); got != want {
+			t.Errorf("%q is %q, want %q", field, got, want)
+		}
+		n, err := ParseNamespace(want)
+		if err != nil || len(n) != 1 || n[0] != field {
+			t.Errorf("%q comes back as %q (%v)", want, n, err)
 		}
 	}
 }

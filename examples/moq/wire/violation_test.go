@@ -378,6 +378,11 @@ func TestObjectLimit(t *testing.T) {
 	if _, _, err := ParseDatagram([]byte("\x0d\x00\x00" + long)); err != ErrLimit {
 		t.Errorf("datagram: %v", err)
 	}
+	most := append([]byte("\x0d\x00\x00"), AppendVarint(nil, MaxObjectProperties)...)
+	d, _, err := ParseDatagram(append(most, make([]byte, MaxObjectProperties)...))
+	if err != nil || len(d.Properties) != MaxObjectProperties {
+		t.Errorf("as many as may be: %v", err)
+	}
 }
 
 func TestProperties(t *testing.T) {
