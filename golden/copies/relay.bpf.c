@@ -10,7 +10,6 @@
 
 #define FR_REASONS 47
 #define FR_NEEDS_SHARED 65
-#define FR_NEEDS_DATA
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_REPORTED
 #define FR_NEEDS_RECEIVERS 65
@@ -19,7 +18,7 @@
 #define FR_NEEDS_FRONT 72
 #define FR_NEEDS_SAME 13
 #define FR_LEVELS 1
-#define FR_EVENTS 5
+#define FR_EVENTS 4
 #define FR_COPIES 1
 #define FR_COPIES_SIZE 96
 #include "fastrelay.h"
@@ -142,15 +141,6 @@ struct event_each {
 
 _Static_assert(sizeof(struct event_each) == 24, "layout of event_each");
 
-/* event packet */
-struct event_packet {
-	struct fr_event head;
-	__u8 content[100];
-	__u8 pad0[4];
-} __packed_aligned(8);
-
-_Static_assert(sizeof(struct event_packet) == 120, "layout of event_packet");
-
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS);
 	__uint(max_entries, 64);
@@ -205,7 +195,6 @@ struct packet {
 	void *data;
 	void *data_end;
 	__u64 ip_end;
-	__u64 udp_end;
 };
 
 /* What is the same for all receivers. */
@@ -310,6 +299,33 @@ static __always_inline __u32 check_udp(struct __sk_buff *skb, void *data, void *
 
 	*end = udp_end;
 	return 0;
+}
+
+static __always_inline struct event_sent *spread_record(struct __sk_buff *skb, struct packet *pkt,
+							const int v6)
+{
+	struct hdr_ipv4 *ipv4 = pkt->data + 14;
+	struct hdr_ipv6 *ipv6 = pkt->data + 14;
+	struct hdr_msg *msg = pkt->data + (v6 ? 62 : 42);
+	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
+		sizeof(struct event_sent), 0);
+
+	if (copies_of_sent) {
+		fr_head(&copies_of_sent->head, 0, 1, sizeof(*copies_of_sent));
+		st32((void *)copies_of_sent + 36, 0);
+		copies_of_sent->number = be32(&msg->number);
+		if (v6) {
+			st32((void *)copies_of_sent + 20, ld32(ipv6->src));
+			st64((void *)copies_of_sent + 24, ld64(ipv6->src + 4));
+			st32((void *)copies_of_sent + 32, ld32(ipv6->src + 12));
+		} else {
+			st32((void *)copies_of_sent + 20, 0);
+			st32((void *)copies_of_sent + 24, 0);
+			st16((void *)copies_of_sent + 28, 0);
+			fr_put_v4(copies_of_sent->from, ld32(ipv4->src));
+		}
+	}
+	return copies_of_sent;
 }
 
 static __always_inline long
@@ -617,7 +633,6 @@ static __noinline long spread_turn1(__u32 i, struct fan *fan)
 static __always_inline int spread_fan1(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_ipv4 *ipv4 = pkt->data + 14;
 	struct hdr_msg *msg = pkt->data + 42;
 	__u32 len = skb->len;
 
@@ -630,18 +645,10 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct packet *pkt
 	if (!list)
 		return fr_punt(skb, reason_no_readers);
 
-	/* {emit: each: as: "0"}, {emit: sent: {number: "msg.number", from: "ip.src"}}, {emit:... */
-	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
-		sizeof(struct event_sent), 0);
+	/* {emit: sent: {number: "msg.number", from: "ip.src"}}, {emit: told: {}}, */
+	struct event_sent *copies_of_sent = spread_record(skb, pkt, 0);
 	if (!copies_of_sent)
 		return fr_punt(skb, reason_ring_full);
-	fr_head(&copies_of_sent->head, 0, 1, sizeof(*copies_of_sent));
-	st32((void *)copies_of_sent + 36, 0);
-	copies_of_sent->number = be32(&msg->number);
-	st32((void *)copies_of_sent + 20, 0);
-	st32((void *)copies_of_sent + 24, 0);
-	st16((void *)copies_of_sent + 28, 0);
-	fr_put_v4(copies_of_sent->from, ld32(ipv4->src));
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 		bpf_ringbuf_discard(copies_of_sent, 0);
@@ -701,29 +708,11 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct packet *pkt
 		((__u64)ld32(&saved_udp->src_port) + ld32(&saved_msg->number) +
 		 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
 	same->ip_end = pkt->ip_end;
-	struct event_each *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_each), 0);
-	if (event0) {
-		fr_head(&event0->head, 0, 3, sizeof(*event0));
-		st32((void *)event0 + 20, 0);
-		event0->as = 0;
-		fr_submit(&event0->head, clock);
-	} else {
-		fr_lose(3);
-	}
 	struct event_told *copies_of_told = fr_copies_at(0);
 	if (copies_of_told)
 		fr_head(&copies_of_told->head, 0, 2, sizeof(*copies_of_told));
 	else
 		fr_lose(2);
-	struct event_packet *event3 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_packet),
-							  0);
-	if (event3) {
-		fr_head(&event3->head, 0, 4,
-			16 + fr_data(skb, 42, event3->content, pkt->udp_end - 42, 100));
-		fr_submit(&event3->head, clock);
-	} else {
-		fr_lose(4);
-	}
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -761,14 +750,15 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, struct packet *pkt
 static __always_inline int spread_ipv4(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_msg *msg = pkt->data + 42;
+	__u64 udp_end;
 	__u32 why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &udp_end);
 
 	if (why)
 		return fr_punt(skb, why);
 
 	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "topic", bits: 8}, {name: "n... */
-	if ((void *)(msg + 1) > pkt->data_end || 48ULL > pkt->udp_end)
+	if ((void *)(msg + 1) > pkt->data_end || 48ULL > udp_end)
 		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
@@ -819,7 +809,6 @@ static __noinline long spread_turn2(__u32 i, struct fan *fan)
 static __always_inline int spread_fan2(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_ipv6 *ipv6 = pkt->data + 14;
 	struct hdr_msg *msg = pkt->data + 62;
 	__u32 len = skb->len;
 
@@ -832,17 +821,10 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, struct packet *pkt
 	if (!list)
 		return fr_punt(skb, reason_no_readers);
 
-	/* {emit: each: as: "0"}, {emit: sent: {number: "msg.number", from: "ip.src"}}, {emit:... */
-	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
-		sizeof(struct event_sent), 0);
+	/* {emit: sent: {number: "msg.number", from: "ip.src"}}, {emit: told: {}}, */
+	struct event_sent *copies_of_sent = spread_record(skb, pkt, 1);
 	if (!copies_of_sent)
 		return fr_punt(skb, reason_ring_full);
-	fr_head(&copies_of_sent->head, 0, 1, sizeof(*copies_of_sent));
-	st32((void *)copies_of_sent + 36, 0);
-	copies_of_sent->number = be32(&msg->number);
-	st32((void *)copies_of_sent + 20, ld32(ipv6->src));
-	st64((void *)copies_of_sent + 24, ld64(ipv6->src + 4));
-	st32((void *)copies_of_sent + 32, ld32(ipv6->src + 12));
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 		bpf_ringbuf_discard(copies_of_sent, 0);
@@ -903,29 +885,11 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, struct packet *pkt
 		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->ip_end = pkt->ip_end;
-	struct event_each *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_each), 0);
-	if (event0) {
-		fr_head(&event0->head, 0, 3, sizeof(*event0));
-		st32((void *)event0 + 20, 0);
-		event0->as = 0;
-		fr_submit(&event0->head, clock);
-	} else {
-		fr_lose(3);
-	}
 	struct event_told *copies_of_told = fr_copies_at(0);
 	if (copies_of_told)
 		fr_head(&copies_of_told->head, 0, 2, sizeof(*copies_of_told));
 	else
 		fr_lose(2);
-	struct event_packet *event3 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_packet),
-							  0);
-	if (event3) {
-		fr_head(&event3->head, 0, 4,
-			16 + fr_data(skb, 62, event3->content, pkt->udp_end - 62, 100));
-		fr_submit(&event3->head, clock);
-	} else {
-		fr_lose(4);
-	}
 
 	/*
 	 * Without the bytes that copies change; negative where the device hasn't summed the packet
@@ -963,14 +927,15 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, struct packet *pkt
 static __always_inline int spread_ipv6(struct __sk_buff *skb, struct packet *pkt)
 {
 	struct hdr_msg *msg = pkt->data + 62;
+	__u64 udp_end;
 	__u32 why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
+		check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &udp_end);
 
 	if (why)
 		return fr_punt(skb, why);
 
 	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "topic", bits: 8}, {name: "n... */
-	if ((void *)(msg + 1) > pkt->data_end || 68ULL > pkt->udp_end)
+	if ((void *)(msg + 1) > pkt->data_end || 68ULL > udp_end)
 		return fr_punt(skb, reason_truncated);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */

@@ -345,7 +345,6 @@ struct packet {
 	void *at_stream_length_end;
 	__u64 priority;
 	struct val_connections *c;
-	__u64 udp_end_2;
 	__u64 short_pn_size_2;
 	__u64 short_pn_end_2;
 	void *at_short_pn_end_2;
@@ -358,7 +357,6 @@ struct packet {
 	__u64 ack_ect0_size;
 	__u64 ack_ce_end;
 	__u64 stream_id_size_2;
-	__u64 stream_id_2;
 	__u64 datagram_length_present;
 	__u64 datagram_length_size;
 	__u64 datagram_length;
@@ -498,6 +496,29 @@ static __always_inline __u32 check_ipv4(struct __sk_buff *skb, void *data, void 
 
 	*end = ip_end;
 	return 0;
+}
+
+static __always_inline struct event_sent *streams_record(struct __sk_buff *skb, struct packet *pkt,
+							 const int second, const int second_2,
+							 const int second_3)
+{
+	struct hdr_stream *stream = pkt->at_short_pn_end;
+	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
+		sizeof(struct event_sent), 0);
+
+	if (copies_of_sent) {
+		fr_head(&copies_of_sent->head, 0, 1, sizeof(*copies_of_sent));
+		st8((void *)copies_of_sent + 41, 0);
+		st16((void *)copies_of_sent + 42, 0);
+		st32((void *)copies_of_sent + 44, 0);
+		copies_of_sent->stream = pkt->stream_id + (__u64)pkt->c->base;
+		copies_of_sent->offset = pkt->stream_offset;
+		copies_of_sent->length = pkt->short_payload_end - pkt->stream_length_end;
+		copies_of_sent->size = pkt->udp_end -
+			(second_3 ? 62 : second_2 ? 42 : second ? 62 : 42);
+		copies_of_sent->type = be8(&stream->type);
+	}
+	return copies_of_sent;
 }
 
 static __always_inline int streams_write(struct __sk_buff *skb, void *front, __u64 short_pn_size,
@@ -815,7 +836,6 @@ static __noinline long streams_after_ack_turn2(__u32 i, struct fan *fan)
 static __always_inline int streams_after_ack_fan2(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_stream *stream = pkt->at_short_pn_end;
 	__u32 len = skb->len;
 
 	/* do: [{emit: _emit}, {fan_out: {group: subscribers: ["c.feed"], rules: [ */
@@ -826,19 +846,9 @@ static __always_inline int streams_after_ack_fan2(struct __sk_buff *skb, struct 
 	list = list_of_subscribers(&key);
 	if (!list)
 		return fr_punt(skb, pkt->prog + reason_no_subscribers);
-	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
-		sizeof(struct event_sent), 0);
+	struct event_sent *copies_of_sent = streams_record(skb, pkt, 0, 0, 1);
 	if (!copies_of_sent)
 		return fr_punt(skb, pkt->prog + reason_ring_full);
-	fr_head(&copies_of_sent->head, 0, 1, sizeof(*copies_of_sent));
-	st8((void *)copies_of_sent + 41, 0);
-	st16((void *)copies_of_sent + 42, 0);
-	st32((void *)copies_of_sent + 44, 0);
-	copies_of_sent->stream = pkt->stream_id_2 + (__u64)pkt->c->base;
-	copies_of_sent->offset = pkt->stream_offset;
-	copies_of_sent->length = pkt->short_payload_end - pkt->stream_length_end;
-	copies_of_sent->size = pkt->udp_end_2 - 62;
-	copies_of_sent->type = be8(&stream->type);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 		bpf_ringbuf_discard(copies_of_sent, 0);
@@ -864,7 +874,7 @@ static __always_inline int streams_after_ack_fan2(struct __sk_buff *skb, struct 
 	__u64 odd_sum = region_sum;
 	odd_sum <<= 8 * (((pkt->short_pn_end_2 - 54) & 1) != 0);
 	__u64 odd_sum_2 =
-		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id_2, pkt->stream_id_size_2)));
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size_2)));
 	odd_sum_2 <<= 8 * (((pkt->ack_ce_end + 1 - 54) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
@@ -889,13 +899,13 @@ static __always_inline int streams_after_ack_fan2(struct __sk_buff *skb, struct 
 		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->zeroed0 = 0;
 	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end_2;
+	same->udp_end = pkt->udp_end;
 	same->short_pn_size = pkt->short_pn_size_2;
 	same->short_pn_end = pkt->short_pn_end_2;
 	same->short_payload_end = pkt->short_payload_end;
 	same->ack_ce_end = pkt->ack_ce_end;
 	same->stream_id_size = pkt->stream_id_size_2;
-	same->stream_id = pkt->stream_id_2;
+	same->stream_id = pkt->stream_id;
 	same->stream_offset = pkt->stream_offset;
 	same->stream_length_end = pkt->stream_length_end;
 	same->priority = pkt->priority;
@@ -948,7 +958,6 @@ static __noinline long streams_after_ack_turn1(__u32 i, struct fan *fan)
 static __always_inline int streams_after_ack_fan1(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_stream *stream = pkt->at_short_pn_end;
 	__u32 len = skb->len;
 
 	/* do: [{emit: _emit}, {fan_out: {group: subscribers: ["c.feed"], rules: [ */
@@ -959,19 +968,9 @@ static __always_inline int streams_after_ack_fan1(struct __sk_buff *skb, struct 
 	list = list_of_subscribers(&key);
 	if (!list)
 		return fr_punt(skb, pkt->prog + reason_no_subscribers);
-	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
-		sizeof(struct event_sent), 0);
+	struct event_sent *copies_of_sent = streams_record(skb, pkt, 0, 1, 0);
 	if (!copies_of_sent)
 		return fr_punt(skb, pkt->prog + reason_ring_full);
-	fr_head(&copies_of_sent->head, 0, 1, sizeof(*copies_of_sent));
-	st8((void *)copies_of_sent + 41, 0);
-	st16((void *)copies_of_sent + 42, 0);
-	st32((void *)copies_of_sent + 44, 0);
-	copies_of_sent->stream = pkt->stream_id_2 + (__u64)pkt->c->base;
-	copies_of_sent->offset = pkt->stream_offset;
-	copies_of_sent->length = pkt->short_payload_end - pkt->stream_length_end;
-	copies_of_sent->size = pkt->udp_end_2 - 42;
-	copies_of_sent->type = be8(&stream->type);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 		bpf_ringbuf_discard(copies_of_sent, 0);
@@ -997,7 +996,7 @@ static __always_inline int streams_after_ack_fan1(struct __sk_buff *skb, struct 
 	__u64 odd_sum = region_sum;
 	odd_sum <<= 8 * (((pkt->short_pn_end_2 - 34) & 1) != 0);
 	__u64 odd_sum_2 =
-		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id_2, pkt->stream_id_size_2)));
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(pkt->stream_id, pkt->stream_id_size_2)));
 	odd_sum_2 <<= 8 * (((pkt->ack_ce_end + 1 - 34) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
@@ -1026,13 +1025,13 @@ static __always_inline int streams_after_ack_fan1(struct __sk_buff *skb, struct 
 		 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
 	same->zeroed0 = 0;
 	same->ip_end = pkt->ip_end;
-	same->udp_end = pkt->udp_end_2;
+	same->udp_end = pkt->udp_end;
 	same->short_pn_size = pkt->short_pn_size_2;
 	same->short_pn_end = pkt->short_pn_end_2;
 	same->short_payload_end = pkt->short_payload_end;
 	same->ack_ce_end = pkt->ack_ce_end;
 	same->stream_id_size = pkt->stream_id_size_2;
-	same->stream_id = pkt->stream_id_2;
+	same->stream_id = pkt->stream_id;
 	same->stream_offset = pkt->stream_offset;
 	same->stream_length_end = pkt->stream_length_end;
 	same->priority = pkt->priority;
@@ -1203,7 +1202,6 @@ static __noinline long streams_turn2(__u32 i, struct fan *fan)
 static __always_inline int streams_fan2(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_stream *stream = pkt->at_short_pn_end;
 	__u32 len = skb->len;
 
 	/* do: [{emit: _emit}, {fan_out: {group: subscribers: ["c.feed"], rules: [ */
@@ -1214,19 +1212,9 @@ static __always_inline int streams_fan2(struct __sk_buff *skb, struct packet *pk
 	list = list_of_subscribers(&key);
 	if (!list)
 		return fr_punt(skb, pkt->prog + reason_no_subscribers);
-	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
-		sizeof(struct event_sent), 0);
+	struct event_sent *copies_of_sent = streams_record(skb, pkt, 1, 0, 0);
 	if (!copies_of_sent)
 		return fr_punt(skb, pkt->prog + reason_ring_full);
-	fr_head(&copies_of_sent->head, 0, 1, sizeof(*copies_of_sent));
-	st8((void *)copies_of_sent + 41, 0);
-	st16((void *)copies_of_sent + 42, 0);
-	st32((void *)copies_of_sent + 44, 0);
-	copies_of_sent->stream = pkt->stream_id + (__u64)pkt->c->base;
-	copies_of_sent->offset = pkt->stream_offset;
-	copies_of_sent->length = pkt->short_payload_end - pkt->stream_length_end;
-	copies_of_sent->size = pkt->udp_end - 62;
-	copies_of_sent->type = be8(&stream->type);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 		bpf_ringbuf_discard(copies_of_sent, 0);
@@ -1327,7 +1315,6 @@ static __noinline long streams_turn1(__u32 i, struct fan *fan)
 static __always_inline int streams_fan1(struct __sk_buff *skb, struct packet *pkt)
 {
 	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_stream *stream = pkt->at_short_pn_end;
 	__u32 len = skb->len;
 
 	/* do: [{emit: _emit}, {fan_out: {group: subscribers: ["c.feed"], rules: [ */
@@ -1338,19 +1325,9 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, struct packet *pk
 	list = list_of_subscribers(&key);
 	if (!list)
 		return fr_punt(skb, pkt->prog + reason_no_subscribers);
-	struct event_sent *copies_of_sent = bpf_ringbuf_reserve(&fr_events,
-		sizeof(struct event_sent), 0);
+	struct event_sent *copies_of_sent = streams_record(skb, pkt, 0, 0, 0);
 	if (!copies_of_sent)
 		return fr_punt(skb, pkt->prog + reason_ring_full);
-	fr_head(&copies_of_sent->head, 0, 1, sizeof(*copies_of_sent));
-	st8((void *)copies_of_sent + 41, 0);
-	st16((void *)copies_of_sent + 42, 0);
-	st32((void *)copies_of_sent + 44, 0);
-	copies_of_sent->stream = pkt->stream_id + (__u64)pkt->c->base;
-	copies_of_sent->offset = pkt->stream_offset;
-	copies_of_sent->length = pkt->short_payload_end - pkt->stream_length_end;
-	copies_of_sent->size = pkt->udp_end - 42;
-	copies_of_sent->type = be8(&stream->type);
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 		bpf_ringbuf_discard(copies_of_sent, 0);
@@ -1714,7 +1691,7 @@ static __always_inline int acks_ip_ack_ect0_end(struct __sk_buff *skb, struct pa
 	event0->subscriber = c->subscriber;
 	event0->pn = pkt->short_pn_2;
 	event0->pn_size = pkt->short_pn_size_2;
-	event0->size = pkt->udp_end_2 - (v6 ? 62 : 42);
+	event0->size = pkt->udp_end - (v6 ? 62 : 42);
 	event0->largest = pkt->ack_largest;
 	event0->delay = pkt->ack_delay;
 	event0->first = pkt->ack_first;
@@ -1782,8 +1759,7 @@ static __always_inline int streams_after_ack_ip_ack_ect0_end(struct __sk_buff *s
 		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
 		return fr_punt(skb, pkt->prog + reason_other_frame);
-	pkt->stream_id_size_2 = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end,
-					  &pkt->stream_id_2);
+	pkt->stream_id_size_2 = fr_varint(pkt->at_short_pn_end + 1, pkt->data_end, &pkt->stream_id);
 	if (!pkt->stream_id_size_2)
 		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (v6)
@@ -1877,19 +1853,19 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 
 	if (v6)
 		why = check_ipv6(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end_2);
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 54, &pkt->udp_end);
 	else
 		why = check_ipv4(skb, pkt->data, pkt->data_end, 14, &pkt->ip_end) ?:
-			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end_2);
+			check_udp(skb, pkt->data, pkt->data_end, pkt->ip_end, 34, &pkt->udp_end);
 	if (why)
 		return fr_punt(skb, pkt->prog + why);
 	if (v6) {
 		/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: ... */
-		if ((void *)(v_short + 1) > pkt->data_end || 71ULL > pkt->udp_end_2)
+		if ((void *)(v_short + 1) > pkt->data_end || 71ULL > pkt->udp_end)
 			return fr_punt(skb, pkt->prog + reason_truncated);
 	} else {
 		/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: ... */
-		if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end_2)
+		if ((void *)(v_short + 1) > pkt->data_end || 51ULL > pkt->udp_end)
 			return fr_punt(skb, pkt->prog + reason_truncated);
 	}
 
@@ -1912,16 +1888,16 @@ static __always_inline int shared_ip(struct __sk_buff *skb, struct packet *pkt, 
 					fr_bound(pkt->short_pn_end_2, v6 ? 0x7f : 0x3f));
 	if (pkt->at_short_pn_end_2 > pkt->data_end)
 		return fr_punt(skb, pkt->prog + reason_truncated);
-	if (pkt->short_pn_end_2 > pkt->udp_end_2)
+	if (pkt->short_pn_end_2 > pkt->udp_end)
 		return fr_punt(skb, pkt->prog + reason_truncated);
 	if (!fr_uint(fr_pin(pkt->data + fr_bound(pkt->short_pn_end_2 - 4, v6 ? 0x7f : 0x3f)),
 		     pkt->data_end, 4, pkt->short_pn_size_2, &pkt->short_pn_2))
 		return fr_punt(skb, pkt->prog + reason_truncated);
 
 	/* short: {fields: [ */
-	if (pkt->udp_end_2 < pkt->short_pn_end_2 + 16)
+	if (pkt->udp_end < pkt->short_pn_end_2 + 16)
 		return fr_punt(skb, pkt->prog + reason_truncated);
-	pkt->short_payload_end = pkt->udp_end_2 - 16;
+	pkt->short_payload_end = pkt->udp_end - 16;
 
 	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
 	ack = pkt->at_short_pn_end_2;
@@ -2092,6 +2068,24 @@ SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)
  *	eth ipv4 udp short datagram
  *	eth ipv6 udp short datagram
  */
+
+static __always_inline struct event_datagram *datagrams_record(struct __sk_buff *skb,
+	struct packet *pkt, const int second)
+{
+	struct event_datagram *copies_of_datagram = bpf_ringbuf_reserve(&fr_events,
+		sizeof(struct event_datagram), 0);
+
+	if (copies_of_datagram) {
+		fr_head(&copies_of_datagram->head, 0, 2, sizeof(*copies_of_datagram));
+		st8((void *)copies_of_datagram + 21, 0);
+		st16((void *)copies_of_datagram + 22, 0);
+		st32((void *)copies_of_datagram + 28, 0);
+		copies_of_datagram->was = pkt->short_pn;
+		copies_of_datagram->was_size = pkt->short_pn_size;
+		copies_of_datagram->size = pkt->udp_end - (second ? 62 : 42);
+	}
+	return copies_of_datagram;
+}
 
 static __always_inline int datagrams_write(struct __sk_buff *skb, void *front, __u64 short_pn_size,
 					   __u64 priority, __u64 pn, struct receiver_subscribers *r,
@@ -2294,17 +2288,9 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, struct packet *
 	list = list_of_subscribers(&key);
 	if (!list)
 		return fr_punt(skb, pkt->prog + reason_no_subscribers);
-	struct event_datagram *copies_of_datagram = bpf_ringbuf_reserve(&fr_events,
-		sizeof(struct event_datagram), 0);
+	struct event_datagram *copies_of_datagram = datagrams_record(skb, pkt, 1);
 	if (!copies_of_datagram)
 		return fr_punt(skb, pkt->prog + reason_ring_full);
-	fr_head(&copies_of_datagram->head, 0, 2, sizeof(*copies_of_datagram));
-	st8((void *)copies_of_datagram + 21, 0);
-	st16((void *)copies_of_datagram + 22, 0);
-	st32((void *)copies_of_datagram + 28, 0);
-	copies_of_datagram->was = pkt->short_pn;
-	copies_of_datagram->was_size = pkt->short_pn_size;
-	copies_of_datagram->size = pkt->udp_end - 62;
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 		bpf_ringbuf_discard(copies_of_datagram, 0);
@@ -2403,17 +2389,9 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, struct packet *
 	list = list_of_subscribers(&key);
 	if (!list)
 		return fr_punt(skb, pkt->prog + reason_no_subscribers);
-	struct event_datagram *copies_of_datagram = bpf_ringbuf_reserve(&fr_events,
-		sizeof(struct event_datagram), 0);
+	struct event_datagram *copies_of_datagram = datagrams_record(skb, pkt, 0);
 	if (!copies_of_datagram)
 		return fr_punt(skb, pkt->prog + reason_ring_full);
-	fr_head(&copies_of_datagram->head, 0, 2, sizeof(*copies_of_datagram));
-	st8((void *)copies_of_datagram + 21, 0);
-	st16((void *)copies_of_datagram + 22, 0);
-	st32((void *)copies_of_datagram + 28, 0);
-	copies_of_datagram->was = pkt->short_pn;
-	copies_of_datagram->was_size = pkt->short_pn_size;
-	copies_of_datagram->size = pkt->udp_end - 42;
 
 	if (unlikely(len > pkt->ip_end) && bpf_skb_change_tail(skb, pkt->ip_end, 0)) {
 		bpf_ringbuf_discard(copies_of_datagram, 0);

@@ -2358,7 +2358,8 @@ FR_ARRAY(fr_lost, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, FR_EVENTS, __u64);
 #ifdef FR_NEEDS_DATA
 
 /* The first room bytes of the len that the packet has from off on. Returns how many those are. */
-static __always_inline __u64 fr_data(struct __sk_buff *skb, __u32 off, void *to, __u64 len, __u64 room)
+static __always_inline __u64 fr_data(struct __sk_buff *skb, __u32 off, void *to, __u64 len,
+				     __u64 room)
 {
 	if (!len--)
 		return 0;
@@ -2458,7 +2459,8 @@ static __always_inline void fr_lose(__u32 id)
 #ifdef FR_NEEDS_REPORTED
 
 /* Likewise a record of all copies of a packet; if there were none, it is none. */
-static __always_inline void fr_submit_copies(struct fr_event *e, __u64 time, __u64 size, __u64 copies)
+static __always_inline void fr_submit_copies(struct fr_event *e, __u64 time, __u64 size,
+					     __u64 copies)
 {
 	e->time = time;
 	e->size = size;
