@@ -33,7 +33,7 @@ func TestNothingStays(t *testing.T) {
 			}
 			a.call(&wire.Fetch{RequestID: a.id(), Track: track0("pub"), Parameters: wire.Parameters{
 				LocationFilter: wire.Some(wire.LocationFilter{Kind: wire.FilterRange, End: wire.Location{Group: 9}})}})
-			a.views()
+			until(t, "a stream has come, of a subgroup or of the fetch", func() bool { return len(a.streams) > 0 })
 			_ = p.conn.CloseWithError(0, "")
 			_ = a.conn.CloseWithError(0, "")
 		}
