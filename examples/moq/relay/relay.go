@@ -200,8 +200,8 @@ func (r *Relay) Close() error {
 	return errors.Join(errs...)
 }
 
-// Drain asks all peers to leave (GOAWAY, §9.2), and closes the relay when they have, or after Config.Grace, or when ctx
-// ends. New sessions and requests are refused.
+// Drain asks all peers to leave (GOAWAY, §9.2), and closes the relay when they have, or after Config.Grace, or when
+// ctx ends. New sessions and requests are refused.
 func (r *Relay) Drain(ctx context.Context) error {
 	r.draining.Store(true)
 	r.mu.Lock()
