@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/examples/internal/unpolled"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/internal/unpolled"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/namespace"
 )
 

@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/examples/internal/unpolled"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/internal/unpolled"
 )
 
 // A udp is a socket that the library sends by.

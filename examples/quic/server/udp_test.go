@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/examples/internal/unpolled"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/internal/unpolled"
 )
 
 // A datagram is read when it comes, or in the next round while there are rounds. Before it is handed over, events are

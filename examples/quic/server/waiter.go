@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/examples/internal/unpolled"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/internal/unpolled"
 )
 
 // A waiter waits for datagrams of sockets. Go's poller would wake the process for each datagram that comes to a socket
