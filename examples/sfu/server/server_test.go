@@ -3,12 +3,15 @@ package server
 import (
 	"log/slog"
 	"math"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/pion/rtcp"
 	"github.com/pion/rtp"
+
+	"github.com/fastrelay/fastrelay-gen/examples/sfu/sfurelay"
 )
 
 // newTestServer starts a server without the kernel that has a subscriber of a publisher.
@@ -87,4 +90,50 @@ func TestLargestBandwidth(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("API")
+}
+
+// Packets come in the kernel's records: the one of its port gets each, and user space sends it to those that the kernel
+// doesn't send to. What is of no publisher is left.
+func TestRelayed(t *testing.T) {
+	s, p, u := newTestServer(t)
+	far, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	u.remote = far.LocalAddr().(*net.UDPAddr).AddrPort() // nothing was sent yet
+	come := func(sequence uint16, server netip.AddrPort) {
+		t.Helper()
+		q := rtp.Packet{Header: rtp.Header{Version: 2, PayloadType: 111, SequenceNumber: sequence, SSRC: 7}}
+		content, err := q.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.relayed(&sfurelay.PacketEvent{
+			Time: time.Now(), Publisher: netip.MustParseAddrPort("127.0.0.1:5004"), Server: server, Content: content,
+		})
+	}
+	come(1, p.local)
+	if !await(10*time.Second, func() bool { return u.Stats().Publisher == "cam" }) {
+		t.Fatal("the subscriber doesn't get the stream")
+	}
+	if s.apart.Load() != 1 {
+		t.Errorf("%d feeds are user space's", s.apart.Load())
+	}
+	come(2, netip.MustParseAddrPort("127.0.0.1:9"))
+	for n := range 10 {
+		come(uint16(2+n), p.local)
+	}
+	_ = far.SetReadDeadline(time.Now().Add(10 * time.Second))
+	for n := range 10 {
+		if _, err := far.Read(make([]byte, 100)); err != nil {
+			t.Fatalf("packet %d: %v", n, err)
+		}
+	}
+	if st := p.Stats(); st.Packets != 11 || st.Late > 0 || st.Repeated > 0 {
+		t.Errorf("%+v", st)
+	}
+	if err := s.Unsubscribe("u"); err != nil || s.apart.Load() != 0 {
+		t.Errorf("%v, %d feeds are user space's", err, s.apart.Load())
+	}
 }
