@@ -147,10 +147,10 @@ func TestPlacesOfReasons(t *testing.T) {
 			"no_totals", "no_networks"}},
 		// What sending checks in a header is at the rule that sends.
 		{video["header udp"], []string{"truncated", "not_udp", "udp_length", "gso_packet"}},
-		{video["rule 2"], []string{"pass", "too_big", "udp_checksum", "full_streams", "partial_checksum",
+		{video["rule 3"], []string{"relayed", "too_big", "udp_checksum", "full_streams", "partial_checksum",
 			"no_subscribers", "no_memory", "fault"}},
-		{video["rule 2.2, for each receiver"], []string{"layer"}},
-		{video["rule 2.3, for each receiver"], []string{"copy", "refused_rate", "contended", "unfit_rtp_payload_type",
+		{video["rule 3.2, for each receiver"], []string{"layer"}},
+		{video["rule 3.3, for each receiver"], []string{"copy", "refused_rate", "contended", "unfit_rtp_payload_type",
 			"address_family", "too_big", "no_route", "local", "unreachable", "blackhole", "prohibit", "xfrm", "rule",
 			"encap", "no_neighbour", "refused_by_device", "udp_checksum"}},
 	} {

@@ -14,7 +14,7 @@ func TestTyped(t *testing.T) {
 		switch k {
 		case ir.Uint:
 			typ = ir.UintType(19)
-		case ir.Bytes:
+		case ir.Bytes, ir.Data:
 			typ.Size = 5
 		}
 		for range 50 {
