@@ -148,7 +148,7 @@ func TestThinned(t *testing.T) {
 			d.run(t, pair[0])
 			// One a stream may allow another one (MAX_STREAMS).
 			if n, most := d.run(t, pair[1]), d.subscribers*d.streams*(10+d.objects)/10; n > most {
-				t.Errorf("subscribers sent %d packets before they had to, and were asked for fewer ACKs; %d is the most",
+				t.Errorf("subscribers sent %d packets before they had to, %d is the most: they were asked for fewer",
 					n, most)
 			}
 		})
