@@ -181,7 +181,8 @@ func (p *path) connect(realSize int) error {
 		}
 	}
 	buf := make([]byte, 2000)
-	if err := measure.SendTo(p.client, p.packet(p.virtual, headerSize), p.at()); err != nil {
+	// One that ends with the ID is a probe, which goes no further.
+	if err := measure.SendTo(p.client, p.packet(p.virtual, headerSize+1), p.at()); err != nil {
 		return err
 	}
 	_, from, err := unix.Recvfrom(p.target, buf, 0)
