@@ -100,13 +100,15 @@ func (r *sfu) close() { _ = r.kernel.Close() }
 // who missed one. As in the SFU's server, no reader waits for them: they are read now and then, since being woken for
 // each would cost more than all its copies. Packets that come to the socket are not relayed.
 func (r *sfu) serve(*reader) error {
+	pace := time.NewTicker(readPause)
+	defer pace.Stop()
 	for {
 		waiting, size := r.kernel.Runtime().EventsWaiting()
 		if err := r.read(); err != nil {
 			return err
 		}
 		if waiting < size/4 {
-			time.Sleep(readPause)
+			<-pace.C
 		}
 	}
 }

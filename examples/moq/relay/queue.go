@@ -77,9 +77,9 @@ func (s *session) rank() {
 	s.assign()
 }
 
-// assign maps priorities to the library's urgencies (§5.1.2). There are five for data: the subscribers' priorities come
-// first, then the publisher's, then each subscription's order of groups and of subgroups in them. Streams of several
-// subscriptions that are equal take turns. What has no urgency of its own shares the last one.
+// assign maps priorities to the library's urgencies (§5.1.2). There are five for data: the subscribers' priorities
+// come first, then the publisher's, then each subscription's order of groups and of subgroups in them. Streams of
+// several subscriptions that are equal take turns. What has no urgency of its own shares the last one.
 func (s *session) assign() {
 	if len(s.outgoing) < 2 {
 		for o := range s.outgoing {

@@ -32,8 +32,8 @@ const (
 	TypeSetup              Type = 0x2F00
 )
 
-// StreamCountUnknown is the stream count of a publisher that can't say how many there were: 2⁶⁴-1. Draft 18 writes it
-// as 2⁶²-1.
+// StreamCountUnknown is the stream count of a publisher that can't say how many there were: 2⁶⁴-1. Draft 18
+// writes it as 2⁶²-1.
 const StreamCountUnknown = 1<<64 - 1
 
 // Location is the place of an object in a track (§8.2).

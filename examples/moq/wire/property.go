@@ -172,8 +172,8 @@ func (p Properties) checkObject(at Location, immutable bool) error {
 	return nil
 }
 
-// checkTrack returns the violation among a track's properties, if there is one (§8.3, §10.5, §10.6). In immutable ones,
-// what can't be parsed is the track's fault, not the session's.
+// checkTrack returns the violation among a track's properties, if there is one (§8.3, §10.5, §10.6). In immutable
+// ones, what can't be parsed is the track's fault, not the session's.
 func (p Properties) checkTrack(immutable bool) error {
 	for q, err := range p.All() {
 		switch {

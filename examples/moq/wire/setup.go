@@ -29,8 +29,8 @@ func (d Draft) hasOption(t uint64) bool {
 	return slices.Contains(options22, t)
 }
 
-// Check returns the violation of a SETUP that depends on its sender and on the transport (§9.1.1, §9.1.2, §9.1.4). That
-// a server doesn't have the path or the authority is the server's to find.
+// Check returns the violation of a SETUP that depends on its sender and on the transport (§9.1.1, §9.1.2, §9.1.4).
+// That a server doesn't have the path or the authority is the server's to find.
 func (m *Setup) Check(fromServer, webTransport bool) error {
 	switch noURI := fromServer || webTransport; {
 	case m.Path.Present && noURI:
