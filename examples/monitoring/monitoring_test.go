@@ -366,10 +366,10 @@ func TestAlerts(t *testing.T) {
 	alert("RelayDetached")
 	kill()
 	alert("RelayDown")
-	for range 3 {
-		began := time.Now().Unix()
+	for n := range 3 { // each of which has to be scraped
 		kill = serve("lo")
-		p.until("it is scraped again", p.some(fmt.Sprintf(`process_start_time_seconds >= %d`, began)))
+		p.until("it is scraped again",
+			p.some(fmt.Sprintf(`changes(process_start_time_seconds{job="fastrelay"}[15m]) > %d`, n)))
 		kill()
 	}
 	alert("RelayRestarts")

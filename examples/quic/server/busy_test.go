@@ -31,7 +31,7 @@ func TestBusy(t *testing.T) {
 			busy := false
 			p := plan{streams: 100, objects: 10, rate: 250, viewers: viewers, ahead: 100}
 			p.then = func(i int) {
-				busy = busy || b.server.socket.patience.busy() > 0
+				busy = busy || b.server.socket.Busy()
 				switch i {
 				case p.streams / 3:
 					b.move(from, b.publishers)
@@ -49,7 +49,7 @@ func TestBusy(t *testing.T) {
 			}
 			t.Logf("datagrams waited at the end of one of the streams: %v", busy)
 			b.checkDoor(from.LocalAddr().(*net.UDPAddr).Port)
-			if s := b.server.socket.outbox.sender; s != nil {
+			if s := b.server.socket.Segments(); s != nil {
 				b.check(testnet.Until(5*time.Second, "all segments have left", func() bool {
 					st, err := s.Stats()
 					return err == nil && st.Segments > 1000 && st.Relayed+st.Returned == st.Segments && st.Failed == 0
@@ -62,14 +62,8 @@ func TestBusy(t *testing.T) {
 // checkDoor waits until the only door is the publisher's, at that port.
 func (b *bed) checkDoor(port int) {
 	b.Helper()
-	doors := b.server.socket.doors
 	b.check(testnet.Until(5*time.Second, "the door is the publisher's", func() bool {
-		doors.mu.Lock()
-		defer doors.mu.Unlock()
-		for _, d := range doors.all {
-			at, err := d.peer()
-			return len(doors.all) == 1 && err == nil && int(at.Port()) == port
-		}
-		return false
+		peers := b.server.socket.Doors()
+		return len(peers) == 1 && int(peers[0].Port()) == port
 	}))
 }

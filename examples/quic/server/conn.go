@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/socket"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
 
@@ -40,7 +41,7 @@ type conn struct {
 	row    *quicrelay.ConnectionsRow             // of the connection; nil: it isn't on the fast path
 	rows   map[quicrelay.ConnectionsKey]struct{} // of the kernel's table
 	fast   *receiver                             // of a subscriber
-	door   *door                                 // of a publisher; nil: it has none
+	door   *socket.Door                          // of a publisher; nil: it has none
 	sealer sealer                                // of a subscriber
 }
 
@@ -55,10 +56,10 @@ func (s *Server) newConn(ctx context.Context, _ *quic.ClientInfo) (context.Conte
 	c := &conn{
 		server: s, ours: map[uint64]quic.ConnectionID{}, theirs: map[uint64]peerID{},
 		rows: map[quicrelay.ConnectionsKey]struct{}{}, changed: make(chan struct{}, 1),
-		sealer: sealer{udp: s.socket.udp},
+		sealer: sealer{udp: s.socket},
 	}
 	c.hooks = quic.Hooks{
-		NullProtection: s.relay != nil, Levels: levels, SparseMaxStreams: true, Turns: &s.socket.turns,
+		NullProtection: s.relay != nil, Levels: levels, SparseMaxStreams: true, Turns: &s.socket.Turns,
 		Drain: func(register func(quic.OutsidePacket)) { c.with(func(u *subscriber) { u.register(register) }) },
 		Lost: func(p quic.OutsidePacket) (data []quic.StreamData) {
 			if d, ok := p.User.(copied); ok {
@@ -173,7 +174,8 @@ func addrPort(a net.Addr) netip.AddrPort {
 	if !ok {
 		return netip.AddrPort{}
 	}
-	return peer(u)
+	at := u.AddrPort()
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 }
 
 // errNoFastPath says why a subscriber's streams are sent by user space.
@@ -217,7 +219,7 @@ func (c *conn) settle(ctx context.Context) error {
 	c.mu.Unlock()
 	var errs []error
 	if door != nil {
-		errs = append(errs, door.connect(remote))
+		errs = append(errs, door.Connect(remote))
 	}
 	for _, key := range old {
 		if _, ok := want[key]; !ok {
@@ -303,7 +305,7 @@ func (c *conn) openDoor() error {
 	c.mu.Lock()
 	remote := c.remote
 	c.mu.Unlock()
-	d, err := c.server.socket.doors.open(remote)
+	d, err := c.server.socket.Open(remote)
 	if err != nil {
 		return err
 	}

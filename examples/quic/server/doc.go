@@ -7,8 +7,6 @@
 //
 //	server.go      the server: sockets, feeds, and the ring of events
 //	conn.go        connections: the library's hooks, requests, addresses and connection IDs
-//	socket.go      the UDP socket, which has the ring read before each datagram is handled
-//	udp.go         the same without Go's poller, which wakes the process for each datagram
 //	feed.go        streams of a publisher, to its subscribers
 //	cache.go       what was received of a stream, for 2 seconds
 //	subscriber.go  what a subscriber was sent, and is still to be sent

@@ -7,10 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/fastrelay/fastrelay-gen/examples/quic/socket"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go/quicvarint"
 )
@@ -18,7 +16,7 @@ import (
 // A sealer sends packets with a STREAM frame each on a protected connection, as the kernel does on others: the library
 // learns of them afterwards. It costs a header and a seal, and no turn of the connection's run loop for each packet.
 type sealer struct {
-	udp     *udp
+	udp     *socket.Socket
 	counter atomic.Uint64 // the next packet number, for the library, too
 
 	mu     sync.Mutex   // a packet number belongs to the keys of its time
@@ -77,30 +75,8 @@ func (s *sealer) send(d *quic.StreamData, ecn quic.ECN) (p quic.OutsidePacket, o
 	b = s.keys.Seal(b, at, number)
 	s.packet = b
 	p = quic.OutsidePacket{Number: number, Time: time.Now(), Size: len(b), KeyPhase: s.keys.Phase, ECN: ecn}
-	_, _, _ = s.udp.WriteMsgUDP(b, marked(ecn, s.remote.IP.To4() != nil), s.remote) // else it is lost as others are
+	_, _, _ = s.udp.WriteMsgUDP(b, socket.Marked(ecn, s.remote.IP.To4() != nil), s.remote) // else it is lost as others are
 	return p, true
-}
-
-// controls is the control data (cmsg(3)) of packets that are marked, by IP version and codepoint.
-var controls = func() (all [2][4][]byte) {
-	for i, of := range [2][2]int32{{unix.IPPROTO_IPV6, unix.IPV6_TCLASS}, {unix.IPPROTO_IP, unix.IP_TOS}} {
-		for ecn := 1; ecn < 4; ecn++ {
-			b := make([]byte, unix.CmsgSpace(4))
-			h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
-			h.Level, h.Type = of[0], of[1]
-			h.SetLen(unix.CmsgLen(4))
-			binary.NativeEndian.PutUint32(b[unix.CmsgLen(0):], uint32(ecn))
-			all[i][ecn] = b
-		}
-	}
-	return all
-}()
-
-func marked(ecn quic.ECN, v4 bool) []byte {
-	if v4 {
-		return controls[1][ecn&3]
-	}
-	return controls[0][ecn&3]
 }
 
 // atOnce is how many packets are sealed at once: the library's pacer lets so many go, too. More are the library's,

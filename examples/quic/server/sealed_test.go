@@ -71,17 +71,6 @@ func TestSealed(t *testing.T) {
 	}
 }
 
-// A packet is marked as the path says, in both IP versions.
-func TestMarked(t *testing.T) {
-	for _, v4 := range []bool{true, false} {
-		for _, ecn := range []quic.ECN{quic.NotECT, quic.ECT1, quic.ECT0, quic.CE} {
-			if size, got := parseControl(marked(ecn, v4)); size != 0 || got != uint8(ecn) {
-				t.Errorf("IPv4: %v, %d: size %d, ECN %d", v4, ecn, size, got)
-			}
-		}
-	}
-}
-
 // What is too much at once, or small, is the library's; a large piece takes several packets; without keys nothing is
 // sent.
 func TestSealedOrNot(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/congestion/control"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/socket"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	relaycontrol "github.com/fastrelay/fastrelay-gen/runtime/control"
@@ -58,7 +59,7 @@ type Server struct {
 	config    Config
 	log       *slog.Logger
 	relay     *quicrelay.Relay // nil: there is none
-	socket    *socket
+	socket    *socket.Socket
 	transport *quic.Transport
 	listener  *quic.Listener
 	read      func()                          // reads the events up to where they are now
@@ -115,7 +116,10 @@ func Start(config Config) (_ *Server, err error) {
 		}
 		s.quiesce = s.relay.Runtime().Quiesce
 	}
-	if s.socket, err = listen(&config, s.drain, newRounds(s.endRound)); err != nil {
+	if s.socket, err = socket.Listen(socket.Config{
+		Address: config.Address, Drain: s.drain, Turn: s.endRound,
+		Segments: config.Segments, Lease: lease, Logger: config.Logger,
+	}); err != nil {
 		return nil, err
 	}
 	s.transport = &quic.Transport{
@@ -314,9 +318,7 @@ func (s *Server) seal(ctx context.Context, c *conn, u *subscriber) error {
 
 // sealed has the library learn of packets in rounds, if it doesn't before.
 func (s *Server) sealed() {
-	if !s.socket.rounds.on.Load() {
-		_ = s.socket.startRounds() // it is closed then, and its connections with it
-	}
+	_ = s.socket.StartRounds() // which fails if it is closed, and its connections with it
 }
 
 // group returns a feed's group.
@@ -399,11 +401,11 @@ const (
 
 // events has the socket's reader begin rounds when there are events; it sleeps until then.
 func (s *Server) events(ctx context.Context) {
-	for s.relay.Runtime().AwaitEvents(ctx) == nil && s.socket.startRounds() == nil {
+	for s.relay.Runtime().AwaitEvents(ctx) == nil && s.socket.StartRounds() == nil {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.socket.rounds.over:
+		case <-s.socket.RoundsOver():
 		}
 	}
 }
@@ -453,14 +455,14 @@ func (s *Server) tick(ctx context.Context) {
 			return
 		case now = <-ticker.C:
 		}
-		s.socket.begin()
+		s.socket.Begin()
 		only, some := true, false
 		for _, f := range s.list() {
 			kernel, all := f.tick(now)
 			only, some = only && all, some || kernel
 		}
-		s.socket.end()
-		s.socket.outbox.sweep(now)
+		s.socket.End()
+		s.socket.Sweep(now)
 		s.kernelOnly.Store(only && some)
 		if len(s.freed) > 0 {
 			if err := s.relay.Runtime().DeleteTranslations(s.freed...); err != nil && ctx.Err() == nil {

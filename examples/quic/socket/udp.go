@@ -1,11 +1,11 @@
-package server
+package socket
 
 import (
 	"net"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/examples/quic/internal/unpolled"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/socket/internal/unpolled"
 )
 
 // A udp is a socket that the library sends by.

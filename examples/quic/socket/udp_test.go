@@ -1,4 +1,4 @@
-package server
+package socket
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/examples/quic/internal/unpolled"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/socket/internal/unpolled"
 )
 
 // A datagram is read when it comes, or in the next round while there are rounds. Before it is handed over, events are
@@ -19,13 +19,15 @@ import (
 func TestSocket(t *testing.T) {
 	var drained atomic.Int64
 	var inRounds atomic.Bool
-	r := newRounds(func(time.Time) (length time.Duration, wait bool) {
-		if inRounds.Load() {
-			return time.Millisecond, true
-		}
-		return 0, false
+	s, err := Listen(Config{
+		Address: loopback, Drain: func() { drained.Add(1) },
+		Turn: func(time.Time) (length time.Duration, wait bool) {
+			if inRounds.Load() {
+				return time.Millisecond, true
+			}
+			return 0, false
+		},
 	})
-	s, err := listen(&Config{Address: loopback}, func() { drained.Add(1) }, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +101,7 @@ func TestSocket(t *testing.T) {
 		send("at once")
 		receive("at once")
 		inRounds.Store(true)
-		if err := s.startRounds(); err != nil {
+		if err := s.StartRounds(); err != nil {
 			t.Fatal(err)
 		}
 		for _, text := range []string{"a", "b", "c"} { // more than there is room for
@@ -107,7 +109,7 @@ func TestSocket(t *testing.T) {
 		}
 		receive("a", "b", "c")
 		inRounds.Store(false)
-		<-r.over
+		<-s.RoundsOver()
 		send("after the rounds")
 		receive("after the rounds")
 	}

@@ -1,9 +1,11 @@
-package server
+package socket
 
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"net/netip"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -11,24 +13,37 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/examples/quic/internal/unpolled"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/socket/internal/unpolled"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/runtime/segments"
 )
 
-// A socket is the UDP socket of all connections. Before a datagram that it received is handled, the ring of events is
-// read up to where it stood then. The kernel's program has written its records of a datagram when the datagram reaches
-// the socket, so whoever handles it knows all its copies; and whoever handles an ACK knows the copies that it is for.
-//
-// What connections have to do because of what was received, they do one after the other when the next datagrams are
-// read, on the goroutine that reads; and what they send leaves then.
-type socket struct {
+// Config is what a socket needs to know.
+type Config struct {
+	Address netip.AddrPort
+	// Drain, if it isn't nil, is called when datagrams were read, before they are handled.
+	Drain func()
+	// Turn, if it isn't nil, is called at the end of each round while there are rounds (see [Socket.StartRounds]), on the
+	// goroutine that reads. It says how long the next round is, or 0 if there is none, and whether datagrams wait for its
+	// end.
+	Turn func(now time.Time) (length time.Duration, wait bool)
+	// Segments has what connections send leave in segments of few datagrams (package runtime/segments, which says what
+	// that needs), if dozens leave together. Lease is its relay's.
+	Segments bool
+	Lease    time.Duration
+	Logger   *slog.Logger // segments'
+}
+
+// A Socket is what a quic.Transport has as Conn.
+type Socket struct {
 	*udp
+	// Turns is for the hooks of all connections (quic.Hooks).
+	Turns quic.Turns
+
 	own      source // the socket itself
 	waiter   *waiter
 	doors    *doors
 	drain    func()
-	turns    quic.Turns
 	begun    bool      // by the reader
 	pass     int       // datagrams that were read since then
 	pending  []*source // have datagrams
@@ -37,21 +52,15 @@ type socket struct {
 	heard    bool // the process is woken for datagrams
 }
 
-// Rounds are when the server looks for records of the kernel's program while there are any: being woken for each would
+// Rounds are when a server looks for records of the kernel's program while there are any: being woken for each would
 // cost more than all else that is done with it.
 type rounds struct {
 	on   atomic.Bool
-	over chan struct{} // capacity 1: there are no records any more
-	// turn reads records, and does what follows. It says how long the next round is, or 0 if there is none, and whether
-	// datagrams wait for its end.
+	over chan struct{} // capacity 1
 	turn func(now time.Time) (length time.Duration, wait bool)
 
 	end  time.Time // of this one
 	wait bool
-}
-
-func newRounds(turn func(time.Time) (time.Duration, bool)) *rounds {
-	return &rounds{over: make(chan struct{}, 1), turn: turn}
 }
 
 // A patience is how long the reader of a socket leaves datagrams waiting, so that it gets several at once, and the
@@ -96,8 +105,8 @@ func (p *patience) read(n int, sent *atomic.Int64, now time.Time) {
 // busy is how long datagrams wait; 0: they don't.
 func (p *patience) busy() time.Duration { return time.Duration(p.wait.Load()) }
 
-// listen opens the socket.
-func listen(c *Config, drain func(), r *rounds) (_ *socket, err error) {
+// Listen opens a socket.
+func Listen(c Config) (_ *Socket, err error) {
 	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(c.Address))
 	if err != nil {
 		return nil, err
@@ -106,9 +115,9 @@ func listen(c *Config, drain func(), r *rounds) (_ *socket, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &socket{
-		udp: &udp{UDP: u}, own: source{u.File, ipv4.NewPacketConn(u)}, drain: drain, rounds: r,
-		patience: &patience{},
+	s := &Socket{
+		udp: &udp{UDP: u}, own: source{u.File, ipv4.NewPacketConn(u)}, drain: c.Drain,
+		rounds: &rounds{over: make(chan struct{}, 1), turn: c.Turn}, patience: &patience{},
 	}
 	defer func() {
 		if err != nil {
@@ -125,7 +134,7 @@ func listen(c *Config, drain func(), r *rounds) (_ *socket, err error) {
 	}
 	var sender *segments.Sender
 	if c.Segments {
-		if sender, err = segments.New(segments.Config{Conn: s.udp, Lease: lease, Logger: c.Logger}); err != nil {
+		if sender, err = segments.New(segments.Config{Conn: s.udp, Lease: c.Lease, Logger: c.Logger}); err != nil {
 			return nil, err
 		}
 	}
@@ -135,7 +144,7 @@ func listen(c *Config, drain func(), r *rounds) (_ *socket, err error) {
 }
 
 // Close closes the socket.
-func (s *socket) Close() error {
+func (s *Socket) Close() error {
 	err := s.udp.Close()
 	if s.outbox != nil && s.outbox.sender != nil {
 		err = errors.Join(err, s.outbox.sender.Close())
@@ -150,28 +159,37 @@ func (s *socket) Close() error {
 }
 
 // SyscallConn returns the socket itself.
-func (s *socket) SyscallConn() (syscall.RawConn, error) { return s.udp.SyscallConn() }
+func (s *Socket) SyscallConn() (syscall.RawConn, error) { return s.udp.SyscallConn() }
 
 // SetReadDeadline implements [net.PacketConn].
-func (s *socket) SetReadDeadline(t time.Time) error { return s.waiter.setDeadline(t) }
+func (s *Socket) SetReadDeadline(t time.Time) error { return s.waiter.setDeadline(t) }
 
-// begin has connections, and what they send, wait for end.
-func (s *socket) begin() {
+// Begin has connections, and what they send, wait for End. Several may have begun.
+func (s *Socket) Begin() {
 	s.outbox.begin()
-	s.turns.Begin()
+	s.Turns.Begin()
 }
 
-// end does what connections have to do, and sends.
-func (s *socket) end() {
-	s.turns.End()
+// End does what connections have to do, and sends.
+func (s *Socket) End() {
+	s.Turns.End()
 	s.outbox.end()
 }
+
+// Sweep forgets peers to whom nothing was sent for a while. It is to be called now and then.
+func (s *Socket) Sweep(now time.Time) { s.outbox.sweep(now) }
+
+// Busy reports whether datagrams wait for others.
+func (s *Socket) Busy() bool { return s.patience.busy() > 0 }
+
+// Segments returns what sends segments; nil: there is none.
+func (s *Socket) Segments() *segments.Sender { return s.outbox.sender }
 
 // longestPass is how many datagrams, at least, connections have had when they do what they have to do.
 const longestPass = 64
 
 // ReadBatch is what the library reads datagrams with.
-func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
+func (s *Socket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
 	for {
 		for len(s.pending) > 0 && s.pass < longestPass {
 			last := len(s.pending) - 1
@@ -199,32 +217,34 @@ func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
 }
 
 // received is called when datagrams were read, before they are handled.
-func (s *socket) received(n int) {
+func (s *Socket) received(n int) {
 	s.pass += n
 	s.startPass()
 	s.patience.read(n, &s.outbox.sent, time.Now())
-	s.drain()
+	if s.drain != nil {
+		s.drain()
+	}
 }
 
 // startPass has connections wait until the reader finishes.
-func (s *socket) startPass() {
+func (s *Socket) startPass() {
 	if !s.begun {
 		s.begun = true
-		s.begin()
+		s.Begin()
 	}
 }
 
 // finish ends what the reader has begun.
-func (s *socket) finish() {
+func (s *Socket) finish() {
 	if s.pass = 0; s.begun {
 		s.begun = false
-		s.end()
+		s.End()
 	}
 }
 
 // wait waits until there are datagrams that don't have to wait any longer. When a round ends, it does what belongs to
 // that.
-func (s *socket) wait() error {
+func (s *Socket) wait() error {
 	s.pending = s.pending[:0]
 	d, rounds := s.patience.busy(), s.rounds.on.Load()
 	wait := rounds && s.rounds.wait
@@ -267,14 +287,20 @@ func (s *socket) wait() error {
 	return nil
 }
 
-// startRounds begins rounds, until there are no records any more.
-func (s *socket) startRounds() error {
+// StartRounds begins rounds, unless there are any. They end when Config.Turn says so.
+func (s *Socket) StartRounds() error {
+	if s.rounds.on.Load() {
+		return nil
+	}
 	s.rounds.on.Store(true)
 	return s.waiter.wake()
 }
 
+// RoundsOver gets a value when rounds have ended.
+func (s *Socket) RoundsOver() <-chan struct{} { return s.rounds.over }
+
 // endRound ends a round, and begins the next one.
-func (s *socket) endRound(now time.Time) {
+func (s *Socket) endRound(now time.Time) {
 	r := s.rounds
 	var length time.Duration
 	if length, r.wait = r.turn(now); length > 0 {
@@ -290,7 +316,7 @@ func (s *socket) endRound(now time.Time) {
 }
 
 // hear has the process woken when a datagram comes, or not.
-func (s *socket) hear(own, doors bool) error {
+func (s *Socket) hear(own, doors bool) error {
 	err := s.doors.hear(doors)
 	if s.heard == own {
 		return err

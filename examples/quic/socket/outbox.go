@@ -1,7 +1,6 @@
-package server
+package socket
 
 import (
-	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -101,28 +100,6 @@ func (o *outbox) add(b, oob []byte, to *net.UDPAddr) (taken bool, err error) {
 func several(b, oob []byte) bool {
 	size, _ := parseControl(oob)
 	return size > 0 && len(b) > size
-}
-
-// parseControl returns what control data (cmsg(3)) says of a message: the size of its datagrams, if it may be several,
-// and ECN.
-func parseControl(oob []byte) (size int, ecn uint8) {
-	for len(oob) > 0 {
-		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)
-		if err != nil {
-			break
-		}
-		switch {
-		case h.Level == unix.SOL_UDP && h.Type == unix.UDP_SEGMENT && len(data) >= 2:
-			size = int(binary.NativeEndian.Uint16(data))
-		case h.Level == unix.SOL_IP && h.Type == unix.IP_TOS && len(data) > 0,
-			h.Level == unix.SOL_IPV6 && h.Type == unix.IPV6_TCLASS && len(data) > 0:
-			if ecn = data[0] & 3; len(data) >= 4 {
-				ecn = uint8(binary.NativeEndian.Uint32(data)) & 3
-			}
-		}
-		oob = rest
-	}
-	return size, ecn
 }
 
 func peer(a *net.UDPAddr) netip.AddrPort {

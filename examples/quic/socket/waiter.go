@@ -1,4 +1,4 @@
-package server
+package socket
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/examples/quic/internal/unpolled"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/socket/internal/unpolled"
 )
 
 // A waiter waits for datagrams of sockets. Go's poller would wake the process for each datagram that comes to a socket

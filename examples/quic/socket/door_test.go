@@ -1,4 +1,4 @@
-package server
+package socket
 
 import (
 	"errors"
@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/net/ipv4"
-	"golang.org/x/sys/unix"
 )
 
 // While datagrams wait, those of a publisher, through its door, don't, and what has come from others is read with them.
@@ -22,7 +21,7 @@ func TestDoors(t *testing.T) {
 }
 
 func testDoors(t *testing.T, host netip.Addr) {
-	s, err := listen(&Config{Address: netip.AddrPortFrom(host, 0)}, func() {}, newRounds(nil))
+	s, err := Listen(Config{Address: netip.AddrPortFrom(host, 0)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +61,7 @@ func testDoors(t *testing.T, host netip.Addr) {
 			t.Fatalf("%q; want %q", got, want)
 		}
 	}
-	d, err := s.doors.open(of(0))
+	d, err := s.Open(of(0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +70,7 @@ func testDoors(t *testing.T, host netip.Addr) {
 	send(1, "a: waits")
 	send(0, "b: doesn't")
 	receive("a: waits", "b: doesn't")
-	if err := d.connect(of(1)); err != nil {
+	if err := d.Connect(of(1)); err != nil {
 		t.Fatal(err)
 	}
 	send(0, "a: waits now")
@@ -83,7 +82,7 @@ func testDoors(t *testing.T, host netip.Addr) {
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
-	if len(s.doors.all) != 0 {
+	if len(s.Doors()) != 0 {
 		t.Error("a door that is closed is kept")
 	}
 	send(1, "for the server's own socket")
@@ -93,7 +92,7 @@ func testDoors(t *testing.T, host netip.Addr) {
 	send(1, "at once")
 	receive("at once")
 	for i := range 40 { // more than are reported at once
-		if d, err = s.doors.open(of(i % 2)); err != nil {
+		if d, err = s.Open(of(i % 2)); err != nil {
 			t.Fatal(err)
 		}
 		defer d.Close()
@@ -101,17 +100,4 @@ func testDoors(t *testing.T, host netip.Addr) {
 	send(0, "x")
 	send(1, "y")
 	receive("x", "y")
-}
-
-// peer returns whose door it is.
-func (d *door) peer() (at netip.AddrPort, err error) {
-	var problem error
-	err = d.Control(func(fd uintptr) {
-		var name unix.Sockaddr
-		if name, problem = unix.Getpeername(int(fd)); problem == nil {
-			n := name.(*unix.SockaddrInet4)
-			at = netip.AddrPortFrom(netip.AddrFrom4(n.Addr), uint16(n.Port))
-		}
-	})
-	return at, errors.Join(err, problem)
 }

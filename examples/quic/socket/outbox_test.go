@@ -1,4 +1,4 @@
-package server
+package socket
 
 import (
 	"errors"
@@ -46,7 +46,7 @@ func TestPatience(t *testing.T) {
 
 // What waits leaves in order, each to its own peer, before what is sent when nobody waits any more.
 func TestOutbox(t *testing.T) {
-	s, err := listen(&Config{Address: loopback}, func() {}, newRounds(nil))
+	s, err := Listen(Config{Address: loopback})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,14 +71,14 @@ func TestOutbox(t *testing.T) {
 		}
 	}
 	const sent = 50 // more than there is room for
-	s.outbox.begin()
+	s.Begin()
 	for n := range sent - 1 {
 		send(n)
 	}
 	if n := len(s.outbox.waiting); n != (sent-1)*len(peers)%outboxSize {
 		t.Errorf("%d datagrams wait", n)
 	}
-	s.outbox.end()
+	s.End()
 	send(sent - 1)
 	b := make([]byte, 100)
 	for i, p := range peers {
@@ -93,14 +93,14 @@ func TestOutbox(t *testing.T) {
 
 // An error is returned once, to who next sends there; that a datagram was too large isn't one.
 func TestOutboxErrors(t *testing.T) {
-	s, err := listen(&Config{Address: loopback}, func() {}, newRounds(nil))
+	s, err := Listen(Config{Address: loopback})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
 	to := func(addr string) net.Addr { return net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr)) }
 	nowhere, here := to("240.0.0.1:9"), to("127.0.0.1:9")
-	s.outbox.begin()
+	s.Begin()
 	for _, addr := range []net.Addr{nowhere, here} {
 		if _, err := s.WriteTo(make([]byte, 100), addr); err != nil {
 			t.Error(err)
@@ -109,8 +109,8 @@ func TestOutboxErrors(t *testing.T) {
 	if _, err := s.WriteTo(make([]byte, 1<<16), here); err != nil {
 		t.Error(err)
 	}
-	s.outbox.end()
-	s.outbox.begin()
+	s.End()
+	s.Begin()
 	for _, c := range []struct {
 		to    net.Addr
 		fails bool

@@ -1,4 +1,4 @@
-package server
+package socket
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/examples/quic/internal/unpolled"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/socket/internal/unpolled"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/namespace"
 )
 
@@ -21,11 +21,12 @@ type source struct {
 	batch *ipv4.PacketConn
 }
 
-// A door is a socket for one publisher's datagrams, on the server's address and connected to the publisher's. They are
+// A Door is a socket for one publisher's datagrams, on the server's address and connected to the publisher's. They are
 // read at once, while those that come to the server's own socket wait for a while: these are ACKs, mostly.
-type door struct {
+type Door struct {
 	source
-	doors *doors
+	doors  *doors
+	remote netip.AddrPort // guarded by the doors' mutex
 }
 
 // doors are those of a socket.
@@ -37,7 +38,7 @@ type doors struct {
 
 	mu    sync.Mutex
 	heard bool
-	all   map[int]*door // by file descriptor
+	all   map[int]*Door // by file descriptor
 }
 
 func newDoors(w *waiter, own *udp, local netip.AddrPort) (*doors, error) {
@@ -45,11 +46,24 @@ func newDoors(w *waiter, own *udp, local netip.AddrPort) (*doors, error) {
 	if err != nil {
 		return nil, fmt.Errorf("network namespace: %w", err)
 	}
-	return &doors{waiter: w, own: own, local: local, ns: ns, heard: true, all: map[int]*door{}}, nil
+	return &doors{waiter: w, own: own, local: local, ns: ns, heard: true, all: map[int]*Door{}}, nil
 }
 
-// open opens a door. Until it is closed, or connected to another address, the socket gets no datagrams of the peer.
-func (s *doors) open(remote netip.AddrPort) (_ *door, err error) {
+// Open opens a door, for a peer of a socket that listens at one address. Until it is closed, or connected to another
+// peer, the socket itself gets no datagrams of the peer.
+func (s *Socket) Open(remote netip.AddrPort) (*Door, error) { return s.doors.open(remote) }
+
+// Doors returns the peers that have a door.
+func (s *Socket) Doors() (peers []netip.AddrPort) {
+	s.doors.mu.Lock()
+	defer s.doors.mu.Unlock()
+	for _, d := range s.doors.all {
+		peers = append(peers, d.remote)
+	}
+	return peers
+}
+
+func (s *doors) open(remote netip.AddrPort) (_ *Door, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	family := unix.AF_INET6
@@ -64,7 +78,7 @@ func (s *doors) open(remote netip.AddrPort) (_ *door, err error) {
 		return nil, err
 	}
 	u := s.own.Another(fd)
-	d := &door{source{u.File, ipv4.NewPacketConn(u)}, s}
+	d := &Door{source: source{u.File, ipv4.NewPacketConn(u)}, doors: s}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.Descriptor.Close())
@@ -98,15 +112,24 @@ func (s *doors) open(remote netip.AddrPort) (_ *door, err error) {
 	return d, nil
 }
 
-// connect has the door be another peer's.
-func (d *door) connect(remote netip.AddrPort) error {
+// Connect has the door be another peer's.
+func (d *Door) Connect(remote netip.AddrPort) error {
+	d.doors.mu.Lock()
+	defer d.doors.mu.Unlock()
+	return d.connect(remote)
+}
+
+func (d *Door) connect(remote netip.AddrPort) error {
 	var problem error
 	err := d.Control(func(fd uintptr) { problem = unix.Connect(int(fd), unpolled.Sockaddr(remote)) })
-	return errors.Join(err, os.NewSyscallError("connect", problem))
+	if err = errors.Join(err, os.NewSyscallError("connect", problem)); err == nil {
+		d.remote = remote
+	}
+	return err
 }
 
 // Close closes the door. What it has received, and wasn't read, is lost.
-func (d *door) Close() error {
+func (d *Door) Close() error {
 	d.doors.mu.Lock()
 	delete(d.doors.all, d.FD())
 	d.doors.mu.Unlock()
@@ -114,7 +137,7 @@ func (d *door) Close() error {
 }
 
 // of returns the door with a file descriptor, nil if there is none.
-func (s *doors) of(fd int) *door {
+func (s *doors) of(fd int) *Door {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.all[fd]
