@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/congestion/control"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/acks"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/server"
 	relaycontrol "github.com/fastrelay/fastrelay-gen/runtime/control"
 )
@@ -48,7 +49,7 @@ func run(args []string) (err error) {
 	flags.StringVar(&watch.Metrics, "metrics", "", "address:port where anyone may read /metrics")
 	inSegments := flags.Bool("segments", false, "send packets to many subscribers as segments of few datagrams, "+
 		"by two virtual devices: it costs less with dozens of them, and needs CAP_NET_ADMIN and CAP_BPF")
-	acks := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer it are asked for "+
+	policy := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer it are asked for "+
 		"an ACK: fewer cost less; 0: none is asked")
 	every := flags.Duration("stats", 10*time.Second, "how often counters are printed; 0: never")
 	if err := flags.Parse(args); err != nil {
@@ -56,7 +57,7 @@ func run(args []string) (err error) {
 	}
 	config := server.Config{Pins: *pins, Control: control.Algorithms[*algorithm], Watch: watch,
 		Segments: *inSegments}
-	if config.ACKPackets, config.ACKDelay, err = server.ParseACKs(*acks); err != nil {
+	if config.ACKs, err = acks.Parse(*policy); err != nil {
 		return fmt.Errorf("-acks: %w", err)
 	}
 	if *algorithm != "" && config.Control == nil {

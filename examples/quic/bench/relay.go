@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/fastrelay/fastrelay-gen/examples/quic/acks"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/server"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
@@ -109,7 +110,7 @@ func serve(v Variant, args []string) (err error) {
 	listen := flags.String("listen", "", "")
 	devices := flags.String("devices", "", "")
 	profile := flags.String("profile", "", "")
-	acks := flags.String("acks", "0", "")
+	policy := flags.String("acks", "0", "")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -120,7 +121,7 @@ func serve(v Variant, args []string) (err error) {
 	kernelShare := func() float64 { return 0 }
 	if v != UserSpace {
 		config := server.Config{Address: address, TLS: secrets(), Segments: v == StockSegments}
-		if config.ACKPackets, config.ACKDelay, err = server.ParseACKs(*acks); err != nil {
+		if config.ACKs, err = acks.Parse(*policy); err != nil {
 			return err
 		}
 		if v.kernel() {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/examples/quic/acks"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
@@ -88,7 +89,7 @@ func TestHandOver(t *testing.T) {
 		},
 	} {
 		l := &turns{}
-		u := &subscriber{library: l, feed: &feed{server: &Server{config: Config{ACKPackets: -1}}}}
+		u := &subscriber{library: l, feed: &feed{server: &Server{config: Config{ACKs: acks.Policy{Packets: -1}}}}}
 		u.setPath(quic.PathState{CongestionWindow: 20000, Window: max(0, cmp.Or(c.room, 10000))})
 		u.window.waiting, u.queued, u.steering = c.waiting, c.queue, c.steering
 		if !c.stock {

@@ -14,7 +14,6 @@
 //	credit.go      how much may be sent, by the kernel and by user space
 //	steer.go       algorithms that decide it
 //	ack.go         ACKs that the kernel took
-//	thin.go        how often subscribers are asked for one
 //	offload.go     the kernel's part
 //
 // # Who sends what

@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/examples/congestion/control"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/acks"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/socket"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
@@ -41,12 +42,8 @@ type Config struct {
 	// Segments has what user space sends leave in segments of few datagrams (package runtime/segments, which says what
 	// that needs), instead of by sendmmsg.
 	Segments bool
-	// Subscribers that offer it (ACK_FREQUENCY) are asked for an ACK every ACKPackets packets (default: 10), or
-	// ACKDelay after the first of them (default: 20 ms): much of what a delivery costs is its ACKs. It is at most a
-	// quarter of the congestion window. If ACKPackets is negative, none is asked.
-	ACKPackets int
-	ACKDelay   time.Duration
-	Pins       string // a folder in a BPF file system, so that a successor takes over from a server that was killed
+	ACKs     acks.Policy // of subscribers
+	Pins     string      // a folder in a BPF file system, so that a successor takes over from a server that was killed
 	// ResetKey, if a successor has the same, lets it tell clients at once that their connections are gone.
 	ResetKey *quic.StatelessResetKey
 	Watch    relaycontrol.Flags // how the relay is watched and operated
@@ -96,8 +93,6 @@ func Start(config Config) (_ *Server, err error) {
 	config.Streams = cmp.Or(config.Streams, 4096)
 	config.Backlog = cmp.Or(config.Backlog, 512<<10)
 	config.Keep = cmp.Or(config.Keep, 2*time.Second)
-	config.ACKPackets = cmp.Or(config.ACKPackets, 10)
-	config.ACKDelay = cmp.Or(config.ACKDelay, 20*time.Millisecond)
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{
 		config: config, log: config.Logger, stop: stop, dropper: newDropper(),
@@ -239,7 +234,7 @@ func (s *Server) newSubscriber(c *conn, f *feed) *subscriber {
 	u.lease(c.limits)
 	u.window.size, u.window.room = c.path.CongestionWindow, c.path.Window
 	u.packetSize, u.ecn = c.path.MaxPacketSize, c.path.ECN
-	u.thin(c.path)
+	u.thin(c.path.CongestionWindow, c.path.MaxPacketSize)
 	c.sub.Store(u)
 	return u
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/examples/quic/acks"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
@@ -80,8 +81,7 @@ type subscriber struct {
 	unregistered []quic.OutsidePacket
 	acks         []quic.ACK
 	ackReader    ackReader
-	ackEvery     int  // how many packets it was asked to acknowledge at once; 0: it wasn't
-	askedNot     bool // it doesn't offer that
+	requests     acks.Requests
 	gone         bool
 
 	stats SubscriberStats
@@ -502,18 +502,26 @@ func (u *subscriber) setPath(p quic.PathState) {
 		sent, lost := u.traffic()
 		u.steering.update(p, sent, lost, time.Now())
 	}
-	u.thin(p)
+	u.thin(p.CongestionWindow, p.MaxPacketSize)
 	if u.kernel != nil {
 		u.kernel.setPath(p.LargestAcked, p.MaxPacketSize)
 	}
 	u.pump(time.Now())
 }
 
+// thin asks the subscriber for fewer ACKs.
+func (u *subscriber) thin(window, size int) {
+	if u.steering != nil && window > 0 {
+		window = min(window, u.steering.bytes())
+	}
+	u.requests.Update(u.library, u.feed.server.config.ACKs, window, size)
+}
+
 // late is how long the library may not know of copies and of ACKs: less than loss detection waits for an ACK.
 const late = 10 * time.Millisecond
 
 // tight reports whether the kernel may soon have to wait for an ACK: there is room for less than a quarter of the
-// window, which is about what an ACK makes room for (ackEvery), or for less than has been sent since the library said
+// window, which is about what an ACK makes room for (package acks), or for less than has been sent since the library said
 // how much there is.
 func (u *subscriber) tight() bool {
 	size, room := u.window.size, u.window.room

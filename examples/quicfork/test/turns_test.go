@@ -2,6 +2,7 @@ package test
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"sync/atomic"
 	"testing"
@@ -72,4 +73,51 @@ func TestTurns(t *testing.T) {
 	turns.Begin()
 	l.server.Outside().Notify()
 	turns.End()
+}
+
+// TestWriteNext writes what doesn't wait for what was written before.
+func TestWriteNext(t *testing.T) {
+	var turns quic.Turns
+	s := newSender()
+	s.hooks.Turns = &turns
+	l := s.start(t, options{client: nullClient})
+	out, err := l.server.OpenUniStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []byte
+	until(t, "turns are taken", func() bool { // the handshake is confirmed
+		turns.Begin()
+		defer turns.End()
+		first := out.TryWriteNext([]byte{byte(len(want))})
+		if first == nil {
+			want = append(want, byte(len(want)))
+		}
+		return first == nil && errors.Is(out.TryWriteNext([]byte("x")), quic.ErrWouldBlock)
+	})
+	for range 100 {
+		turns.Begin()
+		if err := out.TryWriteNext([]byte{byte(len(want))}); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, byte(len(want)))
+		if err := out.TryWriteNext([]byte("x")); !errors.Is(err, quic.ErrWouldBlock) {
+			t.Fatalf("before the first was sent: %v", err)
+		}
+		turns.End()
+	}
+	in, err := l.client.AcceptUniStream(l.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(in, got); err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("%q, %v; want %q", got, err, want)
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := out.TryWriteNext([]byte("x")); err == nil {
+		t.Error("a stream that is closed is written to")
+	}
 }

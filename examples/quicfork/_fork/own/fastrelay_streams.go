@@ -307,3 +307,15 @@ func (f *framer) rest(maxLen protocol.ByteCount) protocol.ByteCount {
 	}
 	return maxLen
 }
+
+// TryWriteNext is TryWriteAll if all that was written before was sent; else it returns ErrWouldBlock. So no more than
+// what it takes waits to be sent. Nothing else may write at the same time.
+func (s *SendStream) TryWriteNext(p []byte) error {
+	s.mutex.Lock()
+	waits := s.nextFrame != nil || s.dataForWriting != nil
+	s.mutex.Unlock()
+	if waits {
+		return ErrWouldBlock
+	}
+	return s.TryWriteAll(p)
+}
