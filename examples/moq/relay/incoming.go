@@ -131,9 +131,11 @@ func (in *incoming) forward(data []byte) (rest []byte, err error) {
 	defer func() {
 		if len(out) > 0 {
 			t := in.source.track
+			t.relay.socket.Begin()
 			t.mu.Lock()
 			in.subgroup.append(out, objects, now)
 			t.mu.Unlock()
+			t.relay.socket.End()
 		}
 	}()
 	for len(data) > 0 {

@@ -45,8 +45,8 @@ func (r reason) code() quic.StreamErrorCode {
 	return quic.StreamErrorCode(wire.ResetCancelled)
 }
 
-// An outgoing is a subgroup as a subscription gets it: a stream, from its first byte on or from a later object. It
-// has a goroutine, which waits in the library while the peer, or the congestion window, has no room: so the library
+// An outgoing is a subgroup as a subscription gets it: a stream, from its first byte on or from a later object. What
+// comes is given to the library at once, if nothing waits. Else it has a goroutine, which waits in the library while the peer, or the congestion window, has no room: so the library
 // has no more than a packet of it that isn't sent, and what is more urgent goes first.
 type outgoing struct {
 	subscription *subscription
@@ -58,6 +58,7 @@ type outgoing struct {
 	head   []byte // what the stream begins with
 	pos    uint64 // what follows, in the subgroup
 	limit  uint64 // where what is asked for ends, in the subgroup
+	idle   bool   // the goroutine waits for more
 
 	// The session's.
 	waits  int  // bytes that are to be sent
@@ -69,6 +70,9 @@ type outgoing struct {
 	cancel  context.CancelFunc
 	why     reason
 }
+
+// noLimit is a limit beyond everything.
+const noLimit = 1<<64 - 1
 
 // joinKept begins with the first object that is kept and asked for, if there is one.
 func (o *outgoing) joinKept() {
@@ -132,7 +136,7 @@ func (o *outgoing) offer(data []byte, objects []object) {
 		}
 		return
 	}
-	if len(objects) > 0 && o.limit == 1<<64-1 {
+	if len(objects) > 0 && o.limit == noLimit {
 		for i := range objects {
 			if !o.subscription.passes(sg.location(objects[i].id)) {
 				o.limit = objects[i].at
@@ -140,8 +144,27 @@ func (o *outgoing) offer(data []byte, objects []object) {
 			}
 		}
 	}
-	o.subscription.session.wait(o, len(data))
-	o.signal()
+	if !o.direct(data) {
+		o.subscription.session.wait(o, len(data))
+		o.signal()
+	}
+}
+
+// direct gives the library bytes that have come, if nothing that came before waits: they leave with those of other
+// subscribers, and the goroutine isn't woken.
+func (o *outgoing) direct(data []byte) bool {
+	if !o.idle || o.limit != noLimit || o.pos+uint64(len(data)) != o.subgroup.size {
+		return false
+	}
+	o.mu.Lock()
+	stream, why := o.stream, o.why
+	o.mu.Unlock()
+	if why != kept || stream.TryWriteNext(data) != nil {
+		return false // the goroutine finds out why
+	}
+	o.pos += uint64(len(data))
+	o.subscription.count(func(st *SubscriptionStats) { st.Bytes += uint64(len(data)) })
+	return true
 }
 
 // signal has the goroutine look again.
@@ -334,10 +357,11 @@ const (
 )
 
 // next returns what is to be sent next.
-func (o *outgoing) next() ([]byte, step) {
+func (o *outgoing) next() (data []byte, next step) {
 	u, sg := o.subscription, o.subgroup
 	u.track.mu.Lock()
 	defer u.track.mu.Unlock()
+	defer func() { o.idle = next == waiting }()
 	if o.pos < sg.base {
 		return nil, outside // it was dropped for that
 	}
@@ -353,7 +377,7 @@ func (o *outgoing) next() ([]byte, step) {
 	default:
 		return nil, waiting
 	}
-	data := sg.bytes(o.pos)
+	data = sg.bytes(o.pos)
 	data = data[:min(uint64(len(data)), end-o.pos)]
 	timeout := least(u.objectTimeout, sg.timeouts.objectTimeout, sg.timeouts.cacheDuration)
 	if timeout > 0 {

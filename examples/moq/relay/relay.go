@@ -18,6 +18,8 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/moq/webtransport"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/acks"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/socket"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go/http3"
 )
@@ -45,6 +47,8 @@ type Config struct {
 	Keep time.Duration
 	// TrackCache and Cache are how many bytes of objects are kept, of a track and in all (default: 16 MiB, 256 MiB).
 	TrackCache, Cache int
+
+	ACKs acks.Policy // of subscribers
 
 	// Rendezvous is how long a subscription may wait for a publisher at most (default: 30 s).
 	Rendezvous time.Duration
@@ -101,6 +105,7 @@ type Request struct {
 type Relay struct {
 	config    Config
 	log       *slog.Logger
+	socket    *socket.Socket
 	transport *quic.Transport
 	listener  *quic.Listener
 	stop      context.CancelFunc
@@ -128,13 +133,13 @@ func Start(config Config) (_ *Relay, err error) {
 	if !config.Address.IsValid() {
 		return nil, fmt.Errorf("%v is not an address with a port", config.Address)
 	}
-	socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(config.Address))
+	s, err := socket.Listen(socket.Config{Address: config.Address})
 	if err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	r := &Relay{
-		config: config, log: config.Logger, stop: stop,
+		config: config, log: config.Logger, socket: s, stop: stop,
 		sessions: map[*session]struct{}{}, tracks: map[trackKey]*track{},
 		namespaces: map[namespaceKey]*publishedNamespace{},
 		watchers:   map[*namespaceWatcher]struct{}{}, followers: map[*trackFollower]struct{}{},
@@ -144,7 +149,7 @@ func Start(config Config) (_ *Relay, err error) {
 			err = errors.Join(err, r.Close())
 		}
 	}()
-	r.transport = &quic.Transport{Conn: socket}
+	r.transport = &quic.Transport{Conn: s, ConnContext: r.newConnection}
 	t := config.TLS.Clone()
 	t.NextProtos = nil
 	for _, d := range drafts {
@@ -194,10 +199,7 @@ func (r *Relay) Close() error {
 		errs = append(errs, r.transport.Close())
 	}
 	<-ended
-	if r.transport != nil {
-		errs = append(errs, r.transport.Conn.Close())
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, r.socket.Close())...)
 }
 
 // Drain asks all peers to leave (GOAWAY, §9.2), and closes the relay when they have, or after Config.Grace, or when
@@ -244,6 +246,7 @@ func (r *Relay) accept(ctx context.Context) {
 		if err != nil {
 			return
 		}
+		connectionOf(q).outside.Store(q.Outside())
 		r.running.Go(func() {
 			if protocol := q.ConnectionState().TLS.NegotiatedProtocol; protocol == http3.NextProtoH3 {
 				_ = http.Serve(q) // it says why the connection was closed

@@ -30,6 +30,7 @@ const implementation = "fastrelay"
 type session struct {
 	relay *Relay
 	conn  transport
+	quic  *connection // nil: it was opened by the relay
 	draft wire.Draft
 	ctx   context.Context // ends with the session
 	ready chan struct{}   // is closed when the peer's SETUP has come
@@ -60,8 +61,9 @@ type session struct {
 }
 
 func newSession(r *Relay, conn transport, d wire.Draft, path string) *session {
+	c, _ := conn.Context().Value(connectionKey{}).(*connection)
 	return &session{
-		relay: r, conn: conn, draft: d, ctx: conn.Context(), over: path != "", scope: scopeOf(path),
+		relay: r, conn: conn, quic: c, draft: d, ctx: conn.Context(), over: path != "", scope: scopeOf(path),
 		ready: make(chan struct{}), nextID: 1, datagrams: make(chan datagram, 64),
 		aliases: map[uint64]*source{}, aliased: make(chan struct{}), outgoing: map[*outgoing]struct{}{},
 		fetches: map[uint64]chan *incoming{}, subscriptions: map[uint64]*subscription{}, more: make(chan struct{}),

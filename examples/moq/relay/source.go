@@ -160,6 +160,7 @@ func (s *session) name(alias uint64, src *source) *wire.Error {
 	s.aliased = make(chan struct{})
 	src.early = s.takeEarly(alias)
 	s.mu.Unlock()
+	s.quic.openDoor()
 	return nil
 }
 

@@ -56,6 +56,7 @@ func newSubscription(r *request, p *wire.Parameters) *subscription {
 		settled: make(chan struct{}),
 	}
 	u.priority.Store(128)
+	r.session.quic.subscribe()
 	u.set(p)
 	return u
 }
@@ -209,7 +210,7 @@ func (u *subscription) take(sg *subgroup, kept bool) {
 	if !u.forward || u.gone || u.ending != nil {
 		return
 	}
-	o := &outgoing{subscription: u, subgroup: sg, wake: make(chan struct{}, 1), limit: 1<<64 - 1}
+	o := &outgoing{subscription: u, subgroup: sg, wake: make(chan struct{}, 1), limit: noLimit}
 	if kept {
 		o.joinKept()
 	}

@@ -28,6 +28,7 @@ type transport interface {
 type sendStream interface {
 	io.WriteCloser
 	TryWriteAll(b []byte) error
+	TryWriteNext(b []byte) error
 	CancelWrite(code quic.StreamErrorCode)
 	SetPriority(urgency int8, incremental bool)
 	SetReliableBoundary()

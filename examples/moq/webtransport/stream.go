@@ -43,6 +43,7 @@ func translate(err error) error {
 type sender interface {
 	Write(b []byte) (int, error)
 	TryWriteAll(b []byte) error
+	TryWriteNext(b []byte) error
 	Close() error
 	CancelWrite(code quic.StreamErrorCode)
 	SetPriority(urgency int8, incremental bool)
@@ -77,6 +78,9 @@ func (s *SendStream) Write(b []byte) (int, error) {
 
 // TryWriteAll queues data if flow control has room for all of it, or none.
 func (s *SendStream) TryWriteAll(b []byte) error { return translate(s.sender.TryWriteAll(b)) }
+
+// TryWriteNext queues data if flow control has room for all of it, and nothing that was written before waits, or none.
+func (s *SendStream) TryWriteNext(b []byte) error { return translate(s.sender.TryWriteNext(b)) }
 
 // Close ends the stream.
 func (s *SendStream) Close() error {

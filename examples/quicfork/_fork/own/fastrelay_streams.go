@@ -319,3 +319,6 @@ func (s *SendStream) TryWriteNext(p []byte) error {
 	}
 	return s.TryWriteAll(p)
 }
+
+// TryWriteNext is [SendStream.TryWriteNext].
+func (s *Stream) TryWriteNext(p []byte) error { return s.sendStr.TryWriteNext(p) }
