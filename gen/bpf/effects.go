@@ -331,6 +331,7 @@ func (n *fan) handOver() {
 func (e *effects) begin(i int, s *ir.Emit) {
 	w := e.prog.writer(nil, &ir.Effects{})
 	w.known, w.reason, w.scope, w.inPlace = e.known, e.reason, e.scope, true
+	w.first = true
 	w.declared = maps.Clone(e.declared)
 	own, record := &effects{function: w.function, fx: e.fx}, e.copiesOf(s.Event)
 	own.reserve(i, s)

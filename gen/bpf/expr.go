@@ -204,7 +204,7 @@ func (f *function) meta(k ir.MetaKind) c.Expr {
 		switch { // before the packet changed
 		case f.turn != nil && f.turn.End != nil:
 			return f.turn.keep("__u32", string(frameLen), frameLen)
-		case f.turn == nil && f.writes:
+		case f.turn == nil && f.writes && !f.first:
 			return frameLen
 		}
 		return f.length()

@@ -45,6 +45,7 @@ type function struct {
 
 	timed  bool // it reads the monotonic clock
 	writes bool // it is a function that writes
+	first  bool // before anything is written
 
 	name   string                // in C
 	path   string                // what the names of functions begin with that it calls

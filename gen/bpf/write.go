@@ -507,6 +507,7 @@ func (w *writer) rederive() {
 	note := func(o ir.Off, n int) {
 		if _, ok := ends[o.Base]; !ok {
 			order = append(order, o.Base)
+			ends[o.Base] = o.Const + n // which may be before the base
 		}
 		begins[o.Base], ends[o.Base] = min(begins[o.Base], o.Const), max(ends[o.Base], o.Const+n)
 	}

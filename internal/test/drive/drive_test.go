@@ -45,12 +45,12 @@ func TestRandom(t *testing.T) {
 	set := newSet(t)
 	dir := t.TempDir()
 	for seed := needs.Seed(t); set.Len() < 200; seed++ {
-		src := specgen.Generate(seed)
-		if _, plan, _ := specgen.Plan(src); plan == nil {
+		_, plan, compiled := specgen.Plan(specgen.Generate(seed))
+		if plan == nil {
 			continue
 		}
 		file := filepath.Join(dir, fmt.Sprintf("seed%d.cue", seed))
-		if err := os.WriteFile(file, src, 0o600); err != nil {
+		if err := os.WriteFile(file, compiled.Source, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		add(t, set, fmt.Sprintf("seed %d", seed), file)

@@ -38,6 +38,7 @@ var liveCorpus = sync.OnceValue(func() []string {
 func TestLiveAgrees(t *testing.T) {
 	bpftest.Rights(t)
 	files, seed := liveCorpus(), needs.Seed(t)
+	sent, left := 0, 0
 	for i, file := range files {
 		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {
 			if plan := planOf(t, file); testrun.UsesCopies(plan) || elsewhere(plan) {
@@ -64,13 +65,15 @@ func TestLiveAgrees(t *testing.T) {
 					if r.Difference != nil {
 						t.Fatalf("kernel and model differ: %s", r.Difference.Text)
 					}
-					if sent := n[sim.VerdictSent]; sent > 50 && r.Left < sent/4 {
-						t.Errorf("of %d packets that the model sends %d leave", sent, r.Left)
-					}
+					sent, left = sent+n[sim.VerdictSent], left+r.Left
 				})
 			}
 		})
 	}
+	if left < sent/4 { // of one spec, few may leave: most of its rows may have next hops without a neighbour
+		t.Errorf("of %d packets that the model sends %d leave", sent, left)
+	}
+	t.Logf("of %d packets that the model sends %d leave", sent, left)
 }
 
 // The same for the specs of the corpus without their link-layer headers, if they make sense so: on devices whose

@@ -61,8 +61,9 @@ type Result struct {
 	Packets int
 	Reached float64 // share of the packets that came to the end of a rule
 	Sent    int
-	Changed int // packets that were passed on or sent
-	Copies  int // that receivers got
+	Changed int    // packets that were passed on or sent
+	Copies  int    // that receivers got
+	Source  []byte // of the spec that was compiled: XDP alone may be refused, and is taken with TC then
 }
 
 // Failed reports whether the result is a fault of this project.
@@ -137,7 +138,7 @@ func Plan(src []byte) (*spec.Spec, *ir.Plan, Result) {
 	}
 	plan, diags := gen.Compile(s)
 	if diags.Len() == 0 {
-		return s, plan, Result{}
+		return s, plan, Result{Source: src}
 	}
 	alone := []byte(`hook: "xdp"`)
 	if bytes.Contains(src, alone) && slices.ContainsFunc(diags.All(), func(d *diag.Diagnostic) bool {
