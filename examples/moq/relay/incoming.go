@@ -131,8 +131,8 @@ func (in *incoming) forward(data []byte) (rest []byte, err error) {
 	defer func() {
 		if len(out) > 0 {
 			t := in.source.track
-			t.relay.socket.Begin()
 			t.mu.Lock()
+			t.relay.socket.Begin()
 			in.subgroup.append(out, objects, now)
 			t.mu.Unlock()
 			t.relay.socket.End()
