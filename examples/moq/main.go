@@ -18,6 +18,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/moq/certificate"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/relay"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/acks"
 )
 
 func main() {
@@ -39,12 +40,17 @@ func run(args []string) (err error) {
 	keep := flags.Duration("keep", 0, "how long objects are kept, for subscribers that are slow or late (default 10s)")
 	cache := flags.Int("cache", 0, "how many `bytes` of objects are kept (default 256 MiB)")
 	backlog := flags.Int("backlog", 0, "how many `bytes` wait for a subscriber's session at most (default 2 MiB)")
+	fewer := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer it are asked for "+
+		"an ACK (ACK_FREQUENCY); 0: they aren't")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	config := relay.Config{Grace: *grace, Keep: *keep, Cache: *cache, Backlog: *backlog}
 	if config.Address, err = netip.ParseAddrPort(*address); err != nil {
 		return fmt.Errorf("-address: %w", err)
+	}
+	if config.ACKs, err = acks.Parse(*fewer); err != nil {
+		return fmt.Errorf("-acks: %w", err)
 	}
 	if config.TLS, err = certificates(*cert, *key, config.Address.Addr()); err != nil {
 		return err

@@ -4,6 +4,7 @@
 //
 //	relay.go         the relay: the listener, sessions, drain
 //	transport.go     what carries a session: QUIC, or WebTransport
+//	connection.go    a QUIC connection: turns of its run loop, fewer ACKs
 //	session.go       a session: SETUP, control streams, GOAWAY, the beginning of requests
 //	request.go       requests: bidirectional streams with messages, which never wait for a peer
 //	ids.go           request IDs
@@ -27,10 +28,11 @@
 //
 // The relay gives a track one alias for all sessions. So the bytes of a subgroup stream, header and objects, are the
 // same for all subscribers, and are kept once: a chunk for each read of the publisher's stream. A header of an object
-// is forwarded when it is whole and valid, a payload as it comes. Each subscriber's stream has a place in these bytes
-// and a goroutine that writes from there; it waits in the library while the congestion window or the peer's flow
-// control has no room, so that the library holds no more than a packet of each stream that isn't sent, and sends what
-// is most urgent. Only a stream that begins within a subgroup differs: its header names the subgroup, and its first
+// is forwarded when it is whole and valid, a payload as it comes. What has come is given to the library for all
+// subscribers at once, if all that came before was sent; it leaves by one system call (package examples/quic/socket).
+// Each subscriber's stream has a place in these bytes, and a goroutine that writes what couldn't be given at once; it
+// waits in the library while the congestion window or the peer's flow control has no room. So the library holds little
+// of each stream that isn't sent, and sends what is most urgent. Only a stream that begins within a subgroup differs: its header names the subgroup, and its first
 // object's ID is absolute.
 //
 // # What a subscriber loses
