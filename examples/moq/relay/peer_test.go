@@ -70,6 +70,7 @@ type options struct {
 	quiet bool // it sends no SETUP
 	lazy  bool // it accepts no streams until it is told to
 	quic  quic.Config
+	from  *quic.Transport // nil: one of its own
 }
 
 // both runs a test on QUIC and on WebTransport.
@@ -91,8 +92,14 @@ func dial(t *testing.T, r *Relay, o options) *peer {
 		protocol = http3.NextProtoH3
 	}
 	o.quic.EnableDatagrams, o.quic.EnableStreamResetPartialDelivery = true, true
-	q, err := quic.DialAddr(ctx, r.Addr().String(),
-		&tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}, &o.quic)
+	client := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}
+	var q *quic.Conn
+	var err error
+	if o.from != nil {
+		q, err = o.from.Dial(ctx, net.UDPAddrFromAddrPort(r.Addr()), client, &o.quic)
+	} else {
+		q, err = quic.DialAddr(ctx, r.Addr().String(), client, &o.quic)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

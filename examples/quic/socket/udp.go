@@ -14,7 +14,7 @@ type udp struct {
 	outbox *outbox
 }
 
-// WriteMsgUDP sends a datagram, or several of one size. Peers have no zones: the server's own address has none.
+// WriteMsgUDP sends a datagram, or several of one size.
 func (u *udp) WriteMsgUDP(b, oob []byte, addr *net.UDPAddr) (n, oobn int, err error) {
 	if u.outbox != nil {
 		if taken, err := u.outbox.add(b, oob, addr); taken {

@@ -2,8 +2,11 @@ package socket
 
 import (
 	"errors"
+	"fmt"
 	"net"
+	"net/netip"
 	"os"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/socket/internal/unpolled"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // A datagram is read when it comes, or in the next round while there are rounds. Before it is handed over, events are
@@ -172,4 +176,85 @@ func TestSocketUnheard(t *testing.T) {
 			t.Errorf("heard: %v; %d files are readable, %v", heard, ready, err)
 		}
 	}
+}
+
+// A socket at all addresses of its host has peers in zones, and of both families.
+func TestAllAddresses(t *testing.T) {
+	host := testnet.Stub(t).Host
+	if err := host.Do(func() error {
+		s, err := Listen(Config{Address: netip.MustParseAddrPort("[::]:0")})
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		port := s.LocalAddr().(*net.UDPAddr).Port
+		device, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		addresses, err := device.Addrs()
+		if err != nil {
+			return err
+		}
+		var of [3]int // IPv4, IPv6, in a zone
+		for _, a := range addresses {
+			at := &net.UDPAddr{IP: a.(*net.IPNet).IP, Port: port}
+			switch {
+			case at.IP.To4() != nil:
+				of[0]++
+			case at.IP.IsLinkLocalUnicast():
+				at.Zone = device.Name
+				of[2]++
+			default:
+				of[1]++
+			}
+			if err := answers(s, at); err != nil {
+				return fmt.Errorf("%s: %w", at, err)
+			}
+		}
+		if slices.Contains(of[:], 0) {
+			return fmt.Errorf("%s has %d addresses of IPv4, %d of IPv6 and %d in a zone", device.Name, of[0], of[1], of[2])
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// answers has a peer send a datagram to a socket, which sends it back: at once, and with others.
+func answers(s *Socket, at *net.UDPAddr) error {
+	peer, err := net.DialUDP("udp", nil, at)
+	if err != nil {
+		return err
+	}
+	defer peer.Close()
+	for _, begun := range []bool{false, true} {
+		if _, err := peer.Write([]byte("x")); err != nil {
+			return err
+		}
+		ms := []ipv4.Message{{Buffers: [][]byte{make([]byte, 100)}}}
+		if err := s.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			return err
+		}
+		if _, err := s.ReadBatch(ms, 0); err != nil {
+			return err
+		}
+		if begun {
+			s.Begin()
+		}
+		if _, err := s.WriteTo([]byte("y"), ms[0].Addr); err != nil {
+			return err
+		}
+		if begun {
+			s.End()
+		}
+		s.finish()
+		if err := peer.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			return err
+		}
+		if _, err := peer.Read(make([]byte, 10)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

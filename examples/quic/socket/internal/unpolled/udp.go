@@ -62,7 +62,7 @@ func (u *UDP) Polled() (*net.UDPConn, error) {
 	return c.(*net.UDPConn), nil
 }
 
-// WriteMsgUDPAddrPort sends a datagram, or several of one size. Peers have no zones.
+// WriteMsgUDPAddrPort sends a datagram, or several of one size.
 func (u *UDP) WriteMsgUDPAddrPort(b, oob []byte, to netip.AddrPort) (n, oobn int, err error) {
 	var problem error
 	err = u.File.Write(func(fd uintptr) bool {
@@ -83,7 +83,18 @@ func Sockaddr(at netip.AddrPort) unix.Sockaddr {
 	if at.Addr().Is4() {
 		return &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}
 	}
-	return &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
+	return &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16(), ZoneId: zone(at.Addr().Zone())}
+}
+
+// zone is the index of a device, 0 if there is none of that name.
+func zone(name string) uint32 {
+	if name == "" {
+		return 0
+	}
+	if device, err := net.InterfaceByName(name); err == nil {
+		return uint32(device.Index)
+	}
+	return 0
 }
 
 // Close closes the socket.
