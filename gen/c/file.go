@@ -130,6 +130,9 @@ func (p *Printer) block(depth int, body []Stmt) {
 	}
 }
 
+// fewest is how much of a note is shown at least, or none of it.
+const fewest = 10
+
 func (p *Printer) statement(depth int, indent string, s Stmt) {
 	switch s := s.(type) {
 	case *Declare:
@@ -152,7 +155,11 @@ func (p *Printer) statement(depth int, indent string, s Stmt) {
 		text := indent + "/* " + s.Text + " */"
 		if over := width(text) - maxColumns; over > 0 && s.Short {
 			runes := []rune(s.Text)
-			text = indent + "/* " + string(runes[:len(runes)-over-len("...")]) + "... */"
+			room := len(runes) - over - len("...")
+			if room < fewest {
+				return
+			}
+			text = indent + "/* " + string(runes[:room]) + "... */"
 		}
 		p.line(s.Pos, text)
 	case *If:

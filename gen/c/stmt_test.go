@@ -159,3 +159,18 @@ func TestReplaceIn(t *testing.T) {
 		t.Error("not all were replaced")
 	}
 }
+
+// A note that has little room left is left out.
+func TestDeepNotes(t *testing.T) {
+	var body []Stmt
+	for depth := range 20 {
+		body = []Stmt{&Note{Text: strings.Repeat("long ", 40), Short: true}, &Eval{X: Do("g", Dec(depth))},
+			&If{Cond: a, Then: body}}
+	}
+	p := &Printer{}
+	p.Tops([]Top{&Func{Result: "void", Name: "f", Body: body}})
+	if text := p.String(); strings.Count(text, "g(") != 20 || strings.Count(text, "long") == 0 ||
+		strings.Count(text, "/*") > 12 {
+		t.Error(text)
+	}
+}
