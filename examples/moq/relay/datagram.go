@@ -90,7 +90,7 @@ func (src *source) datagram(d earlyDatagram) {
 		return // what was parsed can be appended
 	}
 	for _, u := range t.subs {
-		if !u.forward || !u.passes(at) {
+		if !u.forward || !u.passes(at) || !u.objects.passesDatagram(&d.Datagram, t.settings.priority) {
 			continue
 		}
 		one := datagram{

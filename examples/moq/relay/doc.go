@@ -19,6 +19,8 @@
 //	incoming.go      a subgroup stream as it comes
 //	subgroup.go      what is kept of it, for a while
 //	outgoing.go      the same stream as a subscriber gets it
+//	filter.go        range filters
+//	sieve.go         what a stream has of a subgroup for a subscriber with range filters
 //	queue.go         which of a session's streams go first, and which are given up
 //	datagram.go      objects in datagrams
 //	stats.go         counters
@@ -31,7 +33,8 @@
 // and a goroutine that writes from there; it waits in the library while the congestion window or the peer's flow
 // control has no room, so that the library holds no more than a packet of each stream that isn't sent, and sends what
 // is most urgent. Only a stream that begins within a subgroup differs: its header names the subgroup, and its first
-// object's ID is absolute.
+// object's ID is absolute. A subscriber whose range filters leave objects out gets the same bytes but for the IDs that
+// follow a gap; a header doesn't say then that the stream ends its group.
 //
 // # What a subscriber loses
 //

@@ -16,7 +16,7 @@ var drafts = []wire.Draft{wire.Draft22, wire.Draft18}
 func (s *session) setupMessage() *wire.Setup {
 	m := &wire.Setup{Implementation: implementation, MaxAuthTokenCacheSize: maxTokens}
 	if s.draft != wire.Draft18 {
-		m.MaxRequestUpdates = maxUpdates
+		m.MaxRequestUpdates, m.MaxFilterRanges = maxUpdates, maxRanges
 	}
 	return m
 }

@@ -18,6 +18,7 @@ type wanted struct {
 	id          uint64        // of the request
 	first, last wire.Location // both inclusive; last is at most the largest object
 	order       wire.GroupOrder
+	objects     objectFilter
 }
 
 // fetch takes a FETCH until it is over (§9.11). It is served from what is kept, or by a publisher if the range begins
@@ -33,8 +34,8 @@ func (s *session) fetch(r *request, m *wire.Fetch) *wire.Rejection {
 		name = joins.track.name
 	}
 	rejection := s.admit(Fetch, name, m.Parameters.Tokens)
-	if rejection == nil {
-		rejection = unfiltered(&m.Parameters)
+	if rejection == nil && len(m.Parameters.RangeFilters) > 0 {
+		rejection = &wire.Rejection{Code: wire.InvalidFilter, Text: "this relay takes no range filters in FETCH"}
 	}
 	if rejection != nil {
 		return rejection
@@ -236,11 +237,14 @@ func (w *wanted) send(ctx context.Context, pieces []piece, opened func()) error 
 		case gone != nil:
 			err = gone
 		case o.Status == wire.Normal: // the end of a group or track is where the objects end
-			b, err = f.Append(b, wire.FetchObject{
+			one := wire.FetchObject{
 				Group: p.at.Group, ID: o.ID, Subgroup: p.subgroup.header.Subgroup, Priority: p.subgroup.priority,
 				Properties: o.Properties, Length: o.Length,
-			})
-			b = append(b, payload...)
+			}
+			if w.objects.passesObject(&one) {
+				b, err = f.Append(b, one)
+				b = append(b, payload...)
+			}
 		}
 		if err != nil {
 			break
@@ -297,7 +301,8 @@ func (u *subscription) fill(id uint64, p *wire.Parameters) {
 	}
 	w := &wanted{
 		track: t, session: u.session, id: id,
-		order: p.GroupOrder.Or(u.order.Or(t.settings.order)),
+		order:   p.GroupOrder.Or(u.order.Or(t.settings.order)),
+		objects: newObjectFilter(updateRanges(u.ranges, p.RangeFilters), t.settings.properties),
 	}
 	filter := u.filter
 	if p.LocationFilter.Present {

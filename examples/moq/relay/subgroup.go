@@ -40,6 +40,7 @@ type subgroup struct {
 	base, size uint64
 	chunks     []chunk
 	objects    []object // of which something is kept
+	newest     object   // the last one that has come
 
 	fin      bool
 	broken   bool // it was reset, with
@@ -124,6 +125,9 @@ func (sg *subgroup) append(data []byte, objects []object, now time.Time) {
 	}
 	sg.chunks = append(sg.chunks, chunk{sg.size, data, now})
 	sg.objects = append(sg.objects, objects...)
+	if n := len(objects); n > 0 {
+		sg.newest = objects[n-1]
+	}
 	sg.size += uint64(len(data))
 	t.keep(len(data))
 	sg.notify()
@@ -144,7 +148,7 @@ func (sg *subgroup) finish(fin bool, code wire.ResetCode) {
 			if fin {
 				o.startTimer()
 			}
-		case fin && sg.size == 0 && o.inRange(): // the subgroup is empty
+		case fin && sg.size == 0 && o.sieve == nil && o.inRange(): // the subgroup is empty
 			o.join(sg.head, 0)
 			o.start()
 		default:
@@ -181,7 +185,7 @@ func (sg *subgroup) dropFront() {
 	sg.objects = sg.objects[sg.object(sg.base):]
 	sg.track.keep(-len(c.data))
 	for o := range sg.outgoing {
-		if o.joined && o.pos < sg.base {
+		if o.joined && o.position() < sg.base {
 			o.drop(droppedExpired)
 		}
 	}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +22,8 @@ type subscription struct {
 	order           wire.Optional[wire.GroupOrder]
 	filter          wire.LocationFilter
 	first, last     wire.Location // what passes the filter, both inclusive
+	ranges          []wire.RangeFilter
+	objects         objectFilter  // by ranges; nil: all pass
 	objectTimeout   time.Duration // 0: none
 	subgroupTimeout time.Duration
 	withProperties  bool
@@ -71,6 +74,7 @@ func (u *subscription) set(p *wire.Parameters) {
 	if p.LocationFilter.Present {
 		u.filter = p.LocationFilter.Value
 	}
+	u.ranges = updateRanges(u.ranges, p.RangeFilters)
 	if p.ObjectDeliveryTimeout.Present {
 		u.objectTimeout = milliseconds(p.ObjectDeliveryTimeout.Value)
 	}
@@ -79,19 +83,11 @@ func (u *subscription) set(p *wire.Parameters) {
 	}
 }
 
-// unfiltered refuses range filters, which the relay doesn't offer to take (MAX_FILTER_RANGES, §9.1.6).
-func unfiltered(p *wire.Parameters) *wire.Rejection {
-	if len(p.RangeFilters) > 0 {
-		return &wire.Rejection{Code: wire.InvalidFilter, Text: "this relay takes no range filters"}
-	}
-	return nil
-}
-
 // subscribe takes a SUBSCRIBE until it is over (§9.6).
 func (s *session) subscribe(r *request, m *wire.Subscribe) *wire.Rejection {
 	rejection := s.admit(Subscribe, m.Track, m.Parameters.Tokens)
 	if rejection == nil {
-		rejection = unfiltered(&m.Parameters)
+		rejection = checkFilters(nil, &m.Parameters)
 	}
 	if rejection != nil {
 		return rejection
@@ -166,6 +162,7 @@ func (u *subscription) passes(at wire.Location) bool { return !at.Less(u.first) 
 func (u *subscription) answer() {
 	t := u.track
 	u.first, u.last = rangeOf(u.filter, t.largest)
+	u.objects = newObjectFilter(u.ranges, t.settings.properties)
 	u.since = t.largest
 	if u.offered {
 		return
@@ -209,7 +206,14 @@ func (u *subscription) take(sg *subgroup, kept bool) {
 	if !u.forward || u.gone || u.ending != nil {
 		return
 	}
+	filter := u.passing(sg)
+	if filter.none() {
+		return
+	}
 	o := &outgoing{subscription: u, subgroup: sg, wake: make(chan struct{}, 1), limit: 1<<64 - 1}
+	if filter != nil {
+		o.sieve = &sieve{filter: filter}
+	}
 	if kept {
 		o.joinKept()
 	}
@@ -259,10 +263,14 @@ func (u *subscription) finish() {
 func (u *subscription) update(m *wire.RequestUpdate, rejection *wire.Rejection) *wire.Rejection {
 	t, p := u.track, &m.Parameters
 	if rejection == nil {
-		rejection = unfiltered(p)
+		rejection = checkFilters(u.ranges, p)
 	}
 	if rejection == nil && len(p.Tokens) > 0 {
 		rejection = u.session.admit(Subscribe, t.name, p.Tokens)
+	}
+	if slices.ContainsFunc(p.RangeFilters, filtersTracks) {
+		u.session.fail(violated("a filter of tracks in an update of a subscription"))
+		return nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -292,12 +300,19 @@ func (u *subscription) update(m *wire.RequestUpdate, rejection *wire.Rejection) 
 	if p.LocationFilter.Present {
 		u.first, u.last = rangeOf(u.filter, t.largest)
 	}
+	refiltered := len(p.RangeFilters) > 0
+	if refiltered {
+		u.objects = newObjectFilter(u.ranges, t.settings.properties)
+	}
 	for o := range u.outgoing {
-		if !u.forward || !o.inRange() {
+		switch {
+		case !u.forward || !o.inRange():
 			o.drop(droppedCancelled)
+		case refiltered:
+			o.refilter()
 		}
 	}
-	if resumed || p.LocationFilter.Present {
+	if resumed || refiltered || p.LocationFilter.Present {
 		u.attach(false)
 	}
 	if !u.established {
