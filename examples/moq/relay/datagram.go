@@ -82,7 +82,7 @@ func (src *source) datagram(d earlyDatagram) {
 	}
 	t.see(at)
 	t.received.Datagrams++
-	t.loose = true
+	t.holdDatagram(&d)
 	t.received.Bytes += uint64(len(d.Payload))
 	d.TrackAlias = t.alias
 	data, err := d.Append(nil)

@@ -342,7 +342,8 @@ func TestFilterTracks(t *testing.T) {
 
 // TestFilterFill has a fill go by the subscription's range filters, but for those that FILL_PARAMETERS have (§9.20.16).
 func TestFilterFill(t *testing.T) {
-	r, _, live := history(t)
+	r, p, live := history(t)
+	p.serves()
 	a := dial(t, r, options{})
 	id := a.id()
 	c := a.call(&wire.Subscribe{RequestID: id, Track: track0("live"), Parameters: wire.Parameters{

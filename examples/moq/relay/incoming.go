@@ -25,6 +25,8 @@ type incoming struct {
 	forwards bool   // the current object is forwarded
 	subgroup *subgroup
 	size     uint64 // bytes of the subgroup that were forwarded
+	last     uint64 // the ID of the last object that was forwarded
+	cut      bool   // objects after it weren't
 }
 
 // more reads more of the stream. Its end is io.EOF, or io.ErrUnexpectedEOF within a header.
@@ -162,16 +164,22 @@ func (in *incoming) forward(data []byte) (rest []byte, err error) {
 			_, id := wire.ParseVarint(data)
 			one := object{id: o.ID, at: in.size, time: now}
 			before := len(out)
-			if first || in.size > 0 {
+			switch {
+			case first || in.size > 0 && !in.cut:
 				out = append(out, data[:id]...)
-			} else { // what it was counted from isn't forwarded
+			case in.size == 0: // what it was counted from isn't forwarded
 				out = wire.AppendVarint(out, o.ID)
+			default:
+				out = wire.AppendVarint(out, o.ID-in.last-1)
 			}
+			in.last, in.cut = o.ID, false
 			one.body = in.size + uint64(len(out)-before)
 			out = append(out, data[id:n]...)
 			in.size += uint64(len(out) - before)
 			one.end = in.size + o.Length
 			objects = append(objects, one)
+		} else {
+			in.cut = true
 		}
 		in.payload = o.Length
 		data = data[n:]
@@ -202,7 +210,9 @@ func (in *incoming) accept(o *wire.Object, first bool) bool {
 		return false
 	}
 	g, p := in.progress()
-	if p.whole || p.live != nil && p.live != in || p.began && o.ID <= p.last {
+	at := wire.Location{Group: in.parser.Header.Group, Object: o.ID}
+	t.note(at, o.Status, o.Properties)
+	if p.whole || p.live != nil && p.live != in || p.began && o.ID <= p.last || t.missing.has(at) {
 		t.received.Duplicates++
 		return false
 	}
@@ -257,6 +267,9 @@ func (in *incoming) end(err error) {
 	}
 	_, p := in.progress()
 	p.live, p.whole = nil, fin
+	if fin && in.parser.Header.EndOfGroup && in.parser.Started {
+		t.noteEnd(wire.Location{Group: in.parser.Header.Group, Object: in.parser.LastID})
+	}
 	in.subgroup.finish(fin, resetCode(err))
 }
 

@@ -13,8 +13,8 @@ type group struct {
 	id        uint64
 	subgroups []*subgroup          // streams, in the order in which they came
 	known     map[uint64]*progress // by the subgroup's ID
+	singles   []*single            // objects that are kept by themselves, by ID
 	latest    time.Time            // when something of it came
-	fromStart bool                 // it began when the relay was subscribed to the track already
 }
 
 // progress is how far a subgroup was forwarded. Several publishers may send it, and one may send it on several streams:
@@ -73,16 +73,16 @@ func (sg *subgroup) location(id uint64) wire.Location {
 	return wire.Location{Group: sg.group.id, Object: id}
 }
 
+func newGroup(id uint64) *group {
+	return &group{id: id, known: map[uint64]*progress{}, latest: time.Now()}
+}
+
 // group returns a group, which is there then.
 func (t *track) group(id uint64) *group {
 	if g := t.byID[id]; g != nil {
 		return g
 	}
-	g := &group{
-		id: id, known: map[uint64]*progress{}, latest: time.Now(),
-		fromStart: !t.gap && (!t.before.Present || t.before.Value.Group < id),
-	}
-	t.gap = false
+	g := newGroup(id)
 	if !t.closed {
 		t.groups = append(t.groups, g)
 		t.byID[id] = g
@@ -211,6 +211,8 @@ func (t *track) trim() {
 				}
 			}
 		}
+		for over() && t.dropSingle(g) {
+		}
 		i++
 	}
 }
@@ -226,6 +228,7 @@ func (t *track) expire(now time.Time) {
 			continue
 		}
 		if d := t.settings.cacheDuration; d > 0 {
+			t.expireSingles(g, now)
 			for _, sg := range g.subgroups {
 				for len(sg.chunks) > 0 && now.Sub(sg.chunks[0].time) > d {
 					sg.dropFront()
@@ -247,6 +250,8 @@ func (t *track) drop(i int) {
 		for len(sg.chunks) > 0 {
 			sg.dropFront()
 		}
+	}
+	for t.dropSingle(g) {
 	}
 	t.groups = slices.Delete(t.groups, i, i+1)
 	delete(t.byID, g.id)

@@ -29,7 +29,7 @@ type subscription struct {
 	withProperties  bool
 
 	outgoing map[*outgoing]struct{}
-	fills    map[*filling]struct{}
+	fills    map[*fetching]struct{}
 	id       uint64           // of the request
 	filling  *wire.Parameters // what SUBSCRIBE asked to be filled
 	opened   uint64           // streams
@@ -55,7 +55,7 @@ func newSubscription(r *request, p *wire.Parameters) *subscription {
 		session: r.session, request: r, forward: p.Forward.Or(true), order: p.GroupOrder,
 		serial:         r.session.relay.counters.subscriptions.Add(1),
 		withProperties: p.IncludeProperties.Or(true),
-		outgoing:       map[*outgoing]struct{}{}, fills: map[*filling]struct{}{}, filling: p.Fill,
+		outgoing:       map[*outgoing]struct{}{}, fills: map[*fetching]struct{}{}, filling: p.Fill,
 		settled: make(chan struct{}),
 	}
 	u.priority.Store(128)
@@ -286,7 +286,7 @@ func (u *subscription) update(m *wire.RequestUpdate, rejection *wire.Rejection) 
 			o.drop(droppedCancelled)
 		}
 		for f := range u.fills {
-			f.cancel()
+			f.cancel(errCancelled)
 		}
 		u.end(wire.UpdateFailed, rejection.Text)
 		return nil
