@@ -73,11 +73,14 @@ func (src *source) datagram(d earlyDatagram) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at := wire.Location{Group: d.Group, Object: d.Object}
-	if src.over.Load() || len(t.sources) > 1 && t.recent.seen(at) {
+	if src.over.Load() {
 		return
 	}
-	if len(d.Properties) > 0 && d.Properties.CheckObject(at) != nil {
-		t.malformed(src)
+	if !t.checkDatagram(&d.Datagram) {
+		t.malformed(src.session)
+		return
+	}
+	if len(t.sources) > 1 && t.recent.seen(at) || t.missing.has(at) {
 		return
 	}
 	t.see(at)

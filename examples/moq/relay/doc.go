@@ -20,6 +20,7 @@
 //	incoming.go      a subgroup stream as it comes
 //	subgroup.go      what is kept of it, for a while
 //	kept.go          what is kept besides: datagrams, what was fetched, and what is known not to exist
+//	malformed.go     objects that contradict one another
 //	outgoing.go      the same stream as a subscriber gets it
 //	filter.go        range filters
 //	sieve.go         what a stream has of a subgroup for a subscriber with range filters
@@ -49,7 +50,8 @@
 // A publisher never waits for a subscriber. What waits for a session is bounded (Config.Backlog); beyond that, its
 // least urgent streams are reset, the oldest ones first. Delivery timeouts of the publisher and of the subscriber
 // reset streams before, and what isn't kept any more can't be sent. Each of these is counted
-// (SubscriptionStats.Dropped). No other subscriber is affected.
+// (SubscriptionStats.Dropped). No other subscriber is affected. A subscription of which no stream was sent whole for
+// Config.Patience, while streams were given up, ends as too far behind.
 //
 // # Locks
 //

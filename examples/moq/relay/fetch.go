@@ -168,9 +168,9 @@ func (t *track) between(in span, kept []piece) (pieces []piece) {
 
 // keptOf returns the objects of a group that are kept in a range, each once.
 func (t *track) keptOf(g *group, in span) (kept []piece) {
-	add := func(p piece, came time.Time) {
+	add := func(p piece, since time.Time) {
 		d := t.settings.cacheDuration
-		if !p.at.Less(in.first) && !in.last.Less(p.at) && (d == 0 || time.Since(came) <= d) {
+		if !p.at.Less(in.first) && !in.last.Less(p.at) && (d == 0 || time.Since(since) <= d) {
 			p.from = p.at
 			kept = append(kept, p)
 		}
@@ -306,7 +306,7 @@ type fetching struct {
 	cancel     context.CancelCauseFunc
 
 	answered bool // by FETCH_OK; the track's mutex guards this and what follows
-	early    int  // REQUEST_UPDATEs that came before
+	early    int  // REQUEST_UPDATEs before that
 
 	stream  sendStream
 	writer  wire.Fetched
@@ -535,7 +535,7 @@ func (f *fetching) again(at wire.Location) {
 	}
 }
 
-// skip goes on to a location; what is on the way doesn't exist.
+// skip goes on to a location; what it goes over does not exist.
 func (f *fetching) skip(to wire.Location) {
 	if !f.course.ahead(to) {
 		return
@@ -550,7 +550,7 @@ func (f *fetching) begin(ctx context.Context, o wire.FetchObject) (err error) {
 	if err := f.open(ctx); err != nil {
 		return err
 	}
-	f.session.stand(f, o.Priority, o.Group)
+	f.session.place(f, o.Priority, o.Group)
 	f.absent = wire.Optional[wire.Location]{}
 	f.b, err = f.writer.Append(f.b, o)
 	return err

@@ -209,6 +209,11 @@ func (f *fetching) take(ctx context.Context, in *incoming, c *course, end wire.L
 			}
 			err = f.mark(ctx, o.EndOfRange, at)
 		}
+		if errors.Is(err, errMalformed) {
+			f.track.mu.Lock()
+			f.track.malformed(in.session)
+			f.track.mu.Unlock()
+		}
 		if err != nil {
 			return err
 		}
@@ -327,8 +332,10 @@ func (f *fetching) takeObject(ctx context.Context, in *incoming, c *course, o wi
 	}
 	if ahead && uint64(len(one.payload)) == o.Length && f.asks == nil {
 		f.track.mu.Lock()
-		f.track.holdFetched(one)
-		f.track.mu.Unlock()
+		defer f.track.mu.Unlock()
+		if !f.track.holdFetched(one) {
+			return errMalformed
+		}
 	}
 	return nil
 }

@@ -180,7 +180,7 @@ func TestFetchFilters(t *testing.T) {
 		wire.RangeFilter{Kind: wire.FilterObjectID})}).fails(wire.InvalidFilter)
 }
 
-// TestFetchDatagrams serves objects that came in datagrams, which have no subgroup.
+// TestFetchDatagrams serves objects of datagrams, which have no subgroup.
 func TestFetchDatagrams(t *testing.T) {
 	both(t, func(t *testing.T, o options) {
 		r, p, _ := history(t)
@@ -290,7 +290,7 @@ func TestFetchPriority(t *testing.T) {
 		&lazy.urgency: 7,
 	})
 	delete(s.served, behind)
-	s.stand(lazy, 4, 0) // its next object is more urgent to the publisher
+	s.place(lazy, 4, 0) // its next object is more urgent to the publisher
 	check(map[*int8]int8{
 		&urgent.urgency: 3, &lazy.urgency: 4, &earlier.urgency: 5, &fill.urgency: 6, &same4.urgency: 7,
 	})
@@ -338,7 +338,7 @@ func TestFetchUpdate(t *testing.T) {
 	a.closes(wire.ProtocolViolation)
 }
 
-// TestFetchFits keeps what was fetched while there is room, and drops it before what came live.
+// TestFetchFits keeps what was fetched while there is room, and drops it before what was live.
 func TestFetchFits(t *testing.T) {
 	r := &Relay{config: Config{TrackCache: 3 * (singleCharged + 100), Cache: 1 << 20}}
 	live := &track{relay: r, byID: map[uint64]*group{}, sources: []*source{{}}}

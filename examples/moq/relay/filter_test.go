@@ -142,7 +142,7 @@ func TestRangeFilters(t *testing.T) {
 			v.has(passed...)
 			v.ends()
 			same(t, v.all, bytesOf(t, cut, passed...))
-			// All of a subgroup passes, as it came.
+			// All of a subgroup passes, as it was sent.
 			v = c.views()
 			v.has(whole...)
 			v.ends()

@@ -8,7 +8,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
 )
 
-// A single is an object that is kept by itself: it came in a datagram, or a publisher was asked for it by FETCH.
+// A single is an object that is kept by itself: it was in a datagram, or in the answer to a FETCH.
 type single struct {
 	wire.FetchObject
 	payload []byte
@@ -38,13 +38,19 @@ func (t *track) hold(g *group, o *single) {
 }
 
 // holdFetched keeps an object that was fetched, if that fits: what comes live isn't dropped for it, and drops it first.
-func (t *track) holdFetched(o *single) {
+// It reports whether that doesn't contradict what is kept.
+func (t *track) holdFetched(o *single) bool {
 	c := t.relay.config
+	g := t.byID[o.Group]
+	if g != nil {
+		if payload, same := g.compare(&o.FetchObject); !same || payload != nil && !payload(o.payload) {
+			return false
+		}
+	}
 	if t.closed || len(t.sources) == 0 || t.cached+o.size() > c.TrackCache ||
 		t.relay.cached.Load()+int64(o.size()) > int64(c.Cache) {
-		return
+		return true
 	}
-	g := t.byID[o.Group]
 	if g == nil {
 		g = newGroup(o.Group)
 		t.groups = slices.Insert(t.groups, 0, g)
@@ -52,7 +58,9 @@ func (t *track) holdFetched(o *single) {
 	}
 	if !g.has(o.ID) {
 		t.hold(g, o)
+		g.see(o.ID)
 	}
+	return true
 }
 
 // has reports whether an object is kept on a stream.
@@ -90,33 +98,6 @@ func (t *track) expireSingles(g *group, now time.Time) {
 	})
 }
 
-// note takes what an object of a subscription says of others: that they don't exist (§11.1.2, §10.8, §10.9).
-func (t *track) note(at wire.Location, status wire.Status, p wire.Properties) {
-	switch status {
-	case wire.EndOfGroup:
-		t.denied.add(at, wire.Location{Group: at.Group, Object: wire.WholeGroup})
-	case wire.EndOfTrack:
-		t.denied.add(at, all)
-	}
-	if len(p) == 0 {
-		return
-	}
-	if n, ok := p.Uint(wire.PropertyPriorObjectIDGap); ok && n > 0 && n <= at.Object {
-		t.denied.add(wire.Location{Group: at.Group, Object: at.Object - n}, before(at))
-	}
-	if n, ok := p.Uint(wire.PropertyPriorGroupIDGap); ok && n > 0 && n <= at.Group {
-		t.denied.add(wire.Location{Group: at.Group - n}, before(wire.Location{Group: at.Group}))
-	}
-}
-
-// noteEnd takes note of the last object of a group.
-func (t *track) noteEnd(last wire.Location) {
-	if last.Object < wire.WholeGroup {
-		t.denied.add(wire.Location{Group: last.Group, Object: last.Object + 1},
-			wire.Location{Group: last.Group, Object: wire.WholeGroup})
-	}
-}
-
 // unknown returns what of a range isn't known not to exist.
 func (t *track) unknown(first, last wire.Location) (left []span) {
 	for _, s := range t.denied.minus(first, last) {
@@ -127,20 +108,8 @@ func (t *track) unknown(first, last wire.Location) (left []span) {
 
 // holdDatagram keeps a datagram's object.
 func (t *track) holdDatagram(d *earlyDatagram) {
-	at := wire.Location{Group: d.Group, Object: d.Object}
-	t.note(at, d.Status, d.Properties)
-	if d.EndOfGroup {
-		t.noteEnd(at)
+	if d.Status == wire.Normal {
+		t.hold(t.group(d.Group), &single{FetchObject: *t.objectOf(&d.Datagram), payload: d.Payload, time: d.at})
+		t.trim()
 	}
-	if d.Status != wire.Normal {
-		return
-	}
-	t.hold(t.group(d.Group), &single{
-		FetchObject: wire.FetchObject{
-			Group: d.Group, ID: d.Object, Datagram: true, Priority: d.Priority.Or(t.settings.priority),
-			Properties: d.Properties, Length: uint64(len(d.Payload)),
-		},
-		payload: d.Payload, time: d.at,
-	})
-	t.trim()
 }

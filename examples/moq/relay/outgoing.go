@@ -24,12 +24,13 @@ const (
 	droppedBacklog                 // too much waits for the session
 	droppedExpired                 // it isn't kept any more
 	droppedMalformed               // the track is malformed
+	droppedBehind                  // the subscription is ended, as it has fallen behind for too long
 	reasons
 )
 
 // reasonNames are the reasons in counters.
 var reasonNames = [reasons]string{
-	"", "cancelled", "stopped", "reset_upstream", "timeout", "backlog", "expired", "malformed",
+	"", "cancelled", "stopped", "reset_upstream", "timeout", "backlog", "expired", "malformed", "too_far_behind",
 }
 
 // code is what a stream that is given up is reset with (§12.5). One that the publisher has reset has the publisher's.
@@ -41,6 +42,8 @@ func (r reason) code() quic.StreamErrorCode {
 		return quic.StreamErrorCode(wire.ResetExcessiveLoad)
 	case droppedMalformed:
 		return quic.StreamErrorCode(wire.ResetMalformedTrack)
+	case droppedBehind:
+		return quic.StreamErrorCode(wire.ResetTooFarBehind)
 	}
 	return quic.StreamErrorCode(wire.ResetCancelled)
 }
@@ -98,9 +101,9 @@ func (o *outgoing) joinAt(one *object) {
 	o.bound()
 }
 
-// headFrom returns what a stream begins with whose first object is given. From the first byte on, the stream is as it
-// came; else the object's ID is absolute, and the header says which subgroup it is. A stream that may leave out the
-// subgroup's last object doesn't say that it ends the group.
+// headFrom returns what a stream begins with whose first object is given. From the first byte on, the stream is as the
+// publisher's; else the object's ID is absolute, and the header says which subgroup it is. A stream that may leave out
+// the subgroup's last object doesn't say that it ends the group.
 func (sg *subgroup) headFrom(one *object, whole bool) []byte {
 	if one.at == 0 && (whole || !sg.header.EndOfGroup) {
 		return sg.head
@@ -263,6 +266,7 @@ func (o *outgoing) run(ctx context.Context) {
 		u.count(func(st *SubscriptionStats) { st.Dropped[why]++ })
 	}
 	o.forget()
+	u.keepsUp(whole, why)
 	u.finish()
 }
 

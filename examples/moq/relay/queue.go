@@ -215,8 +215,8 @@ func (s *session) unrank(f *fetching) {
 	}
 }
 
-// stand has a fetch stream be ranked by the object that is to be sent.
-func (s *session) stand(f *fetching, publisher uint8, group uint64) {
+// place has a fetch stream be ranked by the object that is to be sent.
+func (s *session) place(f *fetching, publisher uint8, group uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f.publisher != publisher || f.group != group {

@@ -11,10 +11,12 @@ import (
 // A group is what is kept of a group of a track, and what is known of it.
 type group struct {
 	id        uint64
-	subgroups []*subgroup          // streams, in the order in which they came
-	known     map[uint64]*progress // by the subgroup's ID
-	singles   []*single            // objects that are kept by themselves, by ID
-	latest    time.Time            // when something of it came
+	subgroups []*subgroup           // streams, in the order in which they came
+	known     map[uint64]*progress  // by the subgroup's ID
+	singles   []*single             // objects that are kept by themselves, by ID
+	latest    time.Time             // when something of it came
+	top       wire.Optional[uint64] // the largest ID of an object
+	gap       wire.Optional[uint64] // groups before it that don't exist
 }
 
 // progress is how far a subgroup was forwarded. Several publishers may send it, and one may send it on several streams:
@@ -24,6 +26,9 @@ type progress struct {
 	began bool      // there was an object,
 	last  uint64    // the ID of which the last one had
 	whole bool      // a stream has ended it
+	// What its objects have to agree on (§12.1).
+	priority      wire.Optional[uint8]
+	normal, final wire.Optional[uint64] // IDs of the last object that isn't a mark, as it was forwarded, and at an end
 }
 
 // A subgroup is a stream of a subgroup as subscribers get it: the header, with the track's alias, and bytes of
@@ -65,6 +70,7 @@ type object struct {
 	body uint64 // and what follows its ID there
 	end  uint64 // its payload ends there, as soon as that has come
 	time time.Time
+	ends bool // it is a mark: no object, but the end of a group or track
 }
 
 func (sg *subgroup) ended() bool { return sg.fin || sg.broken }

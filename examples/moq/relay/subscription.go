@@ -34,6 +34,7 @@ type subscription struct {
 	filling  *wire.Parameters // what SUBSCRIBE asked to be filled
 	opened   uint64           // streams
 	ending   *wire.PublishDone
+	behind   time.Time // since when no stream was sent whole, and one was given up; zero: it keeps up
 	gone     bool
 	stats    SubscriptionStats
 
@@ -247,6 +248,28 @@ func (u *subscription) end(code wire.DoneCode, reason string) {
 		}
 	}
 	u.finish()
+}
+
+// keepsUp takes note of a stream that is over. A subscription that gets none whole for Config.Patience, while streams
+// are given up since it takes too little, is ended as too far behind (§5.2, §12.4): it gets nothing that is of use.
+func (u *subscription) keepsUp(whole bool, why reason) {
+	switch {
+	case whole:
+		u.behind = time.Time{}
+	case why != droppedBacklog && why != droppedExpired || u.ending != nil || u.gone:
+	case u.behind.IsZero():
+		u.behind = time.Now()
+	case time.Since(u.behind) > u.session.relay.config.Patience:
+		u.track.remove(u)
+		for o := range u.outgoing {
+			o.drop(droppedBehind)
+		}
+		for f := range u.fills {
+			f.cancel(errCancelled)
+		}
+		u.end(wire.DoneTooFarBehind, "streams were given up for too long")
+		u.track.unsubscribe()
+	}
 }
 
 // finish sends PUBLISH_DONE if all streams have ended.

@@ -26,7 +26,7 @@ type track struct {
 	waiting  []*subscription              // subscriptions that aren't answered yet
 	subs     []*subscription              // those that are established
 	largest  wire.Optional[wire.Location] // of all objects (§3.1.3)
-	denied   spans                        // what doesn't exist, as objects say that came
+	denied   spans                        // what doesn't exist, as objects of subscriptions say
 	missing  spans                        // what doesn't exist, as fetches say
 	fetches  map[*fetching]struct{}       // that are being served
 	wanted   wire.Optional[uint64]        // a NEW_GROUP_REQUEST that is outstanding
