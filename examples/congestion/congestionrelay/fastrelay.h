@@ -2483,15 +2483,20 @@ static __always_inline void fr_output_copies(struct fr_event *e, __u64 time, __u
 					     __u64 copies, __u64 room)
 {
 	__u64 quiet = fr_reader_awake() ? BPF_RB_NO_WAKEUP : 0;
+	__u64 size;
 
 	barrier_var(copies);
 	if (!copies)
 		return;
 	if (copies > room)
 		copies = room;
+	size = off + each * copies;
+	barrier_var(size); /* clang may have ORed them, of which the verifier knows too little */
+	if (size > off + each * room)
+		return;
 	e->time = time;
-	e->size = off + each * copies;
-	if (bpf_ringbuf_output(&fr_events, e, off + each * copies, quiet))
+	e->size = size;
+	if (bpf_ringbuf_output(&fr_events, e, size, quiet))
 		fr_lose(e->id);
 	else if (quiet)
 		fr_wake();

@@ -73,16 +73,19 @@ func (src *source) datagram(d earlyDatagram) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at := wire.Location{Group: d.Group, Object: d.Object}
-	if src.over.Load() || len(t.sources) > 1 && t.recent.seen(at) {
+	if src.over.Load() {
 		return
 	}
-	if len(d.Properties) > 0 && d.Properties.CheckObject(at) != nil {
-		t.malformed(src)
+	if !t.checkDatagram(&d.Datagram) {
+		t.malformed(src.session)
+		return
+	}
+	if len(t.sources) > 1 && t.recent.seen(at) || t.missing.has(at) {
 		return
 	}
 	t.see(at)
 	t.received.Datagrams++
-	t.loose = true
+	t.holdDatagram(&d)
 	t.received.Bytes += uint64(len(d.Payload))
 	d.TrackAlias = t.alias
 	data, err := d.Append(nil)
@@ -90,7 +93,7 @@ func (src *source) datagram(d earlyDatagram) {
 		return // what was parsed can be appended
 	}
 	for _, u := range t.subs {
-		if !u.forward || !u.passes(at) {
+		if !u.forward || !u.passes(at) || !u.objects.passesDatagram(&d.Datagram, t.settings.priority) {
 			continue
 		}
 		one := datagram{

@@ -12,14 +12,19 @@
 //	namespace.go     PUBLISH_NAMESPACE, SUBSCRIBE_NAMESPACE, SUBSCRIBE_TRACKS
 //	status.go        TRACK_STATUS
 //	fetch.go         FETCH, and what precedes a subscription, from what is kept
-//	fetchfrom.go     FETCH, from a publisher
+//	fetchfrom.go     what isn't kept of that, from publishers
+//	spans.go         ranges of locations
 //	drafts.go        what differs between drafts
 //	track.go         a track: upstream and downstream subscriptions
 //	source.go        upstream: the relay's SUBSCRIBE, or a publisher's PUBLISH
 //	subscription.go  downstream: a subscriber's SUBSCRIBE, or the relay's PUBLISH
 //	incoming.go      a subgroup stream as it comes
 //	subgroup.go      what is kept of it, for a while
+//	kept.go          what is kept besides: datagrams, what was fetched, and what is known not to exist
+//	malformed.go     objects that contradict one another
 //	outgoing.go      the same stream as a subscriber gets it
+//	filter.go        range filters
+//	sieve.go         what a stream has of a subgroup for a subscriber with range filters
 //	queue.go         which of a session's streams go first, and which are given up
 //	datagram.go      objects in datagrams
 //	stats.go         counters
@@ -32,15 +37,23 @@
 // subscribers at once, if all that came before was sent; it leaves by one system call (package examples/quic/socket).
 // Each subscriber's stream has a place in these bytes, and a goroutine that writes what couldn't be given at once; it
 // waits in the library while the congestion window or the peer's flow control has no room. So the library holds little
-// of each stream that isn't sent, and sends what is most urgent. Only a stream that begins within a subgroup differs: its header names the subgroup, and its first
-// object's ID is absolute.
+// of each stream that isn't sent, and sends what is most urgent. Only a stream that begins within a subgroup differs:
+// its header names the subgroup, and its first object's ID is absolute. A subscriber whose range filters leave objects out gets the same bytes but for the IDs that
+// follow a gap; a header doesn't say then that the stream ends its group.
+//
+// # What a fetch gets
+//
+// Of each location in the range, an object is kept, or it is known not to exist, or neither. What isn't known is asked
+// of publishers by FETCH, a range after the other, when the stream has come that far; what they say is remembered, and
+// what they send is kept if it fits. What no publisher says in time is marked.
 //
 // # What a subscriber loses
 //
 // A publisher never waits for a subscriber. What waits for a session is bounded (Config.Backlog); beyond that, its
 // least urgent streams are reset, the oldest ones first. Delivery timeouts of the publisher and of the subscriber
 // reset streams before, and what isn't kept any more can't be sent. Each of these is counted
-// (SubscriptionStats.Dropped). No other subscriber is affected.
+// (SubscriptionStats.Dropped). No other subscriber is affected. A subscription of which no stream was sent whole for
+// Config.Patience, while streams were given up, ends as too far behind.
 //
 // # Locks
 //

@@ -16,7 +16,7 @@ var drafts = []wire.Draft{wire.Draft22, wire.Draft18}
 func (s *session) setupMessage() *wire.Setup {
 	m := &wire.Setup{Implementation: implementation, MaxAuthTokenCacheSize: maxTokens}
 	if s.draft != wire.Draft18 {
-		m.MaxRequestUpdates = maxUpdates
+		m.MaxRequestUpdates, m.MaxFilterRanges = maxUpdates, maxRanges
 	}
 	return m
 }
@@ -81,14 +81,19 @@ func duplicate(s *session, is bool) *wire.Rejection {
 }
 
 // upstream is a FETCH for a publisher of some draft: draft 18 needs a start and an end.
-func (w *wanted) upstream(p *session, id uint64, m *wire.Fetch) *wire.Fetch {
-	out := &wire.Fetch{RequestID: id, Track: w.track.name, Parameters: wire.Parameters{
-		LocationFilter: m.Parameters.LocationFilter, GroupOrder: m.Parameters.GroupOrder,
-		FillTimeout: m.Parameters.FillTimeout,
-	}}
-	if p.draft == wire.Draft18 || m.Joining != nil {
-		out.Parameters.LocationFilter = wire.Some(wire.LocationFilter{
-			Kind: wire.FilterRange, Start: w.first, End: w.last})
+func (f *fetching) upstream(p *session, id uint64, c *course) *wire.Fetch {
+	out := &wire.Fetch{RequestID: id, Track: f.track.name}
+	left := wire.LocationFilter{Kind: wire.FilterRange, Start: c.at, End: c.last}
+	if f.descending() {
+		left.Start, left.End = c.first, c.leave(c.at.Group)
+		out.Parameters.GroupOrder = wire.Some(wire.Descending)
+	}
+	out.Parameters.LocationFilter = wire.Some(left)
+	if m := f.asks; m != nil {
+		out.Parameters.FillTimeout = m.Parameters.FillTimeout
+		if p.draft != wire.Draft18 && m.Joining == nil {
+			out.Parameters.LocationFilter = m.Parameters.LocationFilter
+		}
 	}
 	return out
 }

@@ -93,6 +93,7 @@ func TestPublishOK(t *testing.T) {
 func TestJoin(t *testing.T) {
 	for _, http := range []bool{false, true} {
 		r, p, live := history(t)
+		p.serves()
 		a := dial(t, r, older(http))
 		subscribe, fetch := a.id(), a.id()
 		// The FETCH comes first.

@@ -15,6 +15,7 @@ type got struct {
 	end       wire.EndOfRange
 	group, id uint64
 	payload   string
+	datagram  bool
 }
 
 // fetched reads the next stream, which has to be the fetch stream of a request, to its end.
@@ -39,7 +40,8 @@ func (p *peer) fetched(id uint64, descending bool) (all []got, err error) {
 			before := parser
 			o, n, err := parser.Next(v.buf)
 			if err == nil && uint64(len(v.buf)-n) >= o.Length {
-				all = append(all, got{o.EndOfRange, o.Group, o.ID, string(v.buf[n : n+int(o.Length)])})
+				payload := string(v.buf[n : n+int(o.Length)])
+				all = append(all, got{o.EndOfRange, o.Group, o.ID, payload, o.Datagram})
 				v.buf = v.buf[n+int(o.Length):]
 				continue
 			}
@@ -79,18 +81,86 @@ func history(t *testing.T) (r *Relay, p *peer, live *flow) {
 		for _, t := range r.list() {
 			t.mu.Lock()
 			defer t.mu.Unlock()
-			return t.byID[3].whole(t) && t.byID[4].whole(t)
+			return !t.byID[3].live() && !t.byID[4].live()
 		}
 		return false
 	})
 	return r, p, live
 }
 
+// An upstream is a publisher that answers FETCH.
+type upstream struct {
+	p     *peer
+	asked chan wire.Parameters
+}
+
+// serves has a peer answer FETCH with those of some objects that are in the range, in their order.
+func (p *peer) serves(objects ...got) *upstream {
+	u := &upstream{p, make(chan wire.Parameters, 64)}
+	go func() {
+		for c := range p.requests {
+			m := c.first.(*wire.Fetch)
+			u.asked <- m.Parameters
+			filter := m.Parameters.LocationFilter.Value
+			c.send(&wire.FetchOK{End: filter.End})
+			p.fetchStream(m, filter, objects)
+		}
+	}()
+	return u
+}
+
+func (p *peer) fetchStream(m *wire.Fetch, filter wire.LocationFilter, objects []got) {
+	w := wire.Fetched{Draft: p.draft, Descending: m.Parameters.GroupOrder.Value == wire.Descending}
+	b := wire.AppendFetchHeader(nil, m.RequestID)
+	for _, o := range objects {
+		at := wire.Location{Group: o.group, Object: o.id}
+		if at.Less(filter.Start) || filter.End.Less(at) {
+			continue
+		}
+		var err error
+		if b, err = w.Append(b, wire.FetchObject{
+			EndOfRange: o.end, Group: o.group, ID: o.id, Datagram: o.datagram, Length: uint64(len(o.payload)),
+		}); err != nil {
+			panic(err)
+		}
+		b = append(b, o.payload...)
+	}
+	_ = p.writeUni(b).Close()
+}
+
+// ranges expects that the publisher was asked for ranges, and for nothing else.
+func (u *upstream) ranges(want ...span) {
+	u.p.t.Helper()
+	for _, s := range want {
+		select {
+		case p := <-u.asked:
+			same(u.p.t, p.LocationFilter.Value, wire.LocationFilter{
+				Kind: wire.FilterRange, Start: s.first, End: s.last})
+		case <-time.After(patience):
+			u.p.t.Fatal("the publisher wasn't asked")
+		}
+	}
+	select {
+	case p := <-u.asked:
+		u.p.t.Fatalf("the publisher was asked for %+v too", p.LocationFilter.Value)
+	default:
+	}
+}
+
+// gaps are what isn't known of the history.
+var gaps = []span{within(3, 3, 4), within(3, 6, 8), within(4, 3, 4), within(4, 6, 8)}
+
+// within is a range in a group.
+func within(group, first, last uint64) span {
+	return span{wire.Location{Group: group, Object: first}, wire.Location{Group: group, Object: last}}
+}
+
 func from(group, object uint64) wire.LocationFilter {
 	return wire.LocationFilter{Kind: wire.FilterStart, Start: wire.Location{Group: group, Object: object}}
 }
 
-// TestFetch serves FETCH from what is kept, across subgroups and in both orders (§9.11).
+// TestFetch serves FETCH from what is kept, across subgroups and in both orders (§9.11). A publisher is asked for what
+// isn't known, and says that there is nothing.
 func TestFetch(t *testing.T) {
 	third := []got{{group: 3, payload: "a"}, {group: 3, id: 1, payload: "b"}, {group: 3, id: 2, payload: "c"},
 		{group: 3, id: 5, payload: "f"}}
@@ -125,7 +195,8 @@ func TestFetch(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			both(t, func(t *testing.T, o options) {
-				r, _, _ := history(t)
+				r, p, _ := history(t)
+				p.serves()
 				a := dial(t, r, o)
 				c := a.call(&wire.Fetch{RequestID: a.id(), Track: track0("live"), Parameters: wire.Parameters{
 					LocationFilter: wire.Some(tt.filter), GroupOrder: wire.Some(tt.order)}})
@@ -153,8 +224,8 @@ func TestFetchRefused(t *testing.T) {
 	fetch("other", from(0, 0)).fails(wire.DoesNotExist)
 }
 
-// TestFetchUnknown marks what isn't kept and no publisher has as unknown: what precedes it, and gaps in a group of
-// which a stream was reset (§11.4.1.2).
+// TestFetchUnknown marks what isn't kept as unknown if the publisher refuses to say more, which is asked once
+// (§11.4.1.2).
 func TestFetchUnknown(t *testing.T) {
 	r, p, live := history(t)
 	live.send(text(4, "y"))
@@ -166,17 +237,22 @@ func TestFetchUnknown(t *testing.T) {
 	c := a.call(&wire.Fetch{RequestID: a.id(), Track: track0("live"), Parameters: wire.Parameters{
 		LocationFilter: wire.Some(from(2, 1))}})
 	up, m := asked[*wire.Fetch](p)
-	same(t, m.Parameters.LocationFilter, wire.Some(from(2, 1)))
+	same(t, m.Parameters.LocationFilter, wire.Some(wire.LocationFilter{
+		Kind: wire.FilterRange, Start: wire.Location{Group: 2, Object: 1},
+		End: wire.Location{Group: 2, Object: wire.WholeGroup}}))
 	up.send(&wire.RequestError{Code: wire.NotSupported})
 	same(t, expect[*wire.FetchOK](c).End, wire.Location{Group: 6})
 	all, err := a.fetched(0, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, all[0], got{end: wire.Unknown, group: 2, id: wire.WholeGroup})
-	same(t, all[9:], []got{
-		{group: 5, payload: "x"}, {end: wire.Unknown, group: 5, id: 3}, {group: 5, id: 4, payload: "y"},
-		{end: wire.Unknown, group: 5, id: wire.WholeGroup}, {group: 6, payload: "z"},
+	unknown := func(group, id uint64) got { return got{end: wire.Unknown, group: group, id: id} }
+	same(t, all, []got{
+		unknown(2, wire.WholeGroup), {group: 3, payload: "a"}, {group: 3, id: 1, payload: "b"},
+		{group: 3, id: 2, payload: "c"}, unknown(3, 4), {group: 3, id: 5, payload: "f"}, unknown(3, 8),
+		{group: 4, payload: "a"}, {group: 4, id: 1, payload: "b"}, {group: 4, id: 2, payload: "c"}, unknown(4, 4),
+		{group: 4, id: 5, payload: "f"}, unknown(4, 8), {group: 5, payload: "x"}, unknown(5, 3),
+		{group: 5, id: 4, payload: "y"}, unknown(5, wire.WholeGroup), {group: 6, payload: "z"},
 	})
 	id := a.id()
 	c = a.call(&wire.Fetch{RequestID: id, Track: track0("live"), Parameters: wire.Parameters{
@@ -188,7 +264,9 @@ func TestFetchUnknown(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, all[0], got{group: 6, payload: "z"})
-	same(t, all[len(all)-1], got{end: wire.Unknown, group: 2, id: 1})
+	// What is known not to exist is set apart from what isn't known.
+	same(t, all[len(all)-2:], []got{
+		{end: wire.NonExistent, group: 3, id: wire.WholeGroup}, unknown(2, wire.WholeGroup)})
 }
 
 // TestFetchUpstream has a publisher serve what isn't kept: its answer and its stream are handed on.
@@ -211,7 +289,7 @@ func TestFetchUpstream(t *testing.T) {
 				LocationFilter: wire.Some(from(1, 0)), SubscriberPriority: wire.Some(uint8(4))}})
 			up, m := asked[*wire.Fetch](p)
 			same(t, m.Parameters, wire.Parameters{LocationFilter: wire.Some(from(1, 0))})
-			ok := &wire.FetchOK{End: wire.Location{Group: 1, Object: 7}, EndOfTrack: true, Properties: extra}
+			ok := &wire.FetchOK{End: wire.Location{Group: 1, Object: 9}, EndOfTrack: true, Properties: extra}
 			up.send(ok)
 			same(t, expect[*wire.FetchOK](c), ok)
 			f := wire.Fetched{Draft: wire.Draft22}
@@ -233,6 +311,7 @@ func TestFetchUpstream(t *testing.T) {
 				c.ends()
 				continue
 			}
+			// What the publisher has cut off isn't known.
 			v := <-a.streams
 			for len(v.buf) < len(b)+3 {
 				if err := v.more(); err != nil {
@@ -240,10 +319,13 @@ func TestFetchUpstream(t *testing.T) {
 				}
 			}
 			tt.end(s)
-			var reset *quic.StreamError
-			if err := v.more(); !errors.As(err, &reset) || wire.ResetCode(reset.ErrorCode) != tt.code {
+			a.streams <- v
+			all, err := a.fetched(id, false)
+			if err != nil {
 				t.Fatal(err)
 			}
+			same(t, all[len(all)-1], got{end: wire.Unknown, group: 1, id: 9})
+			c.ends()
 		}
 		// A fetch that is cancelled is cancelled upstream.
 		c := a.call(&wire.Fetch{RequestID: a.id(), Track: track0("live")})
@@ -273,6 +355,7 @@ func TestFetchUpstream(t *testing.T) {
 func TestFill(t *testing.T) {
 	both(t, func(t *testing.T, o options) {
 		r, p, live := history(t)
+		p.serves()
 		a := dial(t, r, o)
 		id := a.id()
 		c := a.call(&wire.Subscribe{RequestID: id, Track: track0("live"), Parameters: wire.Parameters{
@@ -312,7 +395,8 @@ func TestFill(t *testing.T) {
 // TestFetchIncomplete waits for the rest of an object, or for the end of its stream.
 func TestFetchIncomplete(t *testing.T) {
 	for _, resets := range []bool{false, true} {
-		r, _, live := history(t)
+		r, p, live := history(t)
+		p.serves()
 		one := live.object(text(1, "payload"))
 		live.write(one[:len(one)-3])
 		until(t, "it has begun", func() bool { return r.Stats().Tracks[0].Received.Objects == 12 })
@@ -323,7 +407,7 @@ func TestFetchIncomplete(t *testing.T) {
 		want := []got{{group: 5, payload: "x"}, {group: 5, id: 1, payload: "payload"}}
 		if resets {
 			live.stream.CancelWrite(0)
-			want[1] = got{end: wire.Unknown, group: 5, id: 1}
+			want = want[:1] // the publisher says that there is no such object
 		} else {
 			live.write(one[len(one)-3:])
 		}

@@ -24,7 +24,11 @@ type incoming struct {
 	payload  uint64 // bytes of the current object that are to come
 	forwards bool   // the current object is forwarded
 	subgroup *subgroup
-	size     uint64 // bytes of the subgroup that were forwarded
+	size     uint64                // bytes of the subgroup that were forwarded
+	last     uint64                // the ID of the last object that was forwarded
+	cut      bool                  // objects after it weren't
+	final    wire.Optional[uint64] // the ID of the last object that isn't a mark
+	compare  comparison            // of the current payload with the one that is kept; nil: there is none
 }
 
 // more reads more of the stream. Its end is io.EOF, or io.ErrUnexpectedEOF within a header.
@@ -144,6 +148,8 @@ func (in *incoming) forward(data []byte) (rest []byte, err error) {
 			if in.forwards {
 				out = append(out, data[:n]...)
 				in.size += n
+			} else if !in.same(data[:n]) {
+				return nil, errMalformed
 			}
 			in.payload -= n
 			data = data[n:]
@@ -157,23 +163,29 @@ func (in *incoming) forward(data []byte) (rest []byte, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := in.check(&o); err != nil {
+		if in.forwards, err = in.accept(&o, first); err != nil {
 			return nil, err
 		}
-		if in.forwards = in.accept(&o, first); in.forwards {
+		if in.forwards {
 			_, id := wire.ParseVarint(data)
-			one := object{id: o.ID, at: in.size, time: now}
+			one := object{id: o.ID, at: in.size, time: now, ends: o.Status != wire.Normal}
 			before := len(out)
-			if first || in.size > 0 {
+			switch {
+			case first || in.size > 0 && !in.cut:
 				out = append(out, data[:id]...)
-			} else { // what it was counted from isn't forwarded
+			case in.size == 0: // what it was counted from isn't forwarded
 				out = wire.AppendVarint(out, o.ID)
+			default:
+				out = wire.AppendVarint(out, o.ID-in.last-1)
 			}
+			in.last, in.cut = o.ID, false
 			one.body = in.size + uint64(len(out)-before)
 			out = append(out, data[id:n]...)
 			in.size += uint64(len(out) - before)
 			one.end = in.size + o.Length
 			objects = append(objects, one)
+		} else {
+			in.cut = true
 		}
 		in.payload = o.Length
 		data = data[n:]
@@ -181,32 +193,22 @@ func (in *incoming) forward(data []byte) (rest []byte, err error) {
 	return nil, nil
 }
 
-// errMalformed says that the track is malformed (§12.1).
-var errMalformed = errors.New("the track is malformed")
-
-// check looks at what an object says of its track.
-func (in *incoming) check(o *wire.Object) error {
-	if len(o.Properties) == 0 {
-		return nil
-	}
-	if o.Properties.CheckObject(wire.Location{Group: in.parser.Header.Group, Object: o.ID}) != nil {
-		return errMalformed
-	}
-	return nil
-}
-
 // accept reports whether an object is forwarded: no other stream has it, or is going to have it.
-func (in *incoming) accept(o *wire.Object, first bool) bool {
+func (in *incoming) accept(o *wire.Object, first bool) (bool, error) {
 	t := in.source.track
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if in.source.over.Load() {
-		return false
+		return false, nil
 	}
 	g, p := in.progress()
-	if p.whole || p.live != nil && p.live != in || p.began && o.ID <= p.last {
+	if err := in.check(g, p, o, first); err != nil {
+		return false, err
+	}
+	if p.whole || p.live != nil && p.live != in || p.began && o.ID <= p.last ||
+		t.missing.has(wire.Location{Group: g.id, Object: o.ID}) {
 		t.received.Duplicates++
-		return false
+		return false, nil
 	}
 	if in.subgroup == nil {
 		h := in.parser.Header
@@ -218,7 +220,21 @@ func (in *incoming) accept(o *wire.Object, first bool) bool {
 		in.subgroup = g.newSubgroup(t, h, o.Properties)
 	}
 	p.began, p.last = true, o.ID
-	return true
+	if o.Status == wire.Normal {
+		p.normal = wire.Some(o.ID)
+	}
+	return true, nil
+}
+
+// same reports whether bytes of a payload that isn't forwarded are those that are kept.
+func (in *incoming) same(data []byte) bool {
+	if in.compare == nil {
+		return true
+	}
+	t := in.source.track
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return in.compare(data)
 }
 
 // progress returns the stream's group, and how far its subgroup was forwarded.
@@ -240,13 +256,12 @@ func (in *incoming) progress() (*group, *progress) {
 func (in *incoming) end(err error) {
 	t := in.source.track
 	fin := errors.Is(err, io.EOF)
-	if errors.Is(err, errMalformed) {
-		in.stream.CancelRead(quic.StreamErrorCode(wire.ResetMalformedTrack))
-		t.malformed(in.source)
+	if fin && in.parser.Started && !in.source.over.Load() {
+		if malformed := in.checkEnd(); malformed != nil {
+			err, fin = malformed, false
+		}
 	}
-	if errors.Is(err, wire.ErrLimit) {
-		in.stream.CancelRead(quic.StreamErrorCode(wire.ResetExcessiveLoad))
-	}
+	in.stop(err)
 	h := in.parser.Header
 	if fin && !in.parser.Started && !h.SubgroupIsFirst && !in.source.over.Load() { // an empty subgroup (§9.9)
 		if g, p := in.progress(); p.live == nil && !p.began && !p.whole {
@@ -274,16 +289,4 @@ func resetCode(err error) wire.ResetCode {
 		return wire.ResetExcessiveLoad
 	}
 	return wire.ResetCancelled
-}
-
-// malformed ends a malformed track (§12.1).
-func (t *track) malformed(src *source) {
-	src.cancel()
-	for _, u := range t.subs {
-		for o := range u.outgoing {
-			o.drop(droppedMalformed)
-		}
-	}
-	t.endAll(wire.DoneMalformedTrack, "an object of the track is malformed")
-	t.unsubscribe()
 }

@@ -204,7 +204,7 @@ type trackFollower struct {
 func (s *session) subscribeTracks(r *request, m *wire.SubscribeTracks) *wire.Rejection {
 	rejection := s.admit(SubscribeTracks, wire.Track{Namespace: m.Prefix}, m.Parameters.Tokens)
 	if rejection == nil {
-		rejection = unfiltered(&m.Parameters)
+		rejection = checkFilters(nil, &m.Parameters)
 	}
 	if rejection != nil {
 		return rejection
@@ -212,6 +212,7 @@ func (s *session) subscribeTracks(r *request, m *wire.SubscribeTracks) *wire.Rej
 	f := &trackFollower{
 		session: s, request: r, parameters: m.Parameters, offered: map[*track]struct{}{},
 	}
+	f.parameters.RangeFilters = updateRanges(nil, m.Parameters.RangeFilters)
 	if rejection := s.relay.follow(f, m.Prefix); rejection != nil {
 		return rejection
 	}
@@ -236,7 +237,7 @@ func (f *trackFollower) update(p *wire.Parameters) *wire.Rejection {
 	prefix := p.NamespacePrefix.Or(f.prefix)
 	rejection := f.session.admit(SubscribeTracks, wire.Track{Namespace: prefix}, p.Tokens)
 	if rejection == nil {
-		rejection = unfiltered(p)
+		rejection = checkFilters(f.parameters.RangeFilters, p)
 	}
 	if rejection != nil {
 		return rejection
@@ -245,8 +246,9 @@ func (f *trackFollower) update(p *wire.Parameters) *wire.Rejection {
 	if p.Forward.Present {
 		f.parameters.Forward = p.Forward
 	}
+	f.parameters.RangeFilters = updateRanges(f.parameters.RangeFilters, p.RangeFilters)
 	r.mu.Unlock()
-	if p.NamespacePrefix.Present {
+	if p.NamespacePrefix.Present || len(p.RangeFilters) > 0 {
 		return r.follow(f, prefix)
 	}
 	_ = f.request.send(&wire.RequestOK{})
@@ -293,12 +295,17 @@ func (r *Relay) followersOf(src *source) []*trackFollower {
 	})
 }
 
-// offer sends PUBLISH for a track, if it is under the follower's prefix, and the follower doesn't get it already.
+// offer sends PUBLISH for a track, if it is under the follower's prefix and passes its filters, and the follower
+// doesn't get it already.
 func (f *trackFollower) offer(t *track) {
 	s, r := f.session, f.session.relay
+	t.mu.Lock()
+	properties := t.settings.properties
+	t.mu.Unlock()
 	r.mu.Lock()
 	_, offered := f.offered[t]
-	matches := !offered && t.key.scope == s.scope && t.name.Namespace.HasPrefix(f.prefix) && r.tracks[t.key] == t
+	matches := !offered && t.key.scope == s.scope && t.name.Namespace.HasPrefix(f.prefix) && r.tracks[t.key] == t &&
+		!newObjectFilter(f.parameters.RangeFilters, properties).none()
 	prefix, parameters := f.prefix, f.parameters
 	if matches {
 		f.offered[t] = struct{}{}

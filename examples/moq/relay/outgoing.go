@@ -24,12 +24,13 @@ const (
 	droppedBacklog                 // too much waits for the session
 	droppedExpired                 // it isn't kept any more
 	droppedMalformed               // the track is malformed
+	droppedBehind                  // the subscription is ended, as it has fallen behind for too long
 	reasons
 )
 
 // reasonNames are the reasons in counters.
 var reasonNames = [reasons]string{
-	"", "cancelled", "stopped", "reset_upstream", "timeout", "backlog", "expired", "malformed",
+	"", "cancelled", "stopped", "reset_upstream", "timeout", "backlog", "expired", "malformed", "too_far_behind",
 }
 
 // code is what a stream that is given up is reset with (§12.5). One that the publisher has reset has the publisher's.
@@ -41,6 +42,8 @@ func (r reason) code() quic.StreamErrorCode {
 		return quic.StreamErrorCode(wire.ResetExcessiveLoad)
 	case droppedMalformed:
 		return quic.StreamErrorCode(wire.ResetMalformedTrack)
+	case droppedBehind:
+		return quic.StreamErrorCode(wire.ResetTooFarBehind)
 	}
 	return quic.StreamErrorCode(wire.ResetCancelled)
 }
@@ -59,6 +62,7 @@ type outgoing struct {
 	pos    uint64 // what follows, in the subgroup
 	limit  uint64 // where what is asked for ends, in the subgroup
 	idle   bool   // the goroutine waits for more
+	sieve  *sieve // what passes range filters, instead of all from pos to limit; nil: all does
 
 	// The session's.
 	waits  int  // bytes that are to be sent
@@ -80,25 +84,41 @@ func (o *outgoing) joinKept() {
 	for i := range sg.objects {
 		one := &sg.objects[i]
 		expired := sg.timeouts.cacheDuration > 0 && time.Since(one.time) > sg.timeouts.cacheDuration
-		if !expired && o.subscription.passes(sg.location(one.id)) {
+		switch {
+		case expired:
+		case o.sieve != nil:
+			o.waits += o.siftOne(one)
+		case o.subscription.passes(sg.location(one.id)):
 			o.joinAt(one)
 			return
 		}
 	}
 }
 
-// joinAt begins with an object. From the first byte on, the stream is as it came; else the object's ID is absolute, and
-// the header says which subgroup it is.
+// joinAt begins with an object.
 func (o *outgoing) joinAt(one *object) {
-	sg := o.subgroup
+	pos := one.body
 	if one.at == 0 {
-		o.join(sg.head, 0)
-	} else {
-		h := sg.header
-		h.SubgroupIsFirst, h.FirstObject = false, false
-		o.join(wire.AppendVarint(h.Append(nil), one.id), one.body)
+		pos = 0
 	}
+	o.join(o.subgroup.headFrom(one, true), pos)
 	o.bound()
+}
+
+// headFrom returns what a stream begins with whose first object is given. From the first byte on, the stream is as the
+// publisher's; else the object's ID is absolute, and the header says which subgroup it is. A stream that may leave out
+// the subgroup's last object doesn't say that it ends the group.
+func (sg *subgroup) headFrom(one *object, whole bool) []byte {
+	if one.at == 0 && (whole || !sg.header.EndOfGroup) {
+		return sg.head
+	}
+	h := sg.header
+	h.EndOfGroup = h.EndOfGroup && whole
+	if one.at == 0 {
+		return h.Append(nil)
+	}
+	h.SubgroupIsFirst, h.FirstObject = false, false
+	return wire.AppendVarint(h.Append(nil), one.id)
 }
 
 func (o *outgoing) join(head []byte, pos uint64) {
@@ -126,6 +146,10 @@ func (o *outgoing) inRange() bool {
 // offer takes bytes that have come.
 func (o *outgoing) offer(data []byte, objects []object) {
 	sg := o.subgroup
+	if o.sieve != nil {
+		o.offerSifted(data, objects)
+		return
+	}
 	if !o.joined {
 		for i := range objects {
 			if o.subscription.passes(sg.location(objects[i].id)) {
@@ -165,6 +189,20 @@ func (o *outgoing) direct(data []byte) bool {
 	o.pos += uint64(len(data))
 	o.subscription.count(func(st *SubscriptionStats) { st.Bytes += uint64(len(data)) })
 	return true
+}
+
+func (o *outgoing) offerSifted(data []byte, objects []object) {
+	joined := o.joined
+	switch n := o.sift(objects, len(data)); {
+	case joined && n > 0:
+		o.subscription.session.wait(o, n)
+		o.signal()
+	case joined && o.sieve.over:
+		o.signal()
+	case o.joined && !joined:
+		o.waits = n
+		o.start()
+	}
 }
 
 // signal has the goroutine look again.
@@ -251,6 +289,7 @@ func (o *outgoing) run(ctx context.Context) {
 		u.count(func(st *SubscriptionStats) { st.Dropped[why]++ })
 	}
 	o.forget()
+	u.keepsUp(whole, why)
 	u.finish()
 }
 
@@ -358,10 +397,20 @@ const (
 
 // next returns what is to be sent next.
 func (o *outgoing) next() (data []byte, next step) {
-	u, sg := o.subscription, o.subgroup
+	u := o.subscription
 	u.track.mu.Lock()
 	defer u.track.mu.Unlock()
-	defer func() { o.idle = next == waiting }()
+	data, next = o.take()
+	o.idle = next == waiting
+	u.count(func(st *SubscriptionStats) { st.Bytes += uint64(len(data)) })
+	return data, next
+}
+
+func (o *outgoing) take() ([]byte, step) {
+	sg := o.subgroup
+	if o.sieve != nil {
+		return o.sieve.next(o)
+	}
 	if o.pos < sg.base {
 		return nil, outside // it was dropped for that
 	}
@@ -377,26 +426,35 @@ func (o *outgoing) next() (data []byte, next step) {
 	default:
 		return nil, waiting
 	}
-	data = sg.bytes(o.pos)
-	data = data[:min(uint64(len(data)), end-o.pos)]
-	timeout := least(u.objectTimeout, sg.timeouts.objectTimeout, sg.timeouts.cacheDuration)
-	if timeout > 0 {
-		// One object at a time: what is given to the library can't be late any more (§5.2).
-		i := sg.object(o.pos)
-		if i > 0 && sg.objects[i-1].body == o.pos { // the first one of a stream that began there
-			i--
-		}
-		if i < len(sg.objects) && sg.objects[i].at <= o.pos {
-			if time.Since(sg.objects[i].time) > timeout {
-				return nil, late
-			}
-			i++
-		}
-		if i < len(sg.objects) {
-			data = data[:min(uint64(len(data)), sg.objects[i].at-o.pos)]
-		}
+	data := sg.bytes(o.pos)
+	data, timely := o.timely(o.pos, data[:min(uint64(len(data)), end-o.pos)])
+	if !timely {
+		return nil, late
 	}
 	o.pos += uint64(len(data))
-	u.count(func(st *SubscriptionStats) { st.Bytes += uint64(len(data)) })
 	return data, sending
+}
+
+// timely returns what of data, which is at an offset, may be sent now: one object at a time if there is a timeout,
+// since what is given to the library can't be late any more (§5.2). It reports whether that isn't late.
+func (o *outgoing) timely(at uint64, data []byte) ([]byte, bool) {
+	sg := o.subgroup
+	timeout := least(o.subscription.objectTimeout, sg.timeouts.objectTimeout, sg.timeouts.cacheDuration)
+	if timeout == 0 {
+		return data, true
+	}
+	i := sg.object(at)
+	if i > 0 && sg.objects[i-1].body == at { // the first one of a stream that began there
+		i--
+	}
+	if i < len(sg.objects) && sg.objects[i].at <= at {
+		if time.Since(sg.objects[i].time) > timeout {
+			return nil, false
+		}
+		i++
+	}
+	if i < len(sg.objects) {
+		data = data[:min(uint64(len(data)), sg.objects[i].at-at)]
+	}
+	return data, true
 }

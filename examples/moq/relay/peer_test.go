@@ -562,3 +562,9 @@ func same[V any](t *testing.T, got, want V) {
 		t.Fatalf("%+v instead of %+v", got, want)
 	}
 }
+
+// isReset reports whether an error is the peer's reset of a stream, with a code.
+func isReset(err error, code wire.ResetCode) bool {
+	var reset *quic.StreamError
+	return errors.As(err, &reset) && reset.Remote && wire.ResetCode(reset.ErrorCode) == code
+}

@@ -77,61 +77,109 @@ func (s *session) rank() {
 	s.assign()
 }
 
+// A standing is what a stream is ranked by (§5.1.2).
+type standing struct {
+	subscriber uint32
+	publisher  uint8
+	serial     uint64 // of the subscription or fetch
+	behind     bool   // a fill whose groups are in another order than its subscription's
+	group      uint64 // descending ones are counted down
+	fill       bool
+	subgroup   uint64
+	set        func(urgency int8)
+	steps      int // after the first one of its subscription and priority
+}
+
+func (o *outgoing) standing() standing {
+	u, sg := o.subscription, o.subgroup
+	return standing{
+		subscriber: u.urgency(), publisher: sg.priority, serial: u.serial, subgroup: sg.header.Subgroup,
+		group: inOrder(sg.group.id, u.order.Or(sg.timeouts.order)), set: o.setUrgency,
+	}
+}
+
+func (f *fetching) standing() standing {
+	one := standing{
+		subscriber: uint32(f.priority), publisher: f.publisher, serial: f.serial, group: inOrder(f.group, f.order),
+		fill: f.of != nil, set: f.setUrgency,
+	}
+	if u := f.of; u != nil {
+		one.behind = f.order != f.ordered
+		if f.inherits {
+			one.subscriber = u.urgency()
+		}
+	}
+	return one
+}
+
+func inOrder(group uint64, order wire.GroupOrder) uint64 {
+	if order == wire.Descending {
+		return ^group
+	}
+	return group
+}
+
 // assign maps priorities to the library's urgencies (§5.1.2). There are five for data: the subscribers' priorities
 // come first, then the publisher's, then each subscription's order of groups and of subgroups in them. Streams of
-// several subscriptions that are equal take turns. What has no urgency of its own shares the last one.
+// several subscriptions that are equal take turns. What has no urgency of its own shares the last one. A fetch stream
+// has the publisher's priority of the object that it is at.
 func (s *session) assign() {
-	if len(s.outgoing) < 2 {
+	if len(s.outgoing)+len(s.served) < 2 {
 		for o := range s.outgoing {
 			o.setUrgency(urgencyData)
 		}
+		for f := range s.served {
+			f.setUrgency(urgencyData)
+		}
 		return
 	}
-	all := make([]*outgoing, 0, len(s.outgoing))
+	all := make([]standing, 0, len(s.outgoing)+len(s.served))
 	for o := range s.outgoing {
-		all = append(all, o)
+		all = append(all, o.standing())
 	}
-	slices.SortFunc(all, func(a, b *outgoing) int { return cmp.Or(comparePriorities(a, b), compareOrder(a, b)) })
-	// What comes how many steps after the first one of its subscription and priority.
-	steps := make(map[*outgoing]int, len(all))
-	first := map[*subscription]*outgoing{}
-	for _, o := range all {
-		u := o.subscription
-		if before := first[u]; before != nil && comparePriorities(before, o) == 0 {
-			steps[o] = steps[before] + 1
+	for f := range s.served {
+		all = append(all, f.standing())
+	}
+	slices.SortFunc(all, func(a, b standing) int { return cmp.Or(comparePriorities(&a, &b), compareOrder(&a, &b)) })
+	for i := range all[1:] {
+		before, next := &all[i], &all[i+1]
+		if before.serial == next.serial && comparePriorities(before, next) == 0 {
+			next.steps = before.steps + 1
 		}
-		first[u] = o
 	}
-	slices.SortStableFunc(all, func(a, b *outgoing) int {
-		return cmp.Or(comparePriorities(a, b), cmp.Compare(steps[a], steps[b]))
+	slices.SortStableFunc(all, func(a, b standing) int {
+		return cmp.Or(comparePriorities(&a, &b), cmp.Compare(a.steps, b.steps))
 	})
 	urgency := int8(urgencyData)
-	for i, o := range all {
-		if i > 0 && (comparePriorities(all[i-1], o) != 0 || steps[all[i-1]] != steps[o]) {
+	for i := range all {
+		if i > 0 && (comparePriorities(&all[i-1], &all[i]) != 0 || all[i-1].steps != all[i].steps) {
 			urgency = min(urgency+1, urgencyLeast)
 		}
-		o.setUrgency(urgency)
+		all[i].set(urgency)
 	}
 }
 
-func comparePriorities(a, b *outgoing) int {
+func comparePriorities(a, b *standing) int {
+	return cmp.Or(cmp.Compare(a.subscriber, b.subscriber), cmp.Compare(a.publisher, b.publisher))
+}
+
+// compareOrder compares streams of one priority: by subscription, and within one in its order of groups. In a group,
+// what is filled comes first.
+func compareOrder(a, b *standing) int {
 	return cmp.Or(
-		cmp.Compare(a.subscription.urgency(), b.subscription.urgency()),
-		cmp.Compare(a.subgroup.priority, b.subgroup.priority),
+		cmp.Compare(a.serial, b.serial), compareBool(a.behind, b.behind), cmp.Compare(a.group, b.group),
+		compareBool(b.fill, a.fill), cmp.Compare(a.subgroup, b.subgroup),
 	)
 }
 
-// compareOrder compares streams of one priority: by subscription, and within one in its order of groups.
-func compareOrder(a, b *outgoing) int {
-	u := a.subscription
-	if c := cmp.Compare(u.serial, b.subscription.serial); c != 0 {
-		return c
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
 	}
-	groups := cmp.Compare(a.subgroup.group.id, b.subgroup.group.id)
-	if u.order.Or(a.subgroup.timeouts.order) == wire.Descending {
-		groups = -groups
-	}
-	return cmp.Or(groups, cmp.Compare(a.subgroup.header.Subgroup, b.subgroup.header.Subgroup))
+	return -1
 }
 
 func (o *outgoing) setUrgency(urgency int8) {
@@ -140,5 +188,39 @@ func (o *outgoing) setUrgency(urgency int8) {
 	if o.stream != nil && o.urgency != urgency {
 		o.urgency = urgency
 		o.stream.SetPriority(urgency, true)
+	}
+}
+
+func (f *fetching) setUrgency(urgency int8) {
+	if f.urgency != urgency {
+		f.urgency = urgency
+		f.stream.SetPriority(urgency, true)
+	}
+}
+
+// enrank adds a fetch stream to those that are ranked.
+func (s *session) enrank(f *fetching) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.served[f] = struct{}{}
+	s.assign()
+}
+
+func (s *session) unrank(f *fetching) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, is := s.served[f]; is {
+		delete(s.served, f)
+		s.assign()
+	}
+}
+
+// place has a fetch stream be ranked by the object that is to be sent.
+func (s *session) place(f *fetching, publisher uint8, group uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f.publisher != publisher || f.group != group {
+		f.publisher, f.group = publisher, group
+		s.assign()
 	}
 }

@@ -194,14 +194,6 @@ func (r *request) updates(update updater, other func(wire.Message) bool) {
 	}
 }
 
-// accept answers a REQUEST_UPDATE that changes nothing which the relay goes by.
-func (r *request) accept(_ *wire.RequestUpdate, refused *wire.Rejection) *wire.Rejection {
-	if refused == nil {
-		_ = r.send(&wire.RequestOK{})
-	}
-	return refused
-}
-
 // refuse answers a request with REQUEST_ERROR, which ends it.
 func (r *request) refuse(rejection *wire.Rejection) {
 	r.refuseWith(&wire.RequestError{Code: rejection.Code, Reason: rejection.Text})

@@ -40,6 +40,7 @@ type session struct {
 	tokens []Token // of SETUP; the same
 
 	datagrams chan datagram // for the peer
+	fetching  chan struct{} // has something for each fetch stream of the peer's that is read
 
 	mu            sync.Mutex
 	control       *outbox
@@ -54,6 +55,7 @@ type session struct {
 	aliased       chan struct{}             // is closed when there is a new one
 	early         []earlyDatagram           // that came before their alias
 	fetches       map[uint64]chan *incoming // by the ID of the relay's request
+	served        map[*fetching]struct{}    // fetch streams to the peer
 	subscriptions map[uint64]*subscription  // of the peer's, by the ID of its request
 	more          chan struct{}             // is closed when there is a new one
 	outgoing      map[*outgoing]struct{}
@@ -66,7 +68,9 @@ func newSession(r *Relay, conn transport, d wire.Draft, path string) *session {
 		relay: r, conn: conn, quic: c, draft: d, ctx: conn.Context(), over: path != "", scope: scopeOf(path),
 		ready: make(chan struct{}), nextID: 1, datagrams: make(chan datagram, 64),
 		aliases: map[uint64]*source{}, aliased: make(chan struct{}), outgoing: map[*outgoing]struct{}{},
-		fetches: map[uint64]chan *incoming{}, subscriptions: map[uint64]*subscription{}, more: make(chan struct{}),
+		fetches: map[uint64]chan *incoming{}, served: map[*fetching]struct{}{},
+		fetching: make(chan struct{}, maxFetching), subscriptions: map[uint64]*subscription{},
+		more: make(chan struct{}),
 	}
 }
 

@@ -291,12 +291,6 @@ func (src *source) setForward(want bool) {
 		return
 	}
 	src.forward, src.raised = want, want
-	if !want { // groups that are being sent, and the next one, may not be whole
-		src.track.gap = true
-		for _, g := range src.track.groups {
-			g.fromStart = g.fromStart && !g.live() && g.id != src.track.largest.Value.Group
-		}
-	}
 	src.update.Forward = wire.Some(want)
 	src.sendUpdate()
 }

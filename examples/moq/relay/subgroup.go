@@ -11,10 +11,12 @@ import (
 // A group is what is kept of a group of a track, and what is known of it.
 type group struct {
 	id        uint64
-	subgroups []*subgroup          // streams, in the order in which they came
-	known     map[uint64]*progress // by the subgroup's ID
-	latest    time.Time            // when something of it came
-	fromStart bool                 // it began when the relay was subscribed to the track already
+	subgroups []*subgroup           // streams, in the order in which they came
+	known     map[uint64]*progress  // by the subgroup's ID
+	singles   []*single             // objects that are kept by themselves, by ID
+	latest    time.Time             // when something of it came
+	top       wire.Optional[uint64] // the largest ID of an object
+	gap       wire.Optional[uint64] // groups before it that don't exist
 }
 
 // progress is how far a subgroup was forwarded. Several publishers may send it, and one may send it on several streams:
@@ -24,6 +26,9 @@ type progress struct {
 	began bool      // there was an object,
 	last  uint64    // the ID of which the last one had
 	whole bool      // a stream has ended it
+	// What its objects have to agree on (§12.1).
+	priority      wire.Optional[uint8]
+	normal, final wire.Optional[uint64] // IDs of the last object that isn't a mark, as it was forwarded, and at an end
 }
 
 // A subgroup is a stream of a subgroup as subscribers get it: the header, with the track's alias, and bytes of
@@ -40,6 +45,7 @@ type subgroup struct {
 	base, size uint64
 	chunks     []chunk
 	objects    []object // of which something is kept
+	newest     object   // the last one that has come
 
 	fin      bool
 	broken   bool // it was reset, with
@@ -64,6 +70,7 @@ type object struct {
 	body uint64 // and what follows its ID there
 	end  uint64 // its payload ends there, as soon as that has come
 	time time.Time
+	ends bool // it is a mark: no object, but the end of a group or track
 }
 
 func (sg *subgroup) ended() bool { return sg.fin || sg.broken }
@@ -72,16 +79,16 @@ func (sg *subgroup) location(id uint64) wire.Location {
 	return wire.Location{Group: sg.group.id, Object: id}
 }
 
+func newGroup(id uint64) *group {
+	return &group{id: id, known: map[uint64]*progress{}, latest: time.Now()}
+}
+
 // group returns a group, which is there then.
 func (t *track) group(id uint64) *group {
 	if g := t.byID[id]; g != nil {
 		return g
 	}
-	g := &group{
-		id: id, known: map[uint64]*progress{}, latest: time.Now(),
-		fromStart: !t.gap && (!t.before.Present || t.before.Value.Group < id),
-	}
-	t.gap = false
+	g := newGroup(id)
 	if !t.closed {
 		t.groups = append(t.groups, g)
 		t.byID[id] = g
@@ -124,6 +131,9 @@ func (sg *subgroup) append(data []byte, objects []object, now time.Time) {
 	}
 	sg.chunks = append(sg.chunks, chunk{sg.size, data, now})
 	sg.objects = append(sg.objects, objects...)
+	if n := len(objects); n > 0 {
+		sg.newest = objects[n-1]
+	}
 	sg.size += uint64(len(data))
 	t.keep(len(data))
 	sg.notify()
@@ -144,7 +154,7 @@ func (sg *subgroup) finish(fin bool, code wire.ResetCode) {
 			if fin {
 				o.startTimer()
 			}
-		case fin && sg.size == 0 && o.inRange(): // the subgroup is empty
+		case fin && sg.size == 0 && o.sieve == nil && o.inRange(): // the subgroup is empty
 			o.join(sg.head, 0)
 			o.start()
 		default:
@@ -181,7 +191,7 @@ func (sg *subgroup) dropFront() {
 	sg.objects = sg.objects[sg.object(sg.base):]
 	sg.track.keep(-len(c.data))
 	for o := range sg.outgoing {
-		if o.joined && o.pos < sg.base {
+		if o.joined && o.position() < sg.base {
 			o.drop(droppedExpired)
 		}
 	}
@@ -207,6 +217,8 @@ func (t *track) trim() {
 				}
 			}
 		}
+		for over() && t.dropSingle(g) {
+		}
 		i++
 	}
 }
@@ -222,6 +234,7 @@ func (t *track) expire(now time.Time) {
 			continue
 		}
 		if d := t.settings.cacheDuration; d > 0 {
+			t.expireSingles(g, now)
 			for _, sg := range g.subgroups {
 				for len(sg.chunks) > 0 && now.Sub(sg.chunks[0].time) > d {
 					sg.dropFront()
@@ -243,6 +256,8 @@ func (t *track) drop(i int) {
 		for len(sg.chunks) > 0 {
 			sg.dropFront()
 		}
+	}
+	for t.dropSingle(g) {
 	}
 	t.groups = slices.Delete(t.groups, i, i+1)
 	delete(t.byID, g.id)

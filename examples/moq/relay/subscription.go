@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -21,16 +22,19 @@ type subscription struct {
 	order           wire.Optional[wire.GroupOrder]
 	filter          wire.LocationFilter
 	first, last     wire.Location // what passes the filter, both inclusive
+	ranges          []wire.RangeFilter
+	objects         objectFilter  // by ranges; nil: all pass
 	objectTimeout   time.Duration // 0: none
 	subgroupTimeout time.Duration
 	withProperties  bool
 
 	outgoing map[*outgoing]struct{}
-	fills    map[*filling]struct{}
+	fills    map[*fetching]struct{}
 	id       uint64           // of the request
 	filling  *wire.Parameters // what SUBSCRIBE asked to be filled
 	opened   uint64           // streams
 	ending   *wire.PublishDone
+	behind   time.Time // since when no stream was sent whole, and one was given up; zero: it keeps up
 	gone     bool
 	stats    SubscriptionStats
 
@@ -52,7 +56,7 @@ func newSubscription(r *request, p *wire.Parameters) *subscription {
 		session: r.session, request: r, forward: p.Forward.Or(true), order: p.GroupOrder,
 		serial:         r.session.relay.counters.subscriptions.Add(1),
 		withProperties: p.IncludeProperties.Or(true),
-		outgoing:       map[*outgoing]struct{}{}, fills: map[*filling]struct{}{}, filling: p.Fill,
+		outgoing:       map[*outgoing]struct{}{}, fills: map[*fetching]struct{}{}, filling: p.Fill,
 		settled: make(chan struct{}),
 	}
 	u.priority.Store(128)
@@ -72,6 +76,7 @@ func (u *subscription) set(p *wire.Parameters) {
 	if p.LocationFilter.Present {
 		u.filter = p.LocationFilter.Value
 	}
+	u.ranges = updateRanges(u.ranges, p.RangeFilters)
 	if p.ObjectDeliveryTimeout.Present {
 		u.objectTimeout = milliseconds(p.ObjectDeliveryTimeout.Value)
 	}
@@ -80,19 +85,11 @@ func (u *subscription) set(p *wire.Parameters) {
 	}
 }
 
-// unfiltered refuses range filters, which the relay doesn't offer to take (MAX_FILTER_RANGES, §9.1.6).
-func unfiltered(p *wire.Parameters) *wire.Rejection {
-	if len(p.RangeFilters) > 0 {
-		return &wire.Rejection{Code: wire.InvalidFilter, Text: "this relay takes no range filters"}
-	}
-	return nil
-}
-
 // subscribe takes a SUBSCRIBE until it is over (§9.6).
 func (s *session) subscribe(r *request, m *wire.Subscribe) *wire.Rejection {
 	rejection := s.admit(Subscribe, m.Track, m.Parameters.Tokens)
 	if rejection == nil {
-		rejection = unfiltered(&m.Parameters)
+		rejection = checkFilters(nil, &m.Parameters)
 	}
 	if rejection != nil {
 		return rejection
@@ -167,6 +164,7 @@ func (u *subscription) passes(at wire.Location) bool { return !at.Less(u.first) 
 func (u *subscription) answer() {
 	t := u.track
 	u.first, u.last = rangeOf(u.filter, t.largest)
+	u.objects = newObjectFilter(u.ranges, t.settings.properties)
 	u.since = t.largest
 	if u.offered {
 		return
@@ -210,7 +208,14 @@ func (u *subscription) take(sg *subgroup, kept bool) {
 	if !u.forward || u.gone || u.ending != nil {
 		return
 	}
+	filter := u.passing(sg)
+	if filter.none() {
+		return
+	}
 	o := &outgoing{subscription: u, subgroup: sg, wake: make(chan struct{}, 1), limit: noLimit}
+	if filter != nil {
+		o.sieve = &sieve{filter: filter}
+	}
 	if kept {
 		o.joinKept()
 	}
@@ -246,6 +251,28 @@ func (u *subscription) end(code wire.DoneCode, reason string) {
 	u.finish()
 }
 
+// keepsUp takes note of a stream that is over. A subscription that gets none whole for Config.Patience, while streams
+// are given up since it takes too little, is ended as too far behind (§5.2, §12.4): it gets nothing that is of use.
+func (u *subscription) keepsUp(whole bool, why reason) {
+	switch {
+	case whole:
+		u.behind = time.Time{}
+	case why != droppedBacklog && why != droppedExpired || u.ending != nil || u.gone:
+	case u.behind.IsZero():
+		u.behind = time.Now()
+	case time.Since(u.behind) > u.session.relay.config.Patience:
+		u.track.remove(u)
+		for o := range u.outgoing {
+			o.drop(droppedBehind)
+		}
+		for f := range u.fills {
+			f.cancel(errCancelled)
+		}
+		u.end(wire.DoneTooFarBehind, "streams were given up for too long")
+		u.track.unsubscribe()
+	}
+}
+
 // finish sends PUBLISH_DONE if all streams have ended.
 func (u *subscription) finish() {
 	if u.ending == nil || len(u.outgoing) > 0 || len(u.fills) > 0 {
@@ -260,10 +287,14 @@ func (u *subscription) finish() {
 func (u *subscription) update(m *wire.RequestUpdate, rejection *wire.Rejection) *wire.Rejection {
 	t, p := u.track, &m.Parameters
 	if rejection == nil {
-		rejection = unfiltered(p)
+		rejection = checkFilters(u.ranges, p)
 	}
 	if rejection == nil && len(p.Tokens) > 0 {
 		rejection = u.session.admit(Subscribe, t.name, p.Tokens)
+	}
+	if slices.ContainsFunc(p.RangeFilters, filtersTracks) {
+		u.session.fail(violated("a filter of tracks in an update of a subscription"))
+		return nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -279,7 +310,7 @@ func (u *subscription) update(m *wire.RequestUpdate, rejection *wire.Rejection) 
 			o.drop(droppedCancelled)
 		}
 		for f := range u.fills {
-			f.cancel()
+			f.cancel(errCancelled)
 		}
 		u.end(wire.UpdateFailed, rejection.Text)
 		return nil
@@ -293,12 +324,19 @@ func (u *subscription) update(m *wire.RequestUpdate, rejection *wire.Rejection) 
 	if p.LocationFilter.Present {
 		u.first, u.last = rangeOf(u.filter, t.largest)
 	}
+	refiltered := len(p.RangeFilters) > 0
+	if refiltered {
+		u.objects = newObjectFilter(u.ranges, t.settings.properties)
+	}
 	for o := range u.outgoing {
-		if !u.forward || !o.inRange() {
+		switch {
+		case !u.forward || !o.inRange():
 			o.drop(droppedCancelled)
+		case refiltered:
+			o.refilter()
 		}
 	}
-	if resumed || p.LocationFilter.Present {
+	if resumed || refiltered || p.LocationFilter.Present {
 		u.attach(false)
 	}
 	if !u.established {

@@ -26,9 +26,9 @@ type track struct {
 	waiting  []*subscription              // subscriptions that aren't answered yet
 	subs     []*subscription              // those that are established
 	largest  wire.Optional[wire.Location] // of all objects (§3.1.3)
-	before   wire.Optional[wire.Location] // what it was when the oldest of the sources was established
-	loose    bool                         // some objects came in datagrams, which aren't kept
-	gap      bool                         // the next group may have begun while nothing was forwarded
+	denied   spans                        // what doesn't exist, as objects of subscriptions say
+	missing  spans                        // what doesn't exist, as fetches say
+	fetches  map[*fetching]struct{}       // that are being served
 	wanted   wire.Optional[uint64]        // a NEW_GROUP_REQUEST that is outstanding
 	settings settings                     // from the track's properties
 	groups   []*group                     // that are kept, in the order in which they came
@@ -84,6 +84,7 @@ func (r *Relay) use(scope string, name wire.Track) *track {
 		t = &track{
 			relay: r, key: key, name: name, alias: r.nextAlias,
 			asking: map[*session]struct{}{}, settings: settingsOf(nil), byID: map[uint64]*group{},
+			fetches: map[*fetching]struct{}{},
 		}
 		r.nextAlias++
 		r.tracks[key] = t
@@ -134,9 +135,6 @@ func (t *track) learn(p wire.Properties, largest wire.Optional[wire.Location]) {
 	t.settings = settingsOf(p)
 	if largest.Present {
 		t.see(largest.Value)
-	}
-	if len(t.sources) == 0 {
-		t.before = t.largest
 	}
 }
 
@@ -208,7 +206,7 @@ func (t *track) leave(u *subscription) {
 		o.drop(droppedCancelled)
 	}
 	for f := range u.fills {
-		f.cancel()
+		f.cancel(errCancelled)
 	}
 	t.remove(u)
 	t.unsubscribe()
