@@ -73,7 +73,8 @@ func (src *source) datagram(d earlyDatagram) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at := wire.Location{Group: d.Group, Object: d.Object}
-	if src.over.Load() || len(t.sources) > 1 && t.recent.seen(at) {
+	several := len(t.sources) > 1 || src.session.upstream != nil // one after the other
+	if src.over.Load() || several && t.recent.seen(at) {
 		return
 	}
 	if len(d.Properties) > 0 && d.Properties.CheckObject(at) != nil {

@@ -18,6 +18,9 @@ func (s *session) setupMessage() *wire.Setup {
 	if s.draft != wire.Draft18 {
 		m.MaxRequestUpdates = maxUpdates
 	}
+	if s.upstream != nil {
+		s.upstream.setupOptions(s, m)
+	}
 	return m
 }
 
@@ -25,9 +28,9 @@ func (s *session) setupMessage() *wire.Setup {
 func (s *session) goAwayMessage() *wire.GoAway {
 	m := &wire.GoAway{Timeout: uint64(s.relay.config.Grace.Milliseconds())}
 	if s.draft == wire.Draft18 {
-		next := uint64(0)
+		next := 1 - s.nextID%2 // the peer's first
 		if n := len(s.used); n > 0 {
-			next = 2 * s.used[n-1].end
+			next += 2 * s.used[n-1].end
 		}
 		m.RequestID = wire.Some(next)
 	}
@@ -38,7 +41,7 @@ func (s *session) goAwayMessage() *wire.GoAway {
 func (src *source) publishOK() *wire.RequestOK {
 	m := &wire.RequestOK{}
 	if src.session.draft == wire.Draft18 {
-		if want := src.track.wantsForward(); want && !src.forward {
+		if want := src.track.wantsForward(src.session); want && !src.forward {
 			src.forward, src.raised = true, true
 		}
 		m.Parameters.Forward = wire.Some(src.forward)

@@ -45,7 +45,9 @@ func (s *session) fetch(r *request, m *wire.Fetch) *wire.Rejection {
 	w := wanted{track: t, session: s, id: m.RequestID, order: m.Parameters.GroupOrder.Or(wire.Ascending)}
 	publishers := make([]*session, 0, len(t.sources))
 	for _, src := range t.sources {
-		publishers = append(publishers, src.session)
+		if reaches(src.session, s) {
+			publishers = append(publishers, src.session)
+		}
 	}
 	subscribed, largest := len(publishers) > 0, t.largest
 	w.limit(rangeOf(m.Parameters.LocationFilter.Value, largest))
@@ -62,14 +64,14 @@ func (s *session) fetch(r *request, m *wire.Fetch) *wire.Rejection {
 		return &wire.Rejection{Code: wire.InvalidRange, Text: "the range begins after the largest object"}
 	}
 	if !all {
-		refused := &wire.RequestError{Code: wire.DoesNotExist, Reason: "the track has no publisher"}
-		for _, p := range publishers {
-			if refused = w.fetchFrom(p, r, m); refused == nil {
-				return nil
-			}
+		refused := s.askEach(t, publishers, !subscribed, func(p *session) *wire.RequestError {
+			return w.fetchFrom(p, r, m)
+		})
+		if refused == nil {
+			return nil
 		}
 		if len(kept) == 0 {
-			r.refuseWith(refused)
+			r.refuseWith(downstream(refused, s))
 			_, _ = io.Copy(io.Discard, r.stream)
 			return nil
 		}

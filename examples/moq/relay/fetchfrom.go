@@ -14,6 +14,11 @@ import (
 // fetchFrom asks a publisher for a range, and hands what it sends on. It returns the publisher's refusal.
 func (w *wanted) fetchFrom(p *session, r *request, m *wire.Fetch) *wire.RequestError {
 	failed := &wire.RequestError{Code: wire.RequestTimeout, Reason: "the publisher didn't answer"}
+	answered, ok := w.track.question(p)
+	if !ok {
+		return failed
+	}
+	defer answered()
 	ask, err := p.open(true)
 	if err != nil {
 		return failed
@@ -27,6 +32,7 @@ func (w *wanted) fetchFrom(p *session, r *request, m *wire.Fetch) *wire.RequestE
 	}
 	_ = ask.stream.SetReadDeadline(time.Now().Add(p.relay.config.Patience))
 	answer, err := ask.next()
+	answered()
 	if err != nil {
 		return failed
 	}
@@ -99,7 +105,7 @@ func (in *incoming) receiveFetch() {
 			in.held = in.held[n:]
 			s := in.session
 			s.mu.Lock()
-			c, ours := s.fetches[id], id%2 == 1 && id < s.nextID
+			c, ours := s.fetches[id], id%2 == s.nextID%2 && id < s.nextID
 			delete(s.fetches, id)
 			if c != nil {
 				c <- in // it has room for the one stream that there is

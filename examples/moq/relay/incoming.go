@@ -25,6 +25,12 @@ type incoming struct {
 	forwards bool   // the current object is forwarded
 	subgroup *subgroup
 	size     uint64 // bytes of the subgroup that were forwarded
+
+	// The track's mutex guards these.
+	settled bool                  // all of the last object was forwarded
+	began   bool                  // progress before the last object
+	last    uint64                // the same
+	after   wire.Optional[uint64] // the object before, if that was another stream's
 }
 
 // more reads more of the stream. Its end is io.EOF, or io.ErrUnexpectedEOF within a header.
@@ -87,6 +93,7 @@ func (in *incoming) receiveSubgroup() {
 	in.end(err)
 	delete(in.source.open, in)
 	in.source.complete()
+	in.source.depart()
 	t.mu.Unlock()
 	in.session.ended(err)
 }
@@ -132,6 +139,7 @@ func (in *incoming) forward(data []byte) (rest []byte, err error) {
 		if len(out) > 0 {
 			t := in.source.track
 			t.mu.Lock()
+			in.settled = in.payload == 0
 			in.subgroup.append(out, objects, now)
 			t.mu.Unlock()
 		}
@@ -162,7 +170,10 @@ func (in *incoming) forward(data []byte) (rest []byte, err error) {
 			_, id := wire.ParseVarint(data)
 			one := object{id: o.ID, at: in.size, time: now}
 			before := len(out)
-			if first || in.size > 0 {
+			if in.after.Present {
+				out = wire.AppendVarint(out, o.ID-in.after.Value-1)
+				in.after = wire.Optional[uint64]{}
+			} else if first || in.size > 0 {
 				out = append(out, data[:id]...)
 			} else { // what it was counted from isn't forwarded
 				out = wire.AppendVarint(out, o.ID)
@@ -201,6 +212,10 @@ func (in *incoming) accept(o *wire.Object, first bool) bool {
 	if in.source.over.Load() {
 		return false
 	}
+	in.follow(o)
+	if in.source.over.Load() {
+		return false
+	}
 	g, p := in.progress()
 	if p.whole || p.live != nil && p.live != in || p.began && o.ID <= p.last {
 		t.received.Duplicates++
@@ -215,6 +230,7 @@ func (in *incoming) accept(o *wire.Object, first bool) bool {
 		p.live = in
 		in.subgroup = g.newSubgroup(t, h, o.Properties)
 	}
+	in.settled, in.began, in.last = false, p.began, p.last
 	p.began, p.last = true, o.ID
 	return true
 }
@@ -257,6 +273,9 @@ func (in *incoming) end(err error) {
 	}
 	_, p := in.progress()
 	p.live, p.whole = nil, fin
+	if !fin {
+		in.unfinish(p)
+	}
 	in.subgroup.finish(fin, resetCode(err))
 }
 
