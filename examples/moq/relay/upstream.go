@@ -27,6 +27,7 @@ type Upstream struct {
 	// path is the scope of the tracks that are exchanged, here as well as there.
 	URI string
 	// TLS says how its certificate is verified, and may have one of the relay's own; nil means by the system's roots.
+	// NextProtos, if it isn't empty, are the drafts that are offered, by their ALPN.
 	TLS    *tls.Config
 	Tokens []Token // for its SETUP
 }
@@ -209,7 +210,9 @@ func (u *upstream) dial(ctx context.Context, to *target) (_ transport, protocol 
 	t.ServerName = cmp.Or(t.ServerName, to.host)
 	var protocols []string
 	for _, d := range drafts {
-		protocols = append(protocols, d.ALPN())
+		if len(t.NextProtos) == 0 || slices.Contains(t.NextProtos, d.ALPN()) {
+			protocols = append(protocols, d.ALPN())
+		}
 	}
 	t.NextProtos = protocols
 	if to.http {
