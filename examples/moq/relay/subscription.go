@@ -14,7 +14,7 @@ type subscription struct {
 	request *request
 	offered bool        // by PUBLISH, which needs no answer
 	timer   *time.Timer // while it waits for a publisher,
-	until   time.Time   // at most until then
+	until   time.Time   // at most until then; zero: not at all
 
 	forward         bool
 	priority        atomic.Uint32

@@ -154,7 +154,9 @@ func (t *track) subscribe(u *subscription, rendezvous time.Duration) *wire.Rejec
 		t.accept(u)
 		return nil
 	}
-	u.until = time.Now().Add(rendezvous)
+	if rendezvous > 0 {
+		u.until = time.Now().Add(rendezvous)
+	}
 	t.waiting = append(t.waiting, u)
 	for _, p := range t.relay.publishers(t) {
 		t.ask(p)
@@ -240,8 +242,9 @@ func (t *track) unsubscribe() {
 	above := t.needed()
 	here := above || len(t.subs) > 0 || len(t.waiting) > 0
 	if !above {
-		t.abandonAbove()
+		t.release()
 	}
+	t.abandonIf(func(p *session) bool { return !here || !above && p.upstream != nil })
 	for _, src := range slices.Clone(t.sources) {
 		switch {
 		case src.session.upstream == nil && !here && !src.published,

@@ -166,7 +166,11 @@ func (t *track) settle(e *wire.RequestError, patient bool, code wire.DoneCode, r
 			u.timer = time.AfterFunc(left, func() { t.giveUp(u) })
 			return false
 		}
-		u.request.refuseWith(downstream(e, u.session))
+		answer := downstream(e, u.session)
+		if patient && !u.until.IsZero() {
+			answer = &wire.RequestError{Code: wire.RequestTimeout, Reason: "no publisher came in time"}
+		}
+		u.request.refuseWith(answer)
 		return true
 	})
 	for _, u := range slices.Clone(t.subs) {
@@ -237,11 +241,7 @@ func (t *track) succeed(src *source) {
 	replaces := func(p *session) bool {
 		return p.upstream != nil && p != src.session && (src.session.upstream == nil || p.departing())
 	}
-	for p, other := range t.asking {
-		if replaces(p) {
-			t.abandon(other)
-		}
-	}
+	t.abandonIf(replaces)
 	for _, other := range slices.Clone(t.sources) {
 		if replaces(other.session) && !other.retired {
 			other.retire()
@@ -258,11 +258,10 @@ func (t *track) abandon(src *source) {
 	}
 }
 
-// abandonAbove cancels what upstream relays were asked for in vain.
-func (t *track) abandonAbove() {
-	t.release()
+// abandonIf cancels the SUBSCRIBEs of some publishers that aren't answered yet.
+func (t *track) abandonIf(some func(p *session) bool) {
 	for p, src := range t.asking {
-		if p.upstream != nil {
+		if some(p) {
 			t.abandon(src)
 		}
 	}
