@@ -39,6 +39,7 @@ func run(args []string) (err error) {
 	keep := flags.Duration("keep", 0, "how long objects are kept, for subscribers that are slow or late (default 10s)")
 	cache := flags.Int("cache", 0, "how many `bytes` of objects are kept (default 256 MiB)")
 	backlog := flags.Int("backlog", 0, "how many `bytes` wait for a subscriber's session at most (default 2 MiB)")
+	upstreams := upstreamFlags(flags)
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -47,6 +48,9 @@ func run(args []string) (err error) {
 		return fmt.Errorf("-address: %w", err)
 	}
 	if config.TLS, err = certificates(*cert, *key, config.Address.Addr()); err != nil {
+		return err
+	}
+	if config.Upstreams, err = upstreams(); err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)

@@ -242,13 +242,6 @@ func (s *session) ends() bool {
 	return s.ctx.Err() != nil
 }
 
-// endsIf waits for the end of a session if that may be why a request has failed.
-func (s *session) endsIf(e *wire.RequestError) {
-	if e.Code == wire.RequestInternalError || e.Code == wire.RequestTimeout {
-		s.ends()
-	}
-}
-
 func (s *session) handleControl(m wire.Message) *wire.Error {
 	isReady := false
 	select {

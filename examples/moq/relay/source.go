@@ -72,9 +72,6 @@ func (t *track) ask(p *session) {
 	r.running.Go(func() {
 		defer r.release(t)
 		if e := src.subscribe(parameters); e != nil {
-			if p.upstream != nil && p.over { // its streams are reset before its end is known
-				p.endsIf(e)
-			}
 			t.refused(src, e)
 		}
 	})
@@ -100,6 +97,7 @@ func (src *source) subscribe(parameters wire.Parameters) *wire.RequestError {
 	_ = request.stream.SetReadDeadline(time.Now().Add(wait + s.relay.config.Patience))
 	answer, err := request.next()
 	if err != nil {
+		src.cutOff()
 		failed.Code, failed.Reason = wire.RequestTimeout, "the publisher didn't answer"
 		return failed
 	}

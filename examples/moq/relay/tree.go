@@ -258,6 +258,17 @@ func (t *track) abandon(src *source) {
 	}
 }
 
+// cutOff waits for the end of a session with an upstream relay, if that may be why there is no answer: WebTransport
+// resets streams before.
+func (src *source) cutOff() {
+	src.track.mu.Lock()
+	dropped := src.dropped
+	src.track.mu.Unlock()
+	if src.session.upstream != nil && src.session.over && !dropped {
+		src.session.ends()
+	}
+}
+
 // abandonIf cancels the SUBSCRIBEs of some publishers that aren't answered yet.
 func (t *track) abandonIf(some func(p *session) bool) {
 	for p, src := range t.asking {

@@ -121,9 +121,15 @@ func TestTree(t *testing.T) {
 			p.none() // it was asked once
 
 			up.send(&wire.PublishDone{Code: wire.DoneTooFarBehind, Streams: 1, Reason: "slow"})
+			if err := up.stream.Close(); err != nil {
+				t.Fatal(err)
+			}
 			for _, c := range []*call{one, two} {
 				done := expect[*wire.PublishDone](c)
 				same(t, *done, wire.PublishDone{Code: wire.DoneTooFarBehind, Streams: 1, Reason: "slow"})
+				if err := c.stream.Close(); err != nil {
+					t.Fatal(err)
+				}
 			}
 			for _, r := range relays {
 				until(t, "nothing stays of the track", func() bool { return len(r.Stats().Tracks) == 0 })
