@@ -20,7 +20,7 @@ import (
 func upstreamFlags(flags *flag.FlagSet) func() ([]relay.Upstream, error) {
 	var uris, hashes []string
 	flags.Func("upstream", "`URI` of a relay to connect to, moqt://host:port/path or https://host:port/path "+
-		"(WebTransport), for what nobody publishes here; may be repeated", func(v string) error {
+		"(WebTransport), for what no client of this relay publishes; may be repeated", func(v string) error {
 		uris = append(uris, v)
 		return nil
 	})

@@ -212,7 +212,7 @@ func (in *incoming) accept(o *wire.Object, first bool) bool {
 	if in.source.over.Load() {
 		return false
 	}
-	in.follow(o)
+	in.takeOver(o)
 	if in.source.over.Load() {
 		return false
 	}

@@ -152,10 +152,10 @@ func Start(config Config) (_ *Relay, err error) {
 			err = errors.Join(err, r.Close())
 		}
 	}()
-	if err := r.newUpstreams(); err != nil {
-		return nil, errors.Join(err, socket.Close())
-	}
 	r.transport = &quic.Transport{Conn: socket}
+	if err = r.newUpstreams(); err != nil {
+		return nil, err
+	}
 	t := config.TLS.Clone()
 	t.NextProtos = nil
 	for _, d := range drafts {
@@ -220,7 +220,7 @@ func (r *Relay) Close() error {
 	return errors.Join(errs...)
 }
 
-// Drain asks all peers to leave (GOAWAY, §9.2), and closes the relay when they have, or after Config.Grace, or when
+// Drain asks all peers to leave (GOAWAY, §9.2), and closes the relay when clients have, or after Config.Grace, or when
 // ctx ends. New sessions and requests are refused.
 func (r *Relay) Drain(ctx context.Context) error {
 	r.draining.Store(true)
@@ -231,6 +231,11 @@ func (r *Relay) Drain(ctx context.Context) error {
 		close(gone)
 	}
 	sessions := slices.Collect(maps.Keys(r.sessions))
+	for _, u := range r.upstreams {
+		if u.session != nil {
+			sessions = append(sessions, u.session)
+		}
+	}
 	r.mu.Unlock()
 	for _, s := range sessions {
 		s.goAway()

@@ -303,9 +303,9 @@ func (src *source) depart() {
 	src.cancel()
 }
 
-// follow has the stream take the place of one of a source that retires, if that one is between two objects, and this
+// takeOver has the stream take the place of one of a source that retires, if that one is between two objects, and this
 // one has come as far. It waits for the end of an object; the track's mutex isn't held meanwhile.
-func (in *incoming) follow(o *wire.Object) {
+func (in *incoming) takeOver(o *wire.Object) {
 	t := in.source.track
 	for !in.source.retired {
 		_, p := in.progress()

@@ -3,9 +3,11 @@ package relay
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -165,7 +167,7 @@ func TestTreeForward(t *testing.T) {
 	})
 }
 
-// TestTreePublish has a track that is published below be there above: paused until somebody wants it, and then from the
+// TestTreePublish has a track that is published below be there above: paused until a subscriber wants it, and then from the
 // beginning of the group. Another one goes down, to who follows its namespace.
 func TestTreePublish(t *testing.T) {
 	hops(t, func(t *testing.T, o options) {
@@ -307,6 +309,21 @@ func TestTreeRefused(t *testing.T) {
 	other := wire.RequestError{Code: wire.RedirectRequest, Reason: "there", Redirect: &wire.Redirect{Track: track0("else")}}
 	up.send(&other)
 	same(t, *c.fails(wire.RedirectRequest), other)
+	a.subscribes(track0("later"), wire.Parameters{RendezvousTimeout: wire.Some(uint64(20_000))})
+	until(t, "the root knows that it waits", func() bool {
+		s := relays[0].Stats()
+		return len(s.Tracks) == 1 && s.Tracks[0].Waiting == 1
+	})
+	c = a.subscribes(track0("later"), wire.Parameters{})
+	until(t, "two wait", func() bool { return relays[2].Stats().Tracks[0].Waiting == 2 })
+	elsewhere := wire.RequestError{Code: wire.RedirectRequest, Redirect: &wire.Redirect{
+		URI: "moqt://elsewhere:1/path", Track: track0("later")}}
+	for _, one := range relays[0].list() {
+		one.mu.Lock()
+		one.settle(&elsewhere, false, wire.DoneInternalError, "")
+		one.mu.Unlock()
+	}
+	same(t, *c.fails(wire.RedirectRequest), elsewhere)
 	// A client can't redirect the relay to a URI (§9.4.1).
 	a.subscribes(track0("live"), wire.Parameters{})
 	up, _ = asked[*wire.Subscribe](p)
@@ -349,16 +366,17 @@ func TestTreeNearer(t *testing.T) {
 	c := a.subscribes(track0("live"), wire.Parameters{})
 	up := publisher(p, 1, track0("live"), wire.SubscribeOK{})
 	expect[*wire.SubscribeOK](c)
-	f := p.opens(header(1, 0, 0)).send(items(0, 2, 10)...)
+	p.opens(header(1, 0, 0)).send(items(0, 2, 10)...)
 	v := a.views()
 	v.has(items(0, 2, 10)...)
 	withdrawn.cancel()
 	q.publishes("live")
 	near := publisher(q, 9, track0("live"), wire.SubscribeOK{})
 	until(t, "the track has two publishers", func() bool { return relays[2].Stats().Tracks[0].Publishers == 2 })
-	g := q.opens(header(9, 0, 0)).send(items(0, 3, 10)...)
+	h := header(9, 0, 0)
+	h.FirstObject = false
+	g := q.opens(h).send(items(2, 1, 10)...) // whose ID is absolute in this stream, and isn't in the player's
 	v.has(items(2, 1, 10)...)
-	_ = f
 	if m, err := up.next(); !isRemote(err) {
 		t.Fatalf("%#v, %v instead of the end of the subscription", m, err)
 	}
@@ -412,7 +430,7 @@ func TestMove(t *testing.T) {
 		v.has(items(2, 1, 1000)...)
 		f.send(items(3, 1, 1000)...)
 		v.has(items(3, 1, 1000)...)
-		until(t, "the old relay has nobody left", func() bool { return old.Stats().Sessions == 0 })
+		until(t, "the old relay has no session left", func() bool { return old.Stats().Sessions == 0 })
 		f.send(items(4, 1, 1000)...).close()
 		v.has(items(4, 1, 1000)...)
 		v.ends()
@@ -433,6 +451,50 @@ func TestMove(t *testing.T) {
 		same(t, s.Upstreams[0].Failures, 0)
 		same(t, s.FailedSessions+old.Stats().FailedSessions, 0)
 	})
+}
+
+// TestMoveRequest has a relay subscribe again if its upstream relay asks for that by GOAWAY on the request.
+func TestMoveRequest(t *testing.T) {
+	hops(t, func(t *testing.T, o options) {
+		root := start(t, nil)
+		last := startBelow(t, o, nil, root)
+		p, a := dial(t, root, options{}), dial(t, last, options{})
+		p.publishes("live")
+		c := a.subscribes(track0("live"), wire.Parameters{})
+		publisher(p, 1, track0("live"), wire.SubscribeOK{})
+		expect[*wire.SubscribeOK](c)
+		expect[*wire.SubscribeOK](dial(t, root, options{}).subscribes(track0("live"), wire.Parameters{})) // which stays
+		one := root.list()[0]
+		one.mu.Lock()
+		u := one.subs[0]
+		_ = u.request.send(&wire.GoAway{})
+		one.remove(u)
+		u.end(wire.DoneGoingAway, "again, please")
+		one.mu.Unlock()
+		until(t, "the relay has subscribed again", func() bool { return len(root.Stats().Tracks[0].Subscriptions) == 2 })
+		p.opens(header(1, 0, 0)).send(items(0, 1, 10)...)
+		a.views().has(items(0, 1, 10)...)
+	})
+}
+
+// TestUpstreamTrusted doesn't ask for permission what an upstream relay wants.
+func TestUpstreamTrusted(t *testing.T) {
+	root := start(t, nil)
+	last := startBelow(t, options{}, func(c *Config) {
+		c.Authorize = func(_ context.Context, q *Request) error {
+			if q.Action == Subscribe {
+				return errors.New("no")
+			}
+			return nil
+		}
+	}, root)
+	p, a, b := dial(t, last, options{}), dial(t, root, options{}), dial(t, last, options{})
+	p.publishes("live")
+	root.has(t, "live")
+	b.subscribes(track0("live"), wire.Parameters{}).fails(wire.RequestUnauthorized)
+	c := a.subscribes(track0("live"), wire.Parameters{})
+	publisher(p, 1, track0("live"), wire.SubscribeOK{})
+	expect[*wire.SubscribeOK](c)
 }
 
 // goAwayID is what draft 18 has in a GOAWAY.
@@ -615,7 +677,8 @@ func TestUpstreamErrors(t *testing.T) {
 		"over HTTP":         {uri(root, true), nil, "can't be verified, give its CA or hash"},
 		"another hash": {uri(root, false), certificate.Pinned(strings.Repeat("00", 32)),
 			"is " + certificate.Hash(pair)},
-		"no host": {"moqt://host.invalid", nil, "host.invalid"},
+		"no draft": {uri(root, false), &tls.Config{NextProtos: []string{"moqt-99"}}, "speaks no draft that this relay does"},
+		"no host":  {"moqt://host.invalid", nil, "host.invalid"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := start(t, func(c *Config) { c.Upstreams = []Upstream{{URI: tt.uri, TLS: tt.tls}} })
@@ -628,6 +691,33 @@ func TestUpstreamErrors(t *testing.T) {
 		c.Upstreams = []Upstream{{URI: uri(root, false), TLS: certificate.Pinned(certificate.Hash(pair))}}
 	})
 	r.isConnected(t)
+}
+
+// TestTreeStays has nothing of a tree stay when its relays have ended, no goroutine either.
+func TestTreeStays(t *testing.T) {
+	both(t, func(t *testing.T, o options) {
+		before := runtime.NumGoroutine()
+		relays := chain(t, o)
+		p, a := dial(t, relays[2], options{}), dial(t, relays[0], options{})
+		p.publishes("live")
+		relays[0].has(t, "live")
+		c := a.subscribes(track0("live"), wire.Parameters{})
+		publisher(p, 1, track0("live"), wire.SubscribeOK{})
+		expect[*wire.SubscribeOK](c)
+		b := dial(t, relays[2], options{})
+		expect[*wire.RequestOK](b.call(&wire.SubscribeNamespace{RequestID: b.id()}))
+		expect[*wire.RequestOK](b.call(&wire.SubscribeTracks{RequestID: b.id()}))
+		b.subscribes(track0("no"), wire.Parameters{RendezvousTimeout: wire.Some(uint64(20_000))})
+		for _, p := range []*peer{p, a, b} {
+			_ = p.conn.CloseWithError(0, "")
+		}
+		for _, r := range relays {
+			if err := r.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		until(t, "all goroutines have ended", func() bool { return runtime.NumGoroutine() <= before })
+	})
 }
 
 // TestRetry has the relay wait longer each time, up to a limit, and not always as long.

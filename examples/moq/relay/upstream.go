@@ -49,7 +49,7 @@ type upstream struct {
 	name   string // the URI without its query, which may have a secret
 	scope  string
 
-	session *session // that is up; the relay's mutex guards it
+	session *session // that is used; the relay's mutex guards it
 
 	sessions, failures atomic.Uint64
 	lastError          atomic.Value // string
@@ -173,7 +173,7 @@ func (u *upstream) failed(err error, wait time.Duration) {
 	u.relay.log.Warn("no session with the upstream relay", "upstream", u.name, "error", err, "retry", wait)
 }
 
-// connect makes a session, which is up when it returns.
+// connect makes a session, which is used when it returns.
 func (u *upstream) connect(ctx context.Context, to *target) (*session, error) {
 	r := u.relay
 	conn, protocol, err := u.dial(ctx, to)
@@ -182,20 +182,21 @@ func (u *upstream) connect(ctx context.Context, to *target) (*session, error) {
 	}
 	s := newSession(r, conn, drafts[slices.IndexFunc(drafts, func(d wire.Draft) bool { return d.ALPN() == protocol })], "")
 	s.upstream, s.target, s.scope, s.over, s.nextID = u, to, u.scope, to.http, 0
+	s.synced = make(chan struct{})
 	s.asks, s.stopAsking = context.WithCancel(s.ctx)
 	stop := context.AfterFunc(ctx, func() { _ = conn.CloseWithError(quic.ApplicationErrorCode(wire.NoError), "") })
 	r.running.Go(func() {
 		s.run()
 		stop()
 		s.stopAsking()
-		u.down(s)
+		u.end(s)
 	})
 	if !s.await() {
 		return nil, fmt.Errorf("the upstream relay has closed the session: %w", context.Cause(s.ctx))
 	}
 	u.sessions.Add(1)
 	r.log.Info("a session with the upstream relay", "upstream", u.name, "uri", to.uri, "draft", protocol)
-	u.up(s)
+	u.begin(s)
 	return s, nil
 }
 
@@ -264,8 +265,8 @@ func (u *upstream) setupOptions(s *session, m *wire.Setup) {
 	}
 }
 
-// up has a session be used.
-func (u *upstream) up(s *session) {
+// begin has a session be used: what clients publish and want is announced and asked for on it.
+func (u *upstream) begin(s *session) {
 	r := u.relay
 	f := &trackFollower{
 		session: s, offered: map[*track]struct{}{}, parameters: wire.Parameters{Forward: wire.Some(false)},
@@ -298,10 +299,7 @@ func (u *upstream) up(s *session) {
 			f.offer(t)
 		}
 	}
-	s.synced = make(chan struct{})
-	r.running.Go(func() {
-		s.aggregate(s.synced)
-	})
+	r.running.Go(func() { s.aggregate(s.synced) })
 	r.running.Go(s.probe)
 }
 
@@ -312,8 +310,8 @@ func (u *upstream) set(s *session) {
 	u.relay.connected = make(chan struct{})
 }
 
-// down takes note of a session's end.
-func (u *upstream) down(s *session) {
+// end takes note of a session's end.
+func (u *upstream) end(s *session) {
 	u.relay.mu.Lock()
 	defer u.relay.mu.Unlock()
 	if u.session == s {
@@ -368,11 +366,11 @@ func (r *Relay) aboves(ctx context.Context, scope string) (all []*session, some 
 }
 
 // reaches reports whether what one peer publishes is for another. What is learnt of an upstream relay isn't for
-// upstream relays: requests go up, and then down, so that they end.
+// upstream relays: in a tree, requests reach the root at most, and from there the leaves.
 func reaches(from, to *session) bool { return from.upstream == nil || to.upstream == nil }
 
-// probe asks the upstream relay for a track that has a name of this session's. Relays hand the request up, so if it
-// comes back, their upstreams form a cycle.
+// probe asks the upstream relay for a track that has a name of this session's. Each relay asks its own upstream relays,
+// so if the request comes back, they form a cycle.
 func (s *session) probe() {
 	name := wire.Track{Namespace: wire.Namespace{"cycle of relays"}, Name: rand.Text()}
 	r := s.relay
