@@ -26,8 +26,8 @@ func upstreamFlags(flags *flag.FlagSet) func() ([]relay.Upstream, error) {
 	})
 	ca := flags.String("upstream-ca", "", "`file` with certificates, PEM, that verify upstream relays (default: the "+
 		"system's)")
-	flags.Func("upstream-hash", "SHA-256 of an upstream relay's certificate, in `hexadecimal`, instead of -upstream-ca; "+
-		"may be repeated", func(v string) error {
+	flags.Func("upstream-hash", "SHA-256 of an upstream relay's certificate, in `hexadecimal`, instead of "+
+		"-upstream-ca; may be repeated", func(v string) error {
 		v = strings.ToLower(v)
 		if b, err := hex.DecodeString(v); err != nil || len(b) != sha256.Size {
 			return fmt.Errorf("write %d hexadecimal digits", 2*sha256.Size)

@@ -12,6 +12,11 @@ import (
 // messages: what differs is here, and in package wire.
 var drafts = []wire.Draft{wire.Draft22, wire.Draft18}
 
+// draftOf returns the draft of an ALPN that was negotiated.
+func draftOf(protocol string) wire.Draft {
+	return drafts[slices.IndexFunc(drafts, func(d wire.Draft) bool { return d.ALPN() == protocol })]
+}
+
 // setupMessage is the relay's SETUP.
 func (s *session) setupMessage() *wire.Setup {
 	m := &wire.Setup{Implementation: implementation, MaxAuthTokenCacheSize: maxTokens}

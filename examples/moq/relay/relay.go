@@ -282,8 +282,7 @@ func (r *Relay) accept(ctx context.Context) {
 
 // serve serves a session until it is closed. A path is WebTransport's.
 func (r *Relay) serve(conn transport, protocol, path string) {
-	i := slices.IndexFunc(drafts, func(d wire.Draft) bool { return d.ALPN() == protocol })
-	s := newSession(r, conn, drafts[i], path)
+	s := newSession(r, conn, draftOf(protocol), path)
 	r.mu.Lock()
 	full := len(r.sessions) >= r.config.Sessions
 	if !full {

@@ -146,7 +146,8 @@ func (r *request) next() (wire.Message, error) {
 		if errors.As(err, &violation) {
 			r.session.fail(violation)
 		}
-		if e, ok := m.(*wire.RequestError); ok && e.Redirect != nil && e.Redirect.URI != "" && r.session.upstream == nil {
+		e, refused := m.(*wire.RequestError)
+		if refused && e.Redirect != nil && e.Redirect.URI != "" && r.session.upstream == nil {
 			err := violated("a redirect of a client's that names a URI")
 			r.session.fail(err)
 			return nil, err

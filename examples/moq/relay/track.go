@@ -86,7 +86,8 @@ func (r *Relay) use(scope string, name wire.Track) *track {
 	if t == nil {
 		t = &track{
 			relay: r, key: key, name: name, alias: r.nextAlias,
-			asking: map[*session]*source{}, questions: make(chan struct{}, maxQuestions), settings: settingsOf(nil), byID: map[uint64]*group{},
+			asking: map[*session]*source{}, questions: make(chan struct{}, maxQuestions),
+			settings: settingsOf(nil), byID: map[uint64]*group{},
 		}
 		r.nextAlias++
 		r.tracks[key] = t

@@ -72,12 +72,15 @@ func (t *track) seek() {
 			defer t.mu.Unlock()
 			if t.held == held {
 				t.release()
-				t.settle(&wire.RequestError{Code: wire.RequestTimeout, Reason: "no upstream relay can be reached"}, true,
-					wire.DoneInternalError, "the upstream relay is gone")
+				t.settle(unreachable(), true, wire.DoneInternalError, "the upstream relay is gone")
 			}
 		})
 		t.held = held
 	}
+}
+
+func unreachable() *wire.RequestError {
+	return &wire.RequestError{Code: wire.RequestTimeout, Reason: "no upstream relay can be reached"}
 }
 
 // release has no subscription wait for an upstream relay any more.
@@ -123,8 +126,8 @@ func (t *track) question(p *session) (answered func(), ok bool) {
 	}
 }
 
-// askEach asks publishers of a track until one doesn't refuse, and then upstream relays if above is true. It returns the
-// last refusal.
+// askEach asks publishers of a track until one doesn't refuse, and then upstream relays if above is true. It returns
+// the last refusal.
 func (s *session) askEach(
 	t *track, publishers []*session, above bool, ask func(*session) *wire.RequestError,
 ) *wire.RequestError {
@@ -139,7 +142,7 @@ func (s *session) askEach(
 	}
 	relays, some := s.relay.aboves(s.ctx, s.scope)
 	if some && len(relays) == 0 {
-		return &wire.RequestError{Code: wire.RequestTimeout, Reason: "no upstream relay can be reached"}
+		return unreachable()
 	}
 	for _, p := range relays {
 		if refused = ask(p); refused == nil {

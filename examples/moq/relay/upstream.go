@@ -72,7 +72,8 @@ func parseTarget(uri string) (*target, error) {
 	case err != nil:
 		return nil, fmt.Errorf("upstream %q isn't a URI: %w", uri, err)
 	case u.Scheme != "moqt" && u.Scheme != "https":
-		return nil, fmt.Errorf("upstream %q: write moqt://host:port/path, or https://host:port/path for WebTransport", uri)
+		return nil, fmt.Errorf("upstream %q: write moqt://host:port/path, or https://host:port/path for WebTransport",
+			uri)
 	case u.Hostname() == "":
 		return nil, fmt.Errorf("upstream %q has no host", uri)
 	case u.User != nil || u.Fragment != "":
@@ -180,7 +181,7 @@ func (u *upstream) connect(ctx context.Context, to *target) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := newSession(r, conn, drafts[slices.IndexFunc(drafts, func(d wire.Draft) bool { return d.ALPN() == protocol })], "")
+	s := newSession(r, conn, draftOf(protocol), "")
 	s.upstream, s.target, s.scope, s.over, s.nextID = u, to, u.scope, to.http, 0
 	s.synced = make(chan struct{})
 	s.asks, s.stopAsking = context.WithCancel(s.ctx)
@@ -449,7 +450,8 @@ func (r *Relay) upstreamStats() (all []UpstreamStats) {
 	for _, u := range r.upstreams {
 		text, _ := u.lastError.Load().(string)
 		all = append(all, UpstreamStats{
-			URI: u.name, Connected: u.session != nil, Sessions: u.sessions.Load(), Failures: u.failures.Load(), Error: text,
+			URI: u.name, Connected: u.session != nil, Sessions: u.sessions.Load(), Failures: u.failures.Load(),
+			Error: text,
 		})
 	}
 	return all
@@ -469,7 +471,7 @@ func (s *Stats) writeUpstreams(b *strings.Builder) {
 			}},
 		{"upstream_sessions_total", "counter", "Sessions with the upstream relay.",
 			func(u *UpstreamStats) uint64 { return u.Sessions }},
-		{"upstream_failures_total", "counter", "Attempts to connect that failed, and sessions that ended without GOAWAY.",
+		{"upstream_failures_total", "counter", "Attempts to connect that failed, and sessions that were cut off.",
 			func(u *UpstreamStats) uint64 { return u.Failures }},
 	} {
 		fmt.Fprintf(b, "# HELP moq_%s %s\n# TYPE moq_%s %s\n", m.name, m.help, m.name, m.kind)
