@@ -34,7 +34,7 @@ func (s *session) announce(p *publishedNamespace) {
 	s.relay.running.Go(func() {
 		defer withdraw()
 		err := s.request(ctx, &wire.PublishNamespace{RequestID: s.newID(), Namespace: p.name}, nil)
-		if err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil && s.ctx.Err() == nil {
 			s.relay.log.Warn("the upstream relay doesn't take a namespace", "upstream", s.upstream.name,
 				"namespace", p.name.String(), "error", err)
 		}
@@ -234,7 +234,7 @@ func (s *session) interest(w want) *interest {
 		defer cancel()
 		err := s.request(ctx, m, i.take)
 		var no refusal
-		if refused := errors.As(err, &no); ctx.Err() == nil {
+		if refused := errors.As(err, &no); ctx.Err() == nil && s.ctx.Err() == nil {
 			if !refused || no.Retry > 0 || no.Code == wire.PrefixOverlap {
 				time.AfterFunc(lateStreams, func() {
 					i.again.Store(true)

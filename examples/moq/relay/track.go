@@ -26,6 +26,7 @@ type track struct {
 	tried     map[*upstream]struct{}       // upstream relays that have refused
 	questions chan struct{}                // that upstream relays haven't answered
 	held      *time.Timer                  // while subscriptions wait for an upstream relay to be connected
+	ending    *wire.PublishDone            // how a client's publication has ended, while another publisher is sought
 	waiting   []*subscription              // subscriptions that aren't answered yet
 	subs      []*subscription              // those that are established
 	largest   wire.Optional[wire.Location] // of all objects (§3.1.3)
@@ -274,7 +275,7 @@ func (t *track) established(src *source) {
 		delete(t.asking, src.session)
 	}
 	t.sources = append(t.sources, src)
-	t.tried = nil
+	t.tried, t.ending = nil, nil
 	t.release()
 	waiting := t.waiting
 	t.waiting = nil
@@ -305,7 +306,11 @@ func (t *track) refused(src *source, e *wire.RequestError) {
 		t.refusedBy(src, absent)
 	}
 	t.seek()
-	t.settle(e, absent, wire.DoneInternalError, "the track has no publisher any more")
+	done := wire.PublishDone{Code: wire.DoneInternalError, Reason: "the track has no publisher any more"}
+	if t.ending != nil {
+		done = *t.ending
+	}
+	t.settle(e, absent, done.Code, done.Reason)
 }
 
 // endAll ends all subscriptions, each after what it is being sent.

@@ -200,17 +200,20 @@ func (t *track) lost(src *source, code wire.DoneCode, reason string) {
 	gone := src.done == nil && (p.upstream == nil || p.departing())
 	asked := src.done != nil && src.done.Code == wire.DoneGoingAway && (src.request.goaway || p.departing())
 	if gone || p.upstream != nil && asked {
-		t.tried = nil
+		t.tried, t.ending = nil, nil
+		if p.upstream == nil {
+			t.ending = &wire.PublishDone{Code: code, Reason: reason}
+		}
 		t.seek()
 	}
 	t.settle(&wire.RequestError{Code: wire.DoesNotExist, Reason: reason}, true, code, reason)
 }
 
 // wantedUntil is how long the relay asks an upstream relay to wait for a publisher: as long as a subscriber does, and
-// for Config.Patience if the track has lost one (§9.20.7).
+// for Config.Patience if subscriptions are to go on that an upstream relay served (§9.20.7).
 func (t *track) wantedUntil() time.Time {
 	until := time.Now()
-	if len(t.subs) > 0 {
+	if len(t.subs) > 0 && t.ending == nil {
 		until = until.Add(t.relay.config.Patience)
 	}
 	for _, u := range t.waiting {

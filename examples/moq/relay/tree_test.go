@@ -594,6 +594,31 @@ func TestUpstreamGone(t *testing.T) {
 	}
 }
 
+// TestTreeLeft ends a subscription at once if its publisher leaves a relay, and no upstream relay has another one; else
+// it goes on.
+func TestTreeLeft(t *testing.T) {
+	root := start(t, nil)
+	last := startBelow(t, options{}, func(c *Config) { c.Patience = time.Hour }, root)
+	p, q, a := dial(t, last, options{}), dial(t, last, options{}), dial(t, last, options{})
+	p.publishes("live")
+	c := a.subscribes(track0("live"), wire.Parameters{})
+	publisher(p, 1, track0("live"), wire.SubscribeOK{})
+	expect[*wire.SubscribeOK](c)
+	_ = p.conn.CloseWithError(0, "")
+	same(t, expect[*wire.PublishDone](c).Code, wire.TrackEnded)
+
+	moved := dial(t, root, options{})
+	q.publishes("moves")
+	c = a.subscribes(track0("moves"), wire.Parameters{})
+	publisher(q, 1, track0("moves"), wire.SubscribeOK{})
+	expect[*wire.SubscribeOK](c)
+	moved.publishes("moves")
+	_ = q.conn.CloseWithError(0, "")
+	publisher(moved, 2, track0("moves"), wire.SubscribeOK{})
+	moved.opens(header(2, 0, 0)).send(items(0, 1, 10)...)
+	a.views().has(items(0, 1, 10)...)
+}
+
 // TestSecondUpstream has the second upstream relay be asked for what the first one doesn't have, or if it is gone.
 func TestSecondUpstream(t *testing.T) {
 	first, second := start(t, nil), start(t, nil)
