@@ -120,7 +120,7 @@ func (u *upstream) run(ctx context.Context) {
 			old, next = nil, u.target
 			select {
 			case <-s.moved:
-				old, next = s, u.follow(s.moving)
+				old, next = s, u.follow(s)
 			case <-s.ctx.Done():
 				err = fmt.Errorf("the session has ended: %w", context.Cause(s.ctx))
 			case <-ctx.Done():
@@ -153,11 +153,12 @@ func retryAfter(failures int) time.Duration {
 	return most/2 + mathrand.N(most/2)
 }
 
-// follow returns where a GOAWAY asks the relay to connect.
-func (u *upstream) follow(m *wire.GoAway) *target {
+// follow returns where a session's GOAWAY asks the relay to connect.
+func (u *upstream) follow(s *session) *target {
+	m := s.moving
 	u.relay.log.Info("the upstream relay asks to leave", "upstream", u.name, "uri", m.URI)
 	if m.URI == "" {
-		return u.target
+		return s.target
 	}
 	t, err := parseTarget(m.URI)
 	if err != nil {
