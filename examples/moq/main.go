@@ -42,6 +42,7 @@ func run(args []string) (err error) {
 	backlog := flags.Int("backlog", 0, "how many `bytes` wait for a subscriber's session at most (default 2 MiB)")
 	fewer := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer it are asked for "+
 		"an ACK (ACK_FREQUENCY); 0: they aren't")
+	upstreams := upstreamFlags(flags)
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -53,6 +54,9 @@ func run(args []string) (err error) {
 		return fmt.Errorf("-acks: %w", err)
 	}
 	if config.TLS, err = certificates(*cert, *key, config.Address.Addr()); err != nil {
+		return err
+	}
+	if config.Upstreams, err = upstreams(); err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)

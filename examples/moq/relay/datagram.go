@@ -80,7 +80,8 @@ func (src *source) datagram(d earlyDatagram) {
 		t.malformed(src.session)
 		return
 	}
-	if len(t.sources) > 1 && t.recent.seen(at) || t.missing.has(at) {
+	several := len(t.sources) > 1 || src.session.upstream != nil // one after the other
+	if several && t.recent.seen(at) || t.missing.has(at) {
 		return
 	}
 	t.see(at)

@@ -3,6 +3,9 @@
 // to all its subscribers.
 //
 //	relay.go         the relay: the listener, sessions, drain
+//	upstream.go      sessions with upstream relays
+//	tree.go          tracks that come from upstream relays
+//	interest.go      namespaces to and from upstream relays
 //	transport.go     what carries a session: QUIC, or WebTransport
 //	connection.go    a QUIC connection: turns of its run loop, fewer ACKs
 //	session.go       a session: SETUP, control streams, GOAWAY, the beginning of requests
@@ -54,6 +57,21 @@
 // reset streams before, and what isn't kept any more can't be sent. Each of these is counted
 // (SubscriptionStats.Dropped). No other subscriber is affected. A subscription of which no stream was sent whole for
 // Config.Patience, while streams were given up, ends as too far behind.
+//
+// # Trees of relays
+//
+// A relay that connects to others (Config.Upstreams) asks them for what no client here publishes: first the one that is
+// configured first. It announces to all of them what clients publish: namespaces by PUBLISH_NAMESPACE, tracks by
+// PUBLISH, paused. It passes on which namespaces and tracks clients follow, one prefix once. What comes from an
+// upstream relay is for clients alone, so what a relay asks for has an end in any tree.
+//
+// The draft has no means against cycles. A relay asks its upstream relay for a track of a name of its own; if a client
+// asks for that, there is a cycle, and the session with the upstream relay is closed. Until then, a track is subscribed
+// to once, and few questions about it wait at a time (maxQuestions), each for Config.Patience.
+//
+// When an upstream relay leaves by GOAWAY, the relay connects anew, and subscribes there, before the old subscription
+// ends: each stream that is being forwarded goes on, between two objects, with what comes on the new session. When it
+// is gone without a word, subscriptions wait for Config.Patience.
 //
 // # Locks
 //

@@ -12,11 +12,19 @@ import (
 // messages: what differs is here, and in package wire.
 var drafts = []wire.Draft{wire.Draft22, wire.Draft18}
 
+// draftOf returns the draft of an ALPN that was negotiated.
+func draftOf(protocol string) wire.Draft {
+	return drafts[slices.IndexFunc(drafts, func(d wire.Draft) bool { return d.ALPN() == protocol })]
+}
+
 // setupMessage is the relay's SETUP.
 func (s *session) setupMessage() *wire.Setup {
 	m := &wire.Setup{Implementation: implementation, MaxAuthTokenCacheSize: maxTokens}
 	if s.draft != wire.Draft18 {
 		m.MaxRequestUpdates, m.MaxFilterRanges = maxUpdates, maxRanges
+	}
+	if s.upstream != nil {
+		s.upstream.setupOptions(s, m)
 	}
 	return m
 }
@@ -25,9 +33,9 @@ func (s *session) setupMessage() *wire.Setup {
 func (s *session) goAwayMessage() *wire.GoAway {
 	m := &wire.GoAway{Timeout: uint64(s.relay.config.Grace.Milliseconds())}
 	if s.draft == wire.Draft18 {
-		next := uint64(0)
+		next := 1 - s.nextID%2 // the peer's first
 		if n := len(s.used); n > 0 {
-			next = 2 * s.used[n-1].end
+			next += 2 * s.used[n-1].end
 		}
 		m.RequestID = wire.Some(next)
 	}
@@ -38,7 +46,7 @@ func (s *session) goAwayMessage() *wire.GoAway {
 func (src *source) publishOK() *wire.RequestOK {
 	m := &wire.RequestOK{}
 	if src.session.draft == wire.Draft18 {
-		if want := src.track.wantsForward(); want && !src.forward {
+		if want := src.track.wantsForward(src.session); want && !src.forward {
 			src.forward, src.raised = true, true
 		}
 		m.Parameters.Forward = wire.Some(src.forward)

@@ -49,7 +49,7 @@ func (s *session) fetch(r *request, m *wire.Fetch) *wire.Rejection {
 	f.request, f.serial = r, s.relay.counters.subscriptions.Add(1)
 	f.properties = p.IncludeProperties.Or(true)
 	t.mu.Lock()
-	subscribed, largest := len(t.sources) > 0, t.largest
+	subscribed, largest := t.serves(s), t.largest
 	if subscribed {
 		f.limit(rangeOf(p.LocationFilter.Value, largest))
 	} else {
@@ -298,6 +298,7 @@ type fetching struct {
 	wanted
 	request    *request      // nil for a fill
 	of         *subscription // of a fill
+	climbed    bool          // upstream relays are among the publishers
 	asks       *wire.Fetch   // if a publisher has to say what there is; else nil
 	publishers []*session    // that may be asked
 	pieces     []piece       // that aren't sent yet
@@ -341,7 +342,9 @@ func (s *session) newFetching(w wanted, p *wire.Parameters) *fetching {
 func (f *fetching) prepare(filters []wire.RangeFilter) {
 	t := f.track
 	for _, src := range t.sources {
-		f.publishers = append(f.publishers, src.session)
+		if reaches(src.session, f.session) {
+			f.publishers = append(f.publishers, src.session)
+		}
 	}
 	f.pieces = f.plan(f.span)
 	f.objects = newObjectFilter(updateRanges(nil, filters), t.settings.properties)
@@ -426,7 +429,7 @@ func (f *fetching) run(ctx context.Context) {
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
-	var refused *refusal
+	var refused refusal
 	switch {
 	case err == nil:
 		if f.unblock() && f.stream.Close() == nil && f.request != nil {
@@ -462,11 +465,6 @@ func resetOf(err error) quic.StreamErrorCode {
 	}
 	return quic.StreamErrorCode(resetCode(err))
 }
-
-// A refusal is a publisher's, before anything was sent.
-type refusal struct{ *wire.RequestError }
-
-func (*refusal) Error() string { return "the publisher has refused" }
 
 // serve sends what was planned on a stream of its own (§11.4.1).
 func (f *fetching) serve(ctx context.Context) error {

@@ -88,15 +88,15 @@ func history(t *testing.T) (r *Relay, p *peer, live *flow) {
 	return r, p, live
 }
 
-// An upstream is a publisher that answers FETCH.
-type upstream struct {
+// A fetched is a publisher that answers FETCH.
+type fetched struct {
 	p     *peer
 	asked chan wire.Parameters
 }
 
 // serves has a peer answer FETCH with those of some objects that are in the range, in their order.
-func (p *peer) serves(objects ...got) *upstream {
-	u := &upstream{p, make(chan wire.Parameters, 64)}
+func (p *peer) serves(objects ...got) *fetched {
+	u := &fetched{p, make(chan wire.Parameters, 64)}
 	go func() {
 		for c := range p.requests {
 			m := c.first.(*wire.Fetch)
@@ -129,7 +129,7 @@ func (p *peer) fetchStream(m *wire.Fetch, filter wire.LocationFilter, objects []
 }
 
 // ranges expects that the publisher was asked for ranges, and for nothing else.
-func (u *upstream) ranges(want ...span) {
+func (u *fetched) ranges(want ...span) {
 	u.p.t.Helper()
 	for _, s := range want {
 		select {

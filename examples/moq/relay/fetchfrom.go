@@ -38,7 +38,7 @@ func (f *fetching) ask(ctx context.Context, first, last wire.Location) error {
 		}()
 	}
 	refused := &wire.RequestError{Code: wire.DoesNotExist, Reason: "the track has no publisher"}
-	for len(f.publishers) > 0 && f.budget > 0 && !c.over {
+	for (len(f.publishers) > 0 || f.climb(&refused)) && f.budget > 0 && !c.over {
 		e, err := f.askOne(ctx, f.publishers[0], &c)
 		switch {
 		case err == nil && e == nil:
@@ -58,6 +58,20 @@ func (f *fetching) ask(ctx context.Context, first, last wire.Location) error {
 	return f.giveUp(ctx, &c, refused)
 }
 
+// climb has upstream relays be asked, once, when the relay isn't subscribed to the track and no client publishes it.
+func (f *fetching) climb(refused **wire.RequestError) bool {
+	if f.asks == nil || f.climbed || f.session.upstream != nil || f.isAnswered() {
+		return false
+	}
+	f.climbed = true
+	relays, some := f.session.relay.aboves(f.session.ctx, f.session.scope)
+	if some && len(relays) == 0 {
+		*refused = unreachable()
+	}
+	f.publishers = relays
+	return len(relays) > 0
+}
+
 // giveUp says that it isn't known what is left of a range.
 func (f *fetching) giveUp(ctx context.Context, c *course, refused *wire.RequestError) error {
 	kind := wire.Unknown
@@ -67,7 +81,7 @@ func (f *fetching) giveUp(ctx context.Context, c *course, refused *wire.RequestE
 	switch {
 	case f.isAnswered():
 	case f.asks != nil || kind == wire.Unknown:
-		return &refusal{refused}
+		return refusal{downstream(refused, f.session)}
 	default:
 		f.answer(nil)
 	}
@@ -106,6 +120,12 @@ func (f *fetching) askOne(ctx context.Context, p *session, c *course) (*wire.Req
 		f.spend(begin)
 		return failed, ctx.Err()
 	}
+	answered, ok := f.track.question(p)
+	if !ok {
+		f.spend(begin)
+		return failed, ctx.Err()
+	}
+	defer answered()
 	request, err := p.open(true)
 	if err != nil {
 		f.spend(begin)
@@ -122,6 +142,7 @@ func (f *fetching) askOne(ctx context.Context, p *session, c *course) (*wire.Req
 		return failed, nil
 	}
 	answer, err := request.next()
+	answered()
 	f.spend(begin)
 	if !stop() || err != nil {
 		return failed, ctx.Err()
@@ -386,7 +407,7 @@ func (in *incoming) receiveFetch() {
 			in.held = in.held[n:]
 			s := in.session
 			s.mu.Lock()
-			c, ours := s.fetches[id], id%2 == 1 && id < s.nextID
+			c, ours := s.fetches[id], id%2 == s.nextID%2 && id < s.nextID
 			delete(s.fetches, id)
 			if c != nil {
 				c <- in // it has room for the one stream that there is

@@ -54,8 +54,8 @@ func (s *ids) use(id uint64) bool {
 func (s *session) useID(id uint64) *wire.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if id%2 != 0 || !s.used.use(id) {
-		return &wire.Error{Code: wire.InvalidRequestID, Text: "a request ID of the server's, or one that was used"}
+	if id%2 == s.nextID%2 || !s.used.use(id) {
+		return &wire.Error{Code: wire.InvalidRequestID, Text: "a request ID of the relay's, or one that was used"}
 	}
 	return nil
 }

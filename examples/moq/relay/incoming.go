@@ -24,11 +24,16 @@ type incoming struct {
 	payload  uint64 // bytes of the current object that are to come
 	forwards bool   // the current object is forwarded
 	subgroup *subgroup
+	together bool                  // what it has begun (socket.Begin) ends with the stream
 	size     uint64                // bytes of the subgroup that were forwarded
 	last     uint64                // the ID of the last object that was forwarded
 	cut      bool                  // objects after it weren't
 	final    wire.Optional[uint64] // the ID of the last object that isn't a mark
 	compare  comparison            // of the current payload with the one that is kept; nil: there is none
+
+	// The track's mutex guards these.
+	settled bool     // all of the last object was forwarded
+	before  progress // before the last object
 }
 
 // more reads more of the stream. Its end is io.EOF, or io.ErrUnexpectedEOF within a header.
@@ -91,7 +96,9 @@ func (in *incoming) receiveSubgroup() {
 	in.end(err)
 	delete(in.source.open, in)
 	in.source.complete()
+	in.source.depart()
 	t.mu.Unlock()
+	in.leave()
 	in.session.ended(err)
 }
 
@@ -113,7 +120,10 @@ func (in *incoming) read() error {
 		}
 		in.held = append(in.held[:0:0], rest...)
 		if err == nil {
-			n, err = in.stream.Read(buf)
+			if n, err = in.stream.Read(buf); n > 0 && errors.Is(err, io.EOF) {
+				in.together = true // the end of the stream leaves with these bytes
+				in.source.track.relay.socket.Begin()
+			}
 		} else {
 			n = 0
 		}
@@ -127,6 +137,14 @@ func (in *incoming) read() error {
 	return err
 }
 
+// leave has what was begun leave.
+func (in *incoming) leave() {
+	if in.together {
+		in.together = false
+		in.source.track.relay.socket.End()
+	}
+}
+
 // forward forwards what can be of data, and returns the beginning of a header that isn't whole.
 func (in *incoming) forward(data []byte) (rest []byte, err error) {
 	now := time.Now()
@@ -136,6 +154,7 @@ func (in *incoming) forward(data []byte) (rest []byte, err error) {
 		if len(out) > 0 {
 			t := in.source.track
 			t.mu.Lock()
+			in.settled = in.payload == 0
 			t.relay.socket.Begin()
 			in.subgroup.append(out, objects, now)
 			t.mu.Unlock()
@@ -171,12 +190,12 @@ func (in *incoming) forward(data []byte) (rest []byte, err error) {
 			one := object{id: o.ID, at: in.size, time: now, ends: o.Status != wire.Normal}
 			before := len(out)
 			switch {
-			case first || in.size > 0 && !in.cut:
-				out = append(out, data[:id]...)
-			case in.size == 0: // what it was counted from isn't forwarded
-				out = wire.AppendVarint(out, o.ID)
-			default:
+			case in.size > 0 && in.cut:
 				out = wire.AppendVarint(out, o.ID-in.last-1)
+			case first || in.size > 0:
+				out = append(out, data[:id]...)
+			default: // what it was counted from isn't forwarded
+				out = wire.AppendVarint(out, o.ID)
 			}
 			in.last, in.cut = o.ID, false
 			one.body = in.size + uint64(len(out)-before)
@@ -201,6 +220,10 @@ func (in *incoming) accept(o *wire.Object, first bool) (bool, error) {
 	if in.source.over.Load() {
 		return false, nil
 	}
+	in.takeOver(o)
+	if in.source.over.Load() {
+		return false, nil
+	}
 	g, p := in.progress()
 	if err := in.check(g, p, o, first); err != nil {
 		return false, err
@@ -219,6 +242,7 @@ func (in *incoming) accept(o *wire.Object, first bool) (bool, error) {
 		p.live = in
 		in.subgroup = g.newSubgroup(t, h, o.Properties)
 	}
+	in.settled, in.before = false, *p
 	p.began, p.last = true, o.ID
 	if o.Status == wire.Normal {
 		p.normal = wire.Some(o.ID)
@@ -274,6 +298,9 @@ func (in *incoming) end(err error) {
 	}
 	_, p := in.progress()
 	p.live, p.whole = nil, fin
+	if !fin {
+		in.unfinish(p)
+	}
 	in.subgroup.finish(fin, resetCode(err))
 }
 

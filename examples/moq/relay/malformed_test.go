@@ -246,6 +246,7 @@ func TestTooFarBehind(t *testing.T) {
 			p.opens(header(1, i, 0)).send(items(0, 1, size)...).close()
 			v := a.views()
 			v.has(items(0, 1, size)...)
+			v.ends()
 			select {
 			case err := <-done:
 				if err != nil {

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"maps"
 	"slices"
 
@@ -15,12 +16,14 @@ type publishedNamespace struct {
 	scope string
 	name  wire.Namespace
 	by    map[*session]int // how many of its requests publish it
+
+	announced map[*session]context.CancelFunc // to upstream relays
 }
 
 // maxNamespaces is how many namespaces a SUBSCRIBE_NAMESPACE may match when it comes.
 const maxNamespaces = 4096
 
-// publishers returns the sessions that publish a namespace which is the track's or a prefix of it (§7.5).
+// publishers returns the clients that publish a namespace which is the track's or a prefix of it (§7.5).
 func (r *Relay) publishers(t *track) []*session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -30,7 +33,7 @@ func (r *Relay) publishers(t *track) []*session {
 			all = slices.AppendSeq(all, maps.Keys(p.by))
 		}
 	}
-	return all
+	return slices.DeleteFunc(all, func(s *session) bool { return s.upstream != nil })
 }
 
 // publishNamespace takes a PUBLISH_NAMESPACE until it is withdrawn (§4.2).
@@ -59,17 +62,8 @@ func (s *session) publishNamespace(r *request, m *wire.PublishNamespace) *wire.R
 // addNamespace has a request's session be a publisher of a namespace: of all that is subscribed to in it as well.
 func (r *Relay) addNamespace(q *request, name wire.Namespace) {
 	s := q.session
-	key := namespaceKey{s.scope, name.String()}
 	r.mu.Lock()
-	p := r.namespaces[key]
-	if p == nil {
-		p = &publishedNamespace{scope: s.scope, name: name, by: map[*session]int{}}
-		r.namespaces[key] = p
-		for w := range r.watchers {
-			w.tell(p, true)
-		}
-	}
-	p.by[s]++
+	r.publishAs(s, name)
 	_ = q.send(&wire.RequestOK{})
 	var tracks []*track
 	for _, t := range r.tracks {
@@ -89,6 +83,28 @@ func (r *Relay) addNamespace(q *request, name wire.Namespace) {
 	}
 }
 
+// publishAs has a session be one that publishes a namespace, and tells those that want to know. The relay's mutex is
+// held.
+func (r *Relay) publishAs(s *session, name wire.Namespace) {
+	key := namespaceKey{s.scope, name.String()}
+	p := r.namespaces[key]
+	if p == nil {
+		p = &publishedNamespace{
+			scope: s.scope, name: name, by: map[*session]int{}, announced: map[*session]context.CancelFunc{},
+		}
+		r.namespaces[key] = p
+	}
+	p.by[s]++
+	for w := range r.watchers {
+		w.tell(p)
+	}
+	for _, u := range r.upstreams {
+		if above := u.usable(); above != nil && u.scope == s.scope && s.upstream == nil {
+			above.announce(p)
+		}
+	}
+}
+
 func (r *Relay) removeNamespace(s *session, name wire.Namespace) {
 	key := namespaceKey{s.scope, name.String()}
 	r.mu.Lock()
@@ -99,9 +115,12 @@ func (r *Relay) removeNamespace(s *session, name wire.Namespace) {
 	}
 	if len(p.by) == 0 {
 		delete(r.namespaces, key)
-		for w := range r.watchers {
-			w.tell(p, false)
-		}
+	}
+	if !p.below() {
+		p.withdraw()
+	}
+	for w := range r.watchers {
+		w.tell(p)
 	}
 }
 
@@ -113,11 +132,12 @@ type namespaceWatcher struct {
 	told    map[*publishedNamespace]struct{} // what it was told of, under its prefix
 }
 
-// tell says that a namespace is published, or isn't any more.
-func (w *namespaceWatcher) tell(p *publishedNamespace, published bool) {
+// tell says that a namespace is published, or isn't any more. An upstream relay isn't told of those of upstream relays.
+func (w *namespaceWatcher) tell(p *publishedNamespace) {
 	if p.scope != w.session.scope || !p.name.HasPrefix(w.prefix) {
 		return
 	}
+	published := p.below() || len(p.by) > 0 && w.session.upstream == nil
 	suffix := p.name[len(w.prefix):]
 	_, told := w.told[p]
 	switch {
@@ -157,6 +177,7 @@ func (s *session) subscribeNamespace(r *request, m *wire.SubscribeNamespace) *wi
 	}, nil)
 	s.relay.mu.Lock()
 	delete(s.relay.watchers, w)
+	s.relay.interested()
 	s.relay.mu.Unlock()
 	return nil
 }
@@ -181,9 +202,10 @@ func (r *Relay) watch(w *namespaceWatcher, prefix wire.Namespace) *wire.Rejectio
 	}
 	r.watchers[w] = struct{}{}
 	w.prefix, w.told = prefix, map[*publishedNamespace]struct{}{}
+	r.interested()
 	_ = w.request.send(&wire.RequestOK{})
 	for _, p := range matching {
-		w.tell(p, true)
+		w.tell(p)
 	}
 	return nil
 }
@@ -194,7 +216,7 @@ func overlap(a, b wire.Namespace) bool { return a.HasPrefix(b) || b.HasPrefix(a)
 // A trackFollower is a SUBSCRIBE_TRACKS (§9.18). The relay's mutex guards it.
 type trackFollower struct {
 	session    *session
-	request    *request
+	request    *request // nil: an upstream relay gets the tracks of clients unasked
 	prefix     wire.Namespace
 	parameters wire.Parameters
 	offered    map[*track]struct{} // that it gets by PUBLISH
@@ -227,7 +249,9 @@ func (s *session) subscribeTracks(r *request, m *wire.SubscribeTracks) *wire.Rej
 	}, nil)
 	s.relay.mu.Lock()
 	delete(s.relay.followers, f)
+	s.relay.interested()
 	s.relay.mu.Unlock()
+	s.relay.unfollow()
 	return nil
 }
 
@@ -245,6 +269,7 @@ func (f *trackFollower) update(p *wire.Parameters) *wire.Rejection {
 	r.mu.Lock()
 	if p.Forward.Present {
 		f.parameters.Forward = p.Forward
+		r.interested()
 	}
 	f.parameters.RangeFilters = updateRanges(f.parameters.RangeFilters, p.RangeFilters)
 	r.mu.Unlock()
@@ -257,6 +282,10 @@ func (f *trackFollower) update(p *wire.Parameters) *wire.Rejection {
 
 // follow has a follower get PUBLISH for the tracks under a prefix, from now on.
 func (r *Relay) follow(f *trackFollower, prefix wire.Namespace) *wire.Rejection {
+	if f.session.upstream != nil { // which gets PUBLISH for all that clients publish
+		_ = f.request.send(&wire.RequestOK{})
+		return nil
+	}
 	r.mu.Lock()
 	for other := range r.followers {
 		if other != f && other.session == f.session && overlap(other.prefix, prefix) {
@@ -266,12 +295,13 @@ func (r *Relay) follow(f *trackFollower, prefix wire.Namespace) *wire.Rejection 
 	}
 	r.followers[f] = struct{}{}
 	f.prefix = prefix
+	r.interested()
 	r.mu.Unlock()
 	_ = f.request.send(&wire.RequestOK{})
 	for _, t := range r.list() {
 		t.mu.Lock()
 		published := slices.ContainsFunc(t.sources, func(src *source) bool {
-			return src.published && src.session != f.session
+			return (src.published || src.followed) && src.session != f.session
 		})
 		t.mu.Unlock()
 		if published {
@@ -290,7 +320,7 @@ func (r *Relay) followersOf(src *source) []*trackFollower {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.DeleteFunc(slices.Collect(maps.Keys(r.followers)), func(f *trackFollower) bool {
-		return f.session == src.session ||
+		return f.session == src.session || !reaches(src.session, f.session) ||
 			slices.ContainsFunc(t.waiting, func(u *subscription) bool { return u.session == f.session })
 	})
 }
@@ -313,6 +343,16 @@ func (f *trackFollower) offer(t *track) {
 	}
 	r.mu.Unlock()
 	if !matches {
+		return
+	}
+	if f.request == nil {
+		r.running.Go(func() {
+			defer f.forget(t)
+			if request, err := s.open(true); err == nil {
+				defer request.close()
+				s.publishTo(request, t, &parameters)
+			}
+		})
 		return
 	}
 	request, err := s.open(false)
@@ -372,7 +412,7 @@ func (s *session) publishTo(r *request, t *track, p *wire.Parameters) {
 		return
 	}
 	t.mu.Lock()
-	if len(t.sources) > 0 {
+	if t.serves(s) {
 		t.accept(u)
 	} else { // the publisher has left meanwhile
 		u.end(wire.TrackEnded, "the track has ended")

@@ -89,6 +89,24 @@ var report = map[string]*regexp.Regexp{
 func TestBench(t *testing.T) {
 	others(t)
 	r := start(t, nil)
+	bench(t, func(int) (from, to *Relay) { return r, r })
+}
+
+// TestTreeBench has them do so across three relays, in either direction.
+func TestTreeBench(t *testing.T) {
+	others(t)
+	relays := chain(t, options{})
+	bench(t, func(i int) (from, to *Relay) {
+		if i%2 == 0 {
+			return relays[0], relays[2]
+		}
+		return relays[2], relays[0]
+	})
+}
+
+// bench runs them: for each case, on a publisher's relay and a subscriber's.
+func bench(t *testing.T, on func(i int) (from, to *Relay)) {
+	t.Helper()
 	for i, tt := range []struct {
 		from, to   string // transports
 		publisher  string // its draft
@@ -105,19 +123,23 @@ func TestBench(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			namespace := fmt.Sprintf("run%d", i)
-			program := func(name, transport, draft string, args ...string) *exec.Cmd {
+			from, to := on(i)
+			program := func(r *Relay, name, transport, draft string, args ...string) *exec.Cmd {
 				args = append(args, urls(r)[transport], "-k", "--draft", draft, "-N", namespace, "-T", "track")
 				return exec.CommandContext(ctx, made+name, args...)
 			}
-			publisher := program("moq-pub-bench", tt.from, tt.publisher,
+			publisher := program(from, "moq-pub-bench", tt.from, tt.publisher,
 				append(tt.how, "-s", "1000", "-r", "200", "-g", "50", "-t", "5")...)
 			var published bytes.Buffer
 			publisher.Stdout, publisher.Stderr = &published, &published
 			if err := publisher.Start(); err != nil {
 				t.Fatal(err)
 			}
-			until(t, "the publisher is there", func() bool { return r.hasPublisher(namespace) })
-			out, err := program("moq-sub-bench", tt.to, tt.subscriber, "-t", "3").CombinedOutput()
+			until(t, "the publisher is there", func() bool { return from.hasPublisher(namespace) })
+			if from.upstreams != nil { // what is published below is announced above
+				until(t, "it is known above", func() bool { return to.hasPublisher(namespace) })
+			}
+			out, err := program(to, "moq-sub-bench", tt.to, tt.subscriber, "-t", "3").CombinedOutput()
 			if err := publisher.Wait(); err != nil {
 				t.Errorf("the publisher: %v\n%s", err, published.Bytes())
 			}

@@ -187,7 +187,7 @@ func (o *outgoing) direct(data []byte) bool {
 		return false // the goroutine finds out why
 	}
 	o.pos += uint64(len(data))
-	o.subscription.count(func(st *SubscriptionStats) { st.Bytes += uint64(len(data)) })
+	o.sent(len(data))
 	return true
 }
 
@@ -305,22 +305,14 @@ func (o *outgoing) send(ctx context.Context) (whole bool) {
 	u.opened++
 	u.count(func(st *SubscriptionStats) { st.Streams++ })
 	u.track.mu.Unlock()
-	// A reset leaves the header, so that the stream is counted (§11.3.2), if flow control has room for it: the library
-	// would exceed the peer's limit.
-	err = stream.TryWriteAll(o.head)
-	if err == nil {
-		stream.SetReliableBoundary()
-	} else if errors.Is(err, quic.ErrWouldBlock) {
+	err = o.begin(stream)
+	if errors.Is(err, quic.ErrWouldBlock) {
 		_, err = stream.Write(o.head)
 	}
 	if err != nil {
 		o.failed(err)
 		return false
 	}
-	if o.opened(stream) {
-		return false
-	}
-	s.rank()
 	for {
 		data, next := o.next()
 		switch next {
@@ -337,9 +329,11 @@ func (o *outgoing) send(ctx context.Context) (whole bool) {
 			case <-ctx.Done():
 				o.failed(context.Cause(ctx))
 				return false
-			case <-stream.Context().Done(): // the subscriber has stopped it
-				o.failed(context.Cause(stream.Context()))
-				return false
+			case <-stream.Context().Done(): // the subscriber has stopped it, or it is closed (finish)
+				if err := context.Cause(stream.Context()); !errors.Is(err, quic.ErrStreamClosed) {
+					o.failed(err)
+					return false
+				}
 			}
 		case ending:
 			return stream.Close() == nil
@@ -356,6 +350,61 @@ func (o *outgoing) send(ctx context.Context) (whole bool) {
 			o.drop(droppedCancelled)
 			return false
 		}
+	}
+}
+
+// errGivenUp says that a stream was given up before it was open.
+var errGivenUp = errors.New("the stream was given up")
+
+// begin gives the library what the stream begins with, which leaves together: its header, what there is of objects, and
+// the end. It returns quic.ErrWouldBlock if flow control has no room for the header.
+func (o *outgoing) begin(stream sendStream) error {
+	s := o.subscription.session
+	s.relay.socket.Begin()
+	defer s.relay.socket.End()
+	// A reset leaves the header, so that the stream is counted (§11.3.2), if flow control has room for it: the library
+	// would exceed the peer's limit.
+	err := stream.TryWriteAll(o.head)
+	if err == nil {
+		stream.SetReliableBoundary()
+	}
+	if o.opened(stream) {
+		return errGivenUp
+	}
+	s.rank()
+	if err != nil {
+		return err
+	}
+	t := o.subscription.track
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if o.sieve != nil {
+		return nil
+	}
+	was := o.pos
+	data, next := o.take()
+	switch {
+	case next != sending:
+	case stream.TryWriteAll(data) != nil:
+		o.pos = was
+	default:
+		s.wait(o, -len(data))
+		o.sent(len(data))
+		o.finish()
+	}
+	return nil
+}
+
+// sent counts bytes that were given to the library.
+func (o *outgoing) sent(n int) {
+	o.subscription.count(func(st *SubscriptionStats) { st.Bytes += uint64(n) })
+}
+
+// finish ends the stream if all of it was given to the library, so that its end leaves with its last bytes. The
+// goroutine finds that out.
+func (o *outgoing) finish() {
+	if o.subgroup.fin && o.pos == o.subgroup.size && o.limit == noLimit && o.sieve == nil {
+		_ = o.stream.Close()
 	}
 }
 
@@ -402,7 +451,7 @@ func (o *outgoing) next() (data []byte, next step) {
 	defer u.track.mu.Unlock()
 	data, next = o.take()
 	o.idle = next == waiting
-	u.count(func(st *SubscriptionStats) { st.Bytes += uint64(len(data)) })
+	o.sent(len(data))
 	return data, next
 }
 

@@ -55,8 +55,11 @@ type Config struct {
 	// Patience is how long a peer may take to answer (default: 10 s).
 	Patience time.Duration
 	// Grace is how long peers have to leave when the relay is drained (default: 10 s).
-	Grace  time.Duration
-	Logger *slog.Logger // default: slog.Default()
+	Grace time.Duration
+	// Upstreams are relays that this one connects to. They are asked, in this order, for what no client here publishes,
+	// and learn what clients here publish. Authorize isn't asked about their requests.
+	Upstreams []Upstream
+	Logger    *slog.Logger // default: slog.Default()
 }
 
 func (c *Config) defaults() {
@@ -122,6 +125,10 @@ type Relay struct {
 	namespaces map[namespaceKey]*publishedNamespace
 	watchers   map[*namespaceWatcher]struct{} // SUBSCRIBE_NAMESPACE
 	followers  map[*trackFollower]struct{}    // SUBSCRIBE_TRACKS
+	connected  chan struct{}                  // is closed when a session with an upstream relay comes up, or ends
+	probes     map[string]*session            // that are on their way
+	interests  chan struct{}                  // is closed when clients follow other namespaces or tracks
+	upstreams  []*upstream                    // from the beginning on
 }
 
 // Start starts a relay.
@@ -143,6 +150,7 @@ func Start(config Config) (_ *Relay, err error) {
 		sessions: map[*session]struct{}{}, tracks: map[trackKey]*track{},
 		namespaces: map[namespaceKey]*publishedNamespace{},
 		watchers:   map[*namespaceWatcher]struct{}{}, followers: map[*trackFollower]struct{}{},
+		connected: make(chan struct{}), interests: make(chan struct{}), probes: map[string]*session{},
 	}
 	defer func() {
 		if err != nil {
@@ -150,24 +158,36 @@ func Start(config Config) (_ *Relay, err error) {
 		}
 	}()
 	r.transport = &quic.Transport{Conn: s, ConnContext: r.newConnection}
+	if err = r.newUpstreams(); err != nil {
+		return nil, err
+	}
 	t := config.TLS.Clone()
 	t.NextProtos = nil
 	for _, d := range drafts {
 		t.NextProtos = append(t.NextProtos, d.ALPN())
 	}
 	t.NextProtos = append(t.NextProtos, http3.NextProtoH3)
-	r.listener, err = r.transport.Listen(t, &quic.Config{
-		MaxIncomingStreams: int64(config.Requests), MaxIncomingUniStreams: int64(config.Streams),
-		InitialStreamReceiveWindow: config.Window, MaxStreamReceiveWindow: config.Window,
-		InitialConnectionReceiveWindow: 4 * config.Window, MaxConnectionReceiveWindow: 4 * config.Window,
-		EnableDatagrams: true, EnableStreamResetPartialDelivery: true, KeepAlivePeriod: 10 * time.Second,
-	})
+	r.listener, err = r.transport.Listen(t, r.quicConfig())
 	if err != nil {
 		return nil, err
+	}
+	for _, u := range r.upstreams {
+		r.running.Go(func() { u.run(ctx) })
 	}
 	r.running.Go(func() { r.accept(ctx) })
 	r.running.Go(func() { r.tick(ctx) })
 	return r, nil
+}
+
+// quicConfig says what peers may send.
+func (r *Relay) quicConfig() *quic.Config {
+	c := &r.config
+	return &quic.Config{
+		MaxIncomingStreams: int64(c.Requests), MaxIncomingUniStreams: int64(c.Streams),
+		InitialStreamReceiveWindow: c.Window, MaxStreamReceiveWindow: c.Window,
+		InitialConnectionReceiveWindow: 4 * c.Window, MaxConnectionReceiveWindow: 4 * c.Window,
+		EnableDatagrams: true, EnableStreamResetPartialDelivery: true, KeepAlivePeriod: 10 * time.Second,
+	}
 }
 
 // Addr is where the relay listens.
@@ -202,7 +222,7 @@ func (r *Relay) Close() error {
 	return errors.Join(append(errs, r.socket.Close())...)
 }
 
-// Drain asks all peers to leave (GOAWAY, §9.2), and closes the relay when they have, or after Config.Grace, or when
+// Drain asks all peers to leave (GOAWAY, §9.2), and closes the relay when clients have, or after Config.Grace, or when
 // ctx ends. New sessions and requests are refused.
 func (r *Relay) Drain(ctx context.Context) error {
 	r.draining.Store(true)
@@ -213,6 +233,11 @@ func (r *Relay) Drain(ctx context.Context) error {
 		close(gone)
 	}
 	sessions := slices.Collect(maps.Keys(r.sessions))
+	for _, u := range r.upstreams {
+		if u.session != nil {
+			sessions = append(sessions, u.session)
+		}
+	}
 	r.mu.Unlock()
 	for _, s := range sessions {
 		s.goAway()
@@ -260,8 +285,7 @@ func (r *Relay) accept(ctx context.Context) {
 
 // serve serves a session until it is closed. A path is WebTransport's.
 func (r *Relay) serve(conn transport, protocol, path string) {
-	i := slices.IndexFunc(drafts, func(d wire.Draft) bool { return d.ALPN() == protocol })
-	s := newSession(r, conn, drafts[i], path)
+	s := newSession(r, conn, draftOf(protocol), path)
 	r.mu.Lock()
 	full := len(r.sessions) >= r.config.Sessions
 	if !full {

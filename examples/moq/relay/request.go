@@ -146,12 +146,19 @@ func (r *request) next() (wire.Message, error) {
 		if errors.As(err, &violation) {
 			r.session.fail(violation)
 		}
+		e, refused := m.(*wire.RequestError)
+		if refused && e.Redirect != nil && e.Redirect.URI != "" && r.session.upstream == nil {
+			err := violated("a redirect of a client's that names a URI")
+			r.session.fail(err)
+			return nil, err
+		}
 		g, ok := m.(*wire.GoAway)
 		if err != nil || !ok {
 			return m, err
 		}
-		// It asks for this request on another session. The relay opens none, and a subscriber comes by itself.
-		if r.goaway || g.URI != "" {
+		// It asks for this request to be sent again, on this session or another one: a subscriber does that by itself,
+		// and the relay when what it has subscribed to ends.
+		if r.goaway || g.URI != "" && r.session.upstream == nil {
 			err := violated("a second GOAWAY on a request, or one of a client that names a URI")
 			r.session.fail(err)
 			return nil, err
@@ -204,9 +211,14 @@ func (r *request) refuseWith(e *wire.RequestError) {
 	r.finish()
 }
 
-// close ends what is left of a request: it is cancelled unless it was finished.
-func (r *request) close() {
+// cancel cancels a request, unless it was finished.
+func (r *request) cancel() {
 	r.reset(wire.ResetCancelled)
 	r.stream.CancelRead(quic.StreamErrorCode(wire.ResetCancelled))
+}
+
+// close ends what is left of a request.
+func (r *request) close() {
+	r.cancel()
 	r.session.count(-1)
 }

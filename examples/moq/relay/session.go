@@ -26,7 +26,8 @@ const maxUpdates = 16
 
 const implementation = "fastrelay"
 
-// A session is one with a client: a publisher, a subscriber, or both.
+// A session is one with a client: a publisher, a subscriber, or both; or with an upstream relay. But for SETUP, GOAWAY
+// and request IDs, they are the same.
 type session struct {
 	relay *Relay
 	conn  transport
@@ -35,6 +36,15 @@ type session struct {
 	ctx   context.Context // ends with the session
 	ready chan struct{}   // is closed when the peer's SETUP has come
 	over  bool            // WebTransport's, which has the path
+
+	upstream   *upstream       // the peer is a server, and the relay its client; nil: the peer is a client
+	target     *target         // that the relay has connected to
+	asks       context.Context // ends when the relay's own requests that aren't about a track do
+	stopAsking context.CancelFunc
+	synced     chan struct{} // is closed when the relay has asked for the namespaces that its clients want
+	moved      chan struct{} // is closed when the peer has sent GOAWAY, which is
+	moving     *wire.GoAway
+	idle       chan struct{} // gets a value when no request is open
 
 	scope  string  // set before ready
 	tokens []Token // of SETUP; the same
@@ -70,7 +80,8 @@ func newSession(r *Relay, conn transport, d wire.Draft, path string) *session {
 		aliases: map[uint64]*source{}, aliased: make(chan struct{}), outgoing: map[*outgoing]struct{}{},
 		fetches: map[uint64]chan *incoming{}, served: map[*fetching]struct{}{},
 		fetching: make(chan struct{}, maxFetching), subscriptions: map[uint64]*subscription{},
-		more: make(chan struct{}),
+		more:  make(chan struct{}),
+		moved: make(chan struct{}), idle: make(chan struct{}, 1),
 	}
 }
 
@@ -259,7 +270,9 @@ func (s *session) handleControl(m wire.Message) *wire.Error {
 		second := s.leaving
 		s.leaving = true
 		s.mu.Unlock()
-		if isReady && !second && m.URI == "" {
+		if isReady && !second && (m.URI == "" || s.upstream != nil) {
+			s.moving = m
+			close(s.moved)
 			return nil
 		}
 		return violated("a second GOAWAY, or a client's that names a URI")
@@ -270,7 +283,7 @@ func (s *session) handleControl(m wire.Message) *wire.Error {
 // handleSetup takes the peer's options (§9.1).
 func (s *session) handleSetup(m *wire.Setup) *wire.Error {
 	var violation *wire.Error
-	if errors.As(m.Check(false, s.over), &violation) {
+	if errors.As(m.Check(s.upstream != nil, s.over), &violation) {
 		return violation
 	}
 	if m.Path.Present {
@@ -294,6 +307,9 @@ func (s *session) handleSetup(m *wire.Setup) *wire.Error {
 
 // authorize asks the hook about a request of the session's.
 func (s *session) authorize(q *Request) *wire.Rejection {
+	if s.upstream != nil { // it is trusted by configuration
+		return nil
+	}
 	q.Scope, q.Remote, q.SessionTokens = s.scope, s.conn.RemoteAddr(), s.tokens
 	return s.relay.authorize(s.ctx, q)
 }
@@ -323,6 +339,12 @@ func (s *session) count(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.requests += n
+	if s.requests == 0 {
+		select {
+		case s.idle <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // busy reports whether requests are open.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,7 @@ type source struct {
 	session   *session
 	request   *request
 	published bool // by PUBLISH
+	followed  bool // a PUBLISH has come beside the relay's SUBSCRIBE
 	alias     uint64
 
 	forward  bool // as the publisher knows it
@@ -34,6 +36,10 @@ type source struct {
 	open     map[*incoming]struct{} // of these, those that are being received
 	done     *wire.PublishDone
 	over     atomic.Bool     // it isn't one of the track's any more
+	until    time.Time       // an upstream relay is asked to wait for a publisher until then
+	dropped  bool            // it isn't to be established any more
+	retired  bool            // another one replaces it,
+	ripe     bool            // for long enough
 	timer    *time.Timer     // after done
 	early    []earlyDatagram // that came before the alias was known
 }
@@ -48,11 +54,16 @@ func (t *track) ask(p *session) {
 			return
 		}
 	}
-	t.asking[p] = struct{}{}
+	forward := t.wantsForward(p)
+	src := &source{track: t, session: p, forward: forward, raised: forward, open: map[*incoming]struct{}{}}
+	t.asking[p] = src
 	parameters := wire.Parameters{NewGroupRequest: t.wanted}
-	forward := t.wantsForward()
 	if !forward {
 		parameters.Forward = wire.Some(false)
+	}
+	if p.upstream != nil {
+		src.until = t.wantedUntil()
+		parameters.RendezvousTimeout = rendezvous(src.until)
 	}
 	r := t.relay
 	r.mu.Lock()
@@ -60,9 +71,8 @@ func (t *track) ask(p *session) {
 	r.mu.Unlock()
 	r.running.Go(func() {
 		defer r.release(t)
-		src := &source{track: t, session: p, forward: forward, raised: forward, open: map[*incoming]struct{}{}}
 		if e := src.subscribe(parameters); e != nil {
-			t.refused(p, e)
+			t.refused(src, e)
 		}
 	})
 }
@@ -75,15 +85,19 @@ func (src *source) subscribe(parameters wire.Parameters) *wire.RequestError {
 	if err != nil {
 		return failed
 	}
-	src.request = request
 	defer request.close()
+	t.mu.Lock()
+	src.request = request
+	dropped, wait := src.dropped, max(time.Until(src.until), 0)
+	t.mu.Unlock()
 	m := &wire.Subscribe{RequestID: s.newID(), Track: t.name, Parameters: parameters}
-	if err := request.send(m); err != nil {
+	if dropped || request.send(m) != nil {
 		return failed
 	}
-	_ = request.stream.SetReadDeadline(time.Now().Add(s.relay.config.Patience))
+	_ = request.stream.SetReadDeadline(time.Now().Add(wait + s.relay.config.Patience))
 	answer, err := request.next()
 	if err != nil {
+		src.cutOff()
 		failed.Code, failed.Reason = wire.RequestTimeout, "the publisher didn't answer"
 		return failed
 	}
@@ -95,12 +109,19 @@ func (src *source) subscribe(parameters wire.Parameters) *wire.RequestError {
 		if kind, ok := answer.Properties.Mandatory(); ok {
 			return unsupported(kind)
 		}
+		t.mu.Lock()
+		superfluous := t.superfluous(src)
+		t.mu.Unlock()
+		if superfluous {
+			return failed
+		}
 		if err := s.name(answer.TrackAlias, src); err != nil {
 			s.fail(err)
 			return failed
 		}
-		src.establish(answer.Properties, answer.Parameters.LargestObject)
-		src.serve()
+		if src.establish(answer.Properties, answer.Parameters.LargestObject) {
+			src.serve()
+		}
 		return nil
 	}
 	s.fail(violated("%T in answer to SUBSCRIBE", answer))
@@ -126,19 +147,29 @@ func (s *session) publish(r *request, m *wire.Publish) *wire.Rejection {
 	defer s.relay.release(t)
 	t.mu.Lock()
 	rejection := duplicate(s, slices.ContainsFunc(t.sources, func(src *source) bool { return src.session == s }))
+	has := s.upstream != nil && t.provided()
+	for _, src := range append(slices.Collect(maps.Values(t.asking)), t.sources...) {
+		src.followed = src.followed || has && src.session == s
+	}
 	t.mu.Unlock()
-	if rejection != nil {
+	if rejection != nil && !has {
 		return rejection
 	}
 	src := &source{
 		track: t, session: s, request: r, published: true, forward: m.Parameters.Forward.Or(true),
 		open: map[*incoming]struct{}{},
 	}
+	followers := s.relay.followersOf(src)
+	if has { // clients that follow it get it from where it comes already
+		for _, f := range followers {
+			f.offer(t)
+		}
+		return &wire.Rejection{Code: wire.Uninterested, Text: "the relay has the track already"}
+	}
 	if err := s.name(m.TrackAlias, src); err != nil {
 		s.fail(err)
 		return nil
 	}
-	followers := s.relay.followersOf(src)
 	src.establish(m.Properties, m.Parameters.LargestObject)
 	for _, f := range followers {
 		f.offer(t)
@@ -187,15 +218,20 @@ func (s *session) source(alias uint64) *source {
 }
 
 // establish makes a source one of its track's, and answers a PUBLISH.
-func (src *source) establish(p wire.Properties, largest wire.Optional[wire.Location]) {
+// It reports whether it is one: a SUBSCRIBE may have been abandoned.
+func (src *source) establish(p wire.Properties, largest wire.Optional[wire.Location]) bool {
 	t := src.track
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if src.dropped {
+		return false
+	}
 	t.learn(p, largest)
 	if src.published {
 		_ = src.request.send(src.publishOK())
 	}
 	t.established(src)
+	return true
 }
 
 // serve takes a source's messages until the subscription is over.
@@ -313,8 +349,7 @@ func (src *source) sendUpdate() {
 // cancel ends the relay's own subscription.
 func (src *source) cancel() {
 	src.stop()
-	src.request.reset(wire.ResetCancelled)
-	src.request.stream.CancelRead(quic.StreamErrorCode(wire.ResetCancelled))
+	src.request.cancel()
 }
 
 // finish takes PUBLISH_DONE: the subscription ends when all its streams have, or after a while.
@@ -334,8 +369,8 @@ func (src *source) complete() bool {
 	if src.done == nil || len(src.open) > 0 || src.streams < src.done.Streams {
 		return false
 	}
-	if src.stop() && len(src.track.sources) == 0 && len(src.track.asking) == 0 {
-		src.track.endAll(src.done.Code, src.done.Reason)
+	if src.stop() {
+		src.track.lost(src, src.done.Code, src.done.Reason)
 	}
 	return true
 }

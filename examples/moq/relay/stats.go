@@ -65,6 +65,7 @@ type Stats struct {
 	Unknown        uint64 // streams and datagrams of no known track
 	Cached         int64  // bytes
 	Tracks         []TrackStats
+	Upstreams      []UpstreamStats
 }
 
 // Stats returns what the relay did. Tracks that aren't in use any more are forgotten.
@@ -76,6 +77,7 @@ func (r *Relay) Stats() Stats {
 	r.mu.Lock()
 	all.Sessions = len(r.sessions)
 	r.mu.Unlock()
+	all.Upstreams = r.upstreamStats()
 	for _, t := range r.list() {
 		t.mu.Lock()
 		one := TrackStats{
@@ -106,6 +108,7 @@ func (s *Stats) WriteMetrics(w io.Writer) error {
 	one("requests_refused_total", "counter", "Requests that were refused.", s.Refused)
 	one("unknown_total", "counter", "Streams and datagrams of no known track.", s.Unknown)
 	one("cached_bytes", "gauge", "Bytes of objects that are kept.", s.Cached)
+	s.writeUpstreams(&b)
 	s.writeTracks(&b)
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"io"
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
@@ -8,6 +9,9 @@ import (
 
 // trackStatus answers a TRACK_STATUS: from a subscription of the relay's, or by asking a publisher (§9.13).
 func (s *session) trackStatus(r *request, m *wire.TrackStatus) *wire.Rejection {
+	if s.relay.cycle(m.Track) {
+		return &wire.Rejection{Code: wire.DoesNotExist, Text: "the relay itself asks for this track"}
+	}
 	if rejection := s.admit(TrackStatus, m.Track, m.Parameters.Tokens); rejection != nil {
 		return rejection
 	}
@@ -15,17 +19,15 @@ func (s *session) trackStatus(r *request, m *wire.TrackStatus) *wire.Rejection {
 	defer s.relay.release(t)
 	ok := &wire.RequestOK{}
 	t.mu.Lock()
-	known := len(t.sources) > 0
+	known := t.serves(s)
 	ok.Parameters.LargestObject, ok.Properties = t.largest, t.settings.properties
 	t.mu.Unlock()
 	if !known {
-		publishers := s.relay.publishers(t)
-		if len(publishers) == 0 {
-			return &wire.Rejection{Code: wire.DoesNotExist, Text: "the track has no publisher"}
-		}
-		answer, rejection := publishers[0].askStatus(t)
-		if rejection != nil {
-			return rejection
+		answer, refused := s.statusFrom(t)
+		if refused != nil {
+			r.refuseWith(downstream(refused, s))
+			_, _ = io.Copy(io.Discard, r.stream) // until the peer has ended its half
+			return nil
 		}
 		ok.Parameters.LargestObject, ok.Properties = answer.Parameters.LargestObject, answer.Properties
 	}
@@ -38,15 +40,29 @@ func (s *session) trackStatus(r *request, m *wire.TrackStatus) *wire.Rejection {
 	return nil
 }
 
-// askStatus asks a publisher.
-func (s *session) askStatus(t *track) (*wire.RequestOK, *wire.Rejection) {
-	failed := &wire.Rejection{Code: wire.RequestTimeout, Text: "the publisher didn't answer"}
+// statusFrom asks publishers, and upstream relays.
+func (s *session) statusFrom(t *track) (answer *wire.RequestOK, refused *wire.RequestError) {
+	refused = s.askEach(t, s.relay.publishers(t), true, func(p *session) (refused *wire.RequestError) {
+		answered, ok := t.question(p)
+		if !ok {
+			return &wire.RequestError{Code: wire.RequestTimeout, Reason: "the upstream relay has too much to answer"}
+		}
+		defer answered()
+		answer, refused = p.askStatus(t.name)
+		return refused
+	})
+	return answer, refused
+}
+
+// askStatus asks a publisher. It returns its refusal.
+func (s *session) askStatus(name wire.Track) (*wire.RequestOK, *wire.RequestError) {
+	failed := &wire.RequestError{Code: wire.RequestTimeout, Reason: "the publisher didn't answer"}
 	r, err := s.open(true)
 	if err != nil {
 		return nil, failed
 	}
 	defer r.close()
-	if r.send(&wire.TrackStatus{RequestID: s.newID(), Track: t.name}) != nil {
+	if r.send(&wire.TrackStatus{RequestID: s.newID(), Track: name}) != nil {
 		return nil, failed
 	}
 	r.finish()
@@ -59,10 +75,7 @@ func (s *session) askStatus(t *track) (*wire.RequestOK, *wire.Rejection) {
 	case *wire.RequestOK:
 		return answer, nil
 	case *wire.RequestError:
-		if answer.Code != wire.RedirectRequest { // which isn't followed
-			failed.Code, failed.Text = answer.Code, answer.Reason
-		}
-		return nil, failed
+		return nil, answer
 	}
 	s.fail(violated("%T in answer to TRACK_STATUS", answer))
 	return nil, failed

@@ -150,6 +150,9 @@ func (sg *subgroup) finish(fin bool, code wire.ResetCode) {
 	for o := range sg.outgoing {
 		switch {
 		case o.joined:
+			if o.idle {
+				o.finish()
+			}
 			o.signal()
 			if fin {
 				o.startTimer()

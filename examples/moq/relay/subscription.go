@@ -14,7 +14,8 @@ type subscription struct {
 	session *session
 	request *request
 	offered bool        // by PUBLISH, which needs no answer
-	timer   *time.Timer // while it waits for a publisher
+	timer   *time.Timer // while it waits for a publisher,
+	until   time.Time   // at most until then; zero: not at all
 
 	forward         bool
 	priority        atomic.Uint32
@@ -99,7 +100,7 @@ func (s *session) subscribe(r *request, m *wire.Subscribe) *wire.Rejection {
 	u := newSubscription(r, &m.Parameters)
 	u.track, u.id = t, m.RequestID
 	t.mu.Lock()
-	if n := m.Parameters.NewGroupRequest; len(t.sources) > 0 {
+	if n := m.Parameters.NewGroupRequest; t.serves(s) {
 		t.requestGroup(n)
 	} else if n.Present {
 		t.wanted = n
@@ -337,7 +338,7 @@ func (u *subscription) update(m *wire.RequestUpdate, rejection *wire.Rejection) 
 		}
 	}
 	if resumed || refiltered || p.LocationFilter.Present {
-		u.attach(false)
+		u.attach(resumed && u.offered && u.session.upstream != nil) // a relay is to have what a late subscriber gets
 	}
 	if !u.established {
 		u.early++

@@ -20,24 +20,28 @@ type track struct {
 	alias uint64
 	users int // guarded by the relay's mutex
 
-	mu       sync.Mutex
-	sources  []*source                    // upstream subscriptions that are established
-	asking   map[*session]struct{}        // publishers that were sent SUBSCRIBE, and haven't answered
-	waiting  []*subscription              // subscriptions that aren't answered yet
-	subs     []*subscription              // those that are established
-	largest  wire.Optional[wire.Location] // of all objects (§3.1.3)
-	denied   spans                        // what doesn't exist, as objects of subscriptions say
-	missing  spans                        // what doesn't exist, as fetches say
-	fetches  map[*fetching]struct{}       // that are being served
-	wanted   wire.Optional[uint64]        // a NEW_GROUP_REQUEST that is outstanding
-	settings settings                     // from the track's properties
-	groups   []*group                     // that are kept, in the order in which they came
-	byID     map[uint64]*group            // the same
-	cached   int                          // bytes of them
-	closed   bool                         // nothing is kept any more
-	recent   recent
-	received ReceivedStats
-	sent     SubscriptionStats // the sum of all subscriptions
+	mu        sync.Mutex
+	sources   []*source                    // upstream subscriptions that are established
+	asking    map[*session]*source         // publishers that were sent SUBSCRIBE, and haven't answered
+	tried     map[*upstream]struct{}       // upstream relays that have refused
+	questions chan struct{}                // that upstream relays haven't answered
+	held      *time.Timer                  // while subscriptions wait for an upstream relay to be connected
+	ending    *wire.PublishDone            // how a client's publication has ended, while another publisher is sought
+	waiting   []*subscription              // subscriptions that aren't answered yet
+	subs      []*subscription              // those that are established
+	largest   wire.Optional[wire.Location] // of all objects (§3.1.3)
+	denied    spans                        // what doesn't exist, as objects of subscriptions say
+	missing   spans                        // what doesn't exist, as fetches say
+	fetches   map[*fetching]struct{}       // that are being served
+	wanted    wire.Optional[uint64]        // a NEW_GROUP_REQUEST that is outstanding
+	settings  settings                     // from the track's properties
+	groups    []*group                     // that are kept, in the order in which they came
+	byID      map[uint64]*group            // the same
+	cached    int                          // bytes of them
+	closed    bool                         // nothing is kept any more
+	recent    recent
+	received  ReceivedStats
+	sent      SubscriptionStats // the sum of all subscriptions
 }
 
 // settings are the properties of a track that a relay goes by (§10).
@@ -83,8 +87,8 @@ func (r *Relay) use(scope string, name wire.Track) *track {
 	if t == nil {
 		t = &track{
 			relay: r, key: key, name: name, alias: r.nextAlias,
-			asking: map[*session]struct{}{}, settings: settingsOf(nil), byID: map[uint64]*group{},
-			fetches: map[*fetching]struct{}{},
+			asking: map[*session]*source{}, questions: make(chan struct{}, maxQuestions),
+			fetches: map[*fetching]struct{}{}, settings: settingsOf(nil), byID: map[uint64]*group{},
 		}
 		r.nextAlias++
 		r.tracks[key] = t
@@ -145,16 +149,23 @@ func (t *track) subscribe(u *subscription, rendezvous time.Duration) *wire.Rejec
 	if rejection := duplicate(u.session, t.subscribed(u.session)); rejection != nil {
 		return rejection
 	}
-	if len(t.sources) > 0 {
+	if t.serves(u.session) {
 		t.accept(u)
 		return nil
+	}
+	if rendezvous > 0 {
+		u.until = time.Now().Add(rendezvous)
 	}
 	t.waiting = append(t.waiting, u)
 	for _, p := range t.relay.publishers(t) {
 		t.ask(p)
 	}
+	if !t.provided() {
+		t.tried = nil
+		t.seek()
+	}
 	switch {
-	case len(t.asking) > 0:
+	case t.awaits(u.session):
 	case rendezvous > 0:
 		u.timer = time.AfterFunc(rendezvous, func() { t.giveUp(u) })
 	default:
@@ -168,22 +179,26 @@ func (t *track) subscribe(u *subscription, rendezvous time.Duration) *wire.Rejec
 func (t *track) giveUp(u *subscription) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.asking) == 0 && t.stopWaiting(u) {
+	if !t.awaits(u.session) && t.stopWaiting(u) {
 		u.request.refuse(&wire.Rejection{Code: wire.RequestTimeout, Text: "no publisher came in time"})
 	}
 }
 
 // stopWaiting reports whether a subscription was waiting.
 func (t *track) stopWaiting(u *subscription) bool {
-	if u.timer != nil {
-		u.timer.Stop()
-	}
+	u.stopTimer()
 	i := slices.Index(t.waiting, u)
 	if i < 0 {
 		return false
 	}
 	t.waiting = slices.Delete(t.waiting, i, i+1)
 	return true
+}
+
+func (u *subscription) stopTimer() {
+	if u.timer != nil {
+		u.timer.Stop()
+	}
 }
 
 // accept establishes a subscription: it is answered, and gets objects from now on.
@@ -221,64 +236,78 @@ func (t *track) remove(u *subscription) {
 }
 
 // unsubscribe cancels the relay's subscriptions if there is no subscriber for them any more. What was published
-// remains.
+// remains; of an upstream relay, while clients follow it.
 func (t *track) unsubscribe() {
-	if len(t.subs) > 0 || len(t.waiting) > 0 {
-		return
+	above := t.needed()
+	here := above || len(t.subs) > 0 || len(t.waiting) > 0
+	if !above {
+		t.release()
 	}
+	t.abandonIf(func(p *session) bool { return !here || !above && p.upstream != nil })
 	for _, src := range slices.Clone(t.sources) {
-		if !src.published {
+		switch {
+		case src.session.upstream == nil && !here && !src.published,
+			src.session.upstream != nil && !above && !((src.published || src.followed) && t.relay.follows(t)):
 			src.cancel()
 		}
 	}
 }
 
-// wantsForward reports whether a subscriber wants objects now.
-func (t *track) wantsForward() bool {
-	return slices.ContainsFunc(t.subs, func(u *subscription) bool { return u.forward }) ||
-		slices.ContainsFunc(t.waiting, func(u *subscription) bool { return u.forward })
+// wantsForward reports whether a subscriber wants objects of a publisher now.
+func (t *track) wantsForward(p *session) bool {
+	wants := func(u *subscription) bool { return u.forward && reaches(p, u.session) }
+	return slices.ContainsFunc(t.subs, wants) || slices.ContainsFunc(t.waiting, wants)
 }
 
 // steer has publishers forward objects while there is a subscriber for them (§7.2).
 func (t *track) steer() {
-	want := t.wantsForward()
 	for _, src := range t.sources {
-		src.setForward(want)
+		src.setForward(t.wantsForward(src.session))
 	}
 }
 
 // established adds an upstream subscription, which those that wait are glad of.
 func (t *track) established(src *source) {
-	delete(t.asking, src.session)
+	if t.asking[src.session] == src {
+		delete(t.asking, src.session)
+	}
 	t.sources = append(t.sources, src)
+	t.tried, t.ending = nil, nil
+	t.release()
 	waiting := t.waiting
 	t.waiting = nil
 	for _, u := range waiting {
-		if u.timer != nil {
-			u.timer.Stop()
+		if !reaches(src.session, u.session) {
+			t.waiting = append(t.waiting, u)
+			continue
 		}
+		u.stopTimer()
 		t.accept(u)
 	}
 	t.steer()
+	t.succeed(src)
 	t.unsubscribe() // all may have left meanwhile
 }
 
 // refused takes note of a publisher that has refused a subscription, or is gone.
-func (t *track) refused(p *session, e *wire.RequestError) {
+func (t *track) refused(src *source, e *wire.RequestError) {
+	p := src.session
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.asking, p)
-	if len(t.asking) > 0 || len(t.sources) > 0 {
+	if t.asking[p] != src { // it was abandoned
 		return
 	}
-	for _, u := range t.waiting {
-		if u.timer != nil {
-			u.timer.Stop()
-		}
-		u.request.refuseWith(e)
+	delete(t.asking, p)
+	absent := p.upstream != nil && isAbsent(e)
+	if p.upstream != nil {
+		t.refusedBy(src, absent)
 	}
-	t.waiting = nil
-	t.endAll(wire.DoneInternalError, "the track has no publisher any more")
+	t.seek()
+	done := wire.PublishDone{Code: wire.DoneInternalError, Reason: "the track has no publisher any more"}
+	if t.ending != nil {
+		done = *t.ending
+	}
+	t.settle(e, absent, done.Code, done.Reason)
 }
 
 // endAll ends all subscriptions, each after what it is being sent.
@@ -295,8 +324,8 @@ func (t *track) endAll(code wire.DoneCode, reason string) {
 func (t *track) ended(src *source, code wire.DoneCode, reason string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if src.stop() && len(t.sources) == 0 && len(t.asking) == 0 {
-		t.endAll(code, reason)
+	if src.stop() {
+		t.lost(src, code, reason)
 	}
 }
 
