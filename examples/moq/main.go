@@ -40,8 +40,8 @@ func run(args []string) (err error) {
 	keep := flags.Duration("keep", 0, "how long objects are kept, for subscribers that are slow or late (default 10s)")
 	cache := flags.Int("cache", 0, "how many `bytes` of objects are kept (default 256 MiB)")
 	backlog := flags.Int("backlog", 0, "how many `bytes` wait for a subscriber's session at most (default 2 MiB)")
-	fewer := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer it are asked for "+
-		"an ACK (ACK_FREQUENCY); 0: they aren't")
+	fewer := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer that are asked "+
+		"for an ACK (ACK_FREQUENCY); 0: they aren't")
 	upstreams := upstreamFlags(flags)
 	if err := flags.Parse(args); err != nil {
 		return err

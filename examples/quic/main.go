@@ -49,8 +49,8 @@ func run(args []string) (err error) {
 	flags.StringVar(&watch.Metrics, "metrics", "", "address:port where anyone may read /metrics")
 	inSegments := flags.Bool("segments", false, "send packets to many subscribers as segments of few datagrams, "+
 		"by two virtual devices: it costs less with dozens of them, and needs CAP_NET_ADMIN and CAP_BPF")
-	policy := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer it are asked for "+
-		"an ACK: fewer cost less; 0: none is asked")
+	policy := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer it are asked "+
+		"for an ACK: fewer cost less; 0: none is asked")
 	every := flags.Duration("stats", 10*time.Second, "how often counters are printed; 0: never")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -41,8 +41,8 @@
 // Each subscriber's stream has a place in these bytes, and a goroutine that writes what couldn't be given at once; it
 // waits in the library while the congestion window or the peer's flow control has no room. So the library holds little
 // of each stream that isn't sent, and sends what is most urgent. Only a stream that begins within a subgroup differs:
-// its header names the subgroup, and its first object's ID is absolute. A subscriber whose range filters leave objects out gets the same bytes but for the IDs that
-// follow a gap; a header doesn't say then that the stream ends its group.
+// its header names the subgroup, and its first object's ID is absolute. A subscriber whose range filters leave objects
+// out gets the same bytes but for the IDs that follow a gap; a header doesn't say then that the stream ends its group.
 //
 // # What a fetch gets
 //

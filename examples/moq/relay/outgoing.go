@@ -49,8 +49,9 @@ func (r reason) code() quic.StreamErrorCode {
 }
 
 // An outgoing is a subgroup as a subscription gets it: a stream, from its first byte on or from a later object. What
-// comes is given to the library at once, if nothing waits. Else it has a goroutine, which waits in the library while the peer, or the congestion window, has no room: so the library
-// has no more than a packet of it that isn't sent, and what is more urgent goes first.
+// comes is given to the library at once, if nothing waits. Else it has a goroutine, which waits in the library while
+// the peer, or the congestion window, has no room: so the library has little of it that isn't sent, and what is more
+// urgent goes first.
 type outgoing struct {
 	subscription *subscription
 	subgroup     *subgroup

@@ -1,5 +1,5 @@
-// Package acks asks peers for fewer ACKs (ACK_FREQUENCY, draft-ietf-quic-ack-frequency): much of what a delivery costs is
-// its ACKs.
+// Package acks asks peers for fewer ACKs (ACK_FREQUENCY, draft-ietf-quic-ack-frequency): much of what a delivery costs
+// is its ACKs.
 package acks
 
 import (

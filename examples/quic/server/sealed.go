@@ -75,7 +75,8 @@ func (s *sealer) send(d *quic.StreamData, ecn quic.ECN) (p quic.OutsidePacket, o
 	b = s.keys.Seal(b, at, number)
 	s.packet = b
 	p = quic.OutsidePacket{Number: number, Time: time.Now(), Size: len(b), KeyPhase: s.keys.Phase, ECN: ecn}
-	_, _, _ = s.udp.WriteMsgUDP(b, socket.Marked(ecn, s.remote.IP.To4() != nil), s.remote) // else it is lost as others are
+	v4 := s.remote.IP.To4() != nil
+	_, _, _ = s.udp.WriteMsgUDP(b, socket.Marked(ecn, v4), s.remote) // else it is lost as others are
 	return p, true
 }
 

@@ -521,8 +521,8 @@ func (u *subscriber) thin(window, size int) {
 const late = 10 * time.Millisecond
 
 // tight reports whether the kernel may soon have to wait for an ACK: there is room for less than a quarter of the
-// window, which is about what an ACK makes room for (package acks), or for less than has been sent since the library said
-// how much there is.
+// window, which is about what an ACK makes room for (package acks), or for less than has been sent since the library
+// said how much there is.
 func (u *subscriber) tight() bool {
 	size, room := u.window.size, u.window.room
 	if u.steering != nil {

@@ -23,9 +23,9 @@ type Config struct {
 	Address netip.AddrPort
 	// Drain, if it isn't nil, is called when datagrams were read, before they are handled.
 	Drain func()
-	// Turn, if it isn't nil, is called at the end of each round while there are rounds (see [Socket.StartRounds]), on the
-	// goroutine that reads. It says how long the next round is, or 0 if there is none, and whether datagrams wait for its
-	// end.
+	// Turn, if it isn't nil, is called at the end of each round while there are rounds (see [Socket.StartRounds]), on
+	// the goroutine that reads. It says how long the next round is, or 0 if there is none, and whether datagrams wait
+	// for its end.
 	Turn func(now time.Time) (length time.Duration, wait bool)
 	// Segments has what connections send leave in segments of few datagrams (package runtime/segments, which says what
 	// that needs), if dozens leave together. Lease is its relay's.

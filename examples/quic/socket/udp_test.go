@@ -213,7 +213,7 @@ func TestAllAddresses(t *testing.T) {
 			}
 		}
 		if slices.Contains(of[:], 0) {
-			return fmt.Errorf("%s has %d addresses of IPv4, %d of IPv6 and %d in a zone", device.Name, of[0], of[1], of[2])
+			return fmt.Errorf("eth0 has %d addresses of IPv4, %d of IPv6 and %d in a zone", of[0], of[1], of[2])
 		}
 		return nil
 	}); err != nil {
