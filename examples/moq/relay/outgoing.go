@@ -224,9 +224,13 @@ func (o *outgoing) run(ctx context.Context) {
 	s.unlist(o)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !whole {
-		u.count(func(st *SubscriptionStats) { st.Dropped[why]++ })
-	}
+	u.count(func(st *SubscriptionStats) {
+		if whole {
+			st.Whole++
+		} else {
+			st.Dropped[why]++
+		}
+	})
 	o.forget()
 	u.finish()
 }

@@ -81,6 +81,12 @@ func both(t *testing.T, f func(t *testing.T, o options)) {
 // dial connects to the relay.
 func dial(t *testing.T, r *Relay, o options) *peer {
 	t.Helper()
+	return dialAt(t, r.Addr(), o)
+}
+
+// dialAt connects to the relay at an address.
+func dialAt(t *testing.T, address netip.AddrPort, o options) *peer {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if o.draft == 0 {
@@ -91,7 +97,7 @@ func dial(t *testing.T, r *Relay, o options) *peer {
 		protocol = http3.NextProtoH3
 	}
 	o.quic.EnableDatagrams, o.quic.EnableStreamResetPartialDelivery = true, true
-	q, err := quic.DialAddr(ctx, r.Addr().String(),
+	q, err := quic.DialAddr(ctx, address.String(),
 		&tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}, &o.quic)
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +108,7 @@ func dial(t *testing.T, r *Relay, o options) *peer {
 		streams: make(chan *viewed, 4096),
 	}
 	if o.http {
-		s, err := webtransport.Dial(ctx, q, "https://"+r.Addr().String()+"/", o.draft.ALPN())
+		s, err := webtransport.Dial(ctx, q, "https://"+address.String()+"/", o.draft.ALPN())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,12 +28,13 @@ const implementation = "fastrelay"
 
 // A session is one with a client: a publisher, a subscriber, or both.
 type session struct {
-	relay *Relay
-	conn  transport
-	draft wire.Draft
-	ctx   context.Context // ends with the session
-	ready chan struct{}   // is closed when the peer's SETUP has come
-	over  bool            // WebTransport's, which has the path
+	relay  *Relay
+	serial uint64 // sessions count from 1
+	conn   transport
+	draft  wire.Draft
+	ctx    context.Context // ends with the session
+	ready  chan struct{}   // is closed when the peer's SETUP has come
+	over   bool            // WebTransport's, which has the path
 
 	scope  string  // set before ready
 	tokens []Token // of SETUP; the same
