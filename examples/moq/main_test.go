@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -31,6 +32,7 @@ func TestCommand(t *testing.T) {
 	}
 	command := exec.CommandContext(t.Context(), program, "-address", "127.0.0.1:0", "-metrics", "127.0.0.1:0",
 		"-grace", "1m")
+	command.Env = append(os.Environ(), "FASTRELAY_SOCKETS="+t.TempDir())
 	out, err := command.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
