@@ -69,7 +69,7 @@ func run(args []string) (err error) {
 		shown := operate.New("moq", r)
 		server := &control.Server{Path: watch.Socket, Metrics: watch.Metrics, Stop: stop}
 		if err := server.Show(shown); err != nil {
-			return errors.Join(err, r.Close())
+			return errors.Join(fmt.Errorf("-control and -metrics: %w", err), r.Close())
 		}
 		defer server.Close()
 		looking, end := context.WithCancel(context.Background()) // also while it is drained

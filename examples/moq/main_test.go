@@ -111,7 +111,7 @@ func TestFlags(t *testing.T) {
 		{nil, "-address"},
 		{[]string{"-address", "127.0.0.1"}, "-address"},
 		{[]string{"-address", "127.0.0.1:0", "-cert", "x"}, "-cert and -key belong together"},
-		{[]string{"-address", "127.0.0.1:0", "-cert", "x", "-key", "y"}, "-cert and -key: open x"},
+		{[]string{"-address", "127.0.0.1:0", "-cert", "x", "-key", "y"}, "-cert and -key: stat x"},
 		{[]string{"-address", "127.0.0.1:0", "-metrics", "nowhere"}, "-metrics"},
 	} {
 		if err := run(tt.args); err == nil || !strings.Contains(err.Error(), tt.want) {
