@@ -7,8 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -17,8 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/moq/certificate"
+	"github.com/fastrelay/fastrelay-gen/examples/moq/operate"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/relay"
+	"github.com/fastrelay/fastrelay-gen/examples/moq/restart"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/acks"
+	"github.com/fastrelay/fastrelay-gen/runtime/control"
 )
 
 func main() {
@@ -31,10 +32,15 @@ func main() {
 func run(args []string) (err error) {
 	flags := flag.NewFlagSet("moq", flag.ContinueOnError)
 	address := flags.String("address", "", "where to listen, such as 192.0.2.1:4433 or [::]:4433")
-	cert := flags.String("cert", "", "`file` with the certificate and its chain, PEM; without one, a certificate for "+
-		"development is made, and its hash printed")
+	cert := flags.String("cert", "", "`file` with the certificate and its chain, PEM, which may be renewed while the "+
+		"relay runs; without one, a certificate for development is made, and its hash printed")
 	key := flags.String("key", "", "`file` with the certificate's key, PEM")
-	metrics := flags.String("metrics", "", "address:port where anyone may read /metrics")
+	resetKey := flags.String("reset-key", "", "`file` with the key that the next relay at this address has to have, so "+
+		"that peers learn at once if this one is killed; it is made if it isn't there")
+	successor := flags.String("successor", "", "`file` that relays at one address lock, which makes it possible to start "+
+		"the next one before this one is drained; it is made if it isn't there")
+	var watch control.Flags
+	watch.Define(flags)
 	every := flags.Duration("stats", 10*time.Second, "how often counters are printed; 0: never")
 	grace := flags.Duration("grace", 0, "how long peers have to leave at SIGTERM (default 10s)")
 	keep := flags.Duration("keep", 0, "how long objects are kept, for subscribers that are slow or late (default 10s)")
@@ -59,6 +65,9 @@ func run(args []string) (err error) {
 	if config.Upstreams, err = upstreams(); err != nil {
 		return err
 	}
+	if err := follow(&config, *resetKey, *successor); err != nil {
+		return err
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	r, err := relay.Start(config)
@@ -66,22 +75,40 @@ func run(args []string) (err error) {
 		return err
 	}
 	fmt.Println("listening on", r.Addr())
-	failed := make(chan error, 1)
-	if *metrics != "" {
-		listener, err := net.Listen("tcp", *metrics)
-		if err != nil {
-			return errors.Join(fmt.Errorf("-metrics: %w", err), r.Close())
+	if watch != (control.Flags{}) {
+		shown := operate.New("moq", r)
+		server := &control.Server{Path: watch.Socket, Metrics: watch.Metrics, Stop: stop}
+		if err := server.Show(shown); err != nil {
+			return errors.Join(fmt.Errorf("-control and -metrics: %w", err), r.Close())
 		}
-		fmt.Println("metrics on", listener.Addr())
-		server := &http.Server{Handler: handler(r), ReadHeaderTimeout: 10 * time.Second}
 		defer server.Close()
-		go func() { failed <- server.Serve(listener) }()
+		looking, end := context.WithCancel(context.Background()) // also while it is drained
+		defer end()
+		go shown.Run(looking)
+		if at := server.MetricsAddr(); at != nil {
+			fmt.Println("metrics on", at)
+		}
 	}
-	return serve(ctx, stop, r, *every, failed)
+	return serve(ctx, stop, r, *every)
+}
+
+// follow has a relay be one of those that follow each other at an address.
+func follow(config *relay.Config, resetKey, successor string) (err error) {
+	if resetKey != "" {
+		if config.Key, err = restart.Key(resetKey); err != nil {
+			return fmt.Errorf("-reset-key: %w", err)
+		}
+	}
+	if successor != "" {
+		if config.Generation, err = restart.Take(successor); err != nil {
+			return fmt.Errorf("-successor: %w", err)
+		}
+	}
+	return nil
 }
 
 // serve prints counters until ctx ends, and then drains the relay. A second signal ends the process.
-func serve(ctx context.Context, stop func(), r *relay.Relay, every time.Duration, failed <-chan error) error {
+func serve(ctx context.Context, stop func(), r *relay.Relay, every time.Duration) error {
 	var tick <-chan time.Time
 	if every > 0 {
 		ticker := time.NewTicker(every)
@@ -90,8 +117,6 @@ func serve(ctx context.Context, stop func(), r *relay.Relay, every time.Duration
 	}
 	for {
 		select {
-		case err := <-failed:
-			return errors.Join(err, r.Close())
 		case <-ctx.Done():
 			stop()
 			fmt.Println("draining: peers are asked to leave")
@@ -113,27 +138,17 @@ func print(s relay.Stats) {
 	}
 }
 
-func handler(r *relay.Relay) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-		s := r.Stats()
-		_ = s.WriteMetrics(w) // whose reader may be gone
-	})
-	return mux
-}
-
 // certificates returns the certificate of two files, or one for development.
 func certificates(cert, key string, address netip.Addr) (*tls.Config, error) {
 	if (cert == "") != (key == "") {
 		return nil, errors.New("-cert and -key belong together: give both, or none for a certificate for development")
 	}
 	if cert != "" {
-		one, err := tls.LoadX509KeyPair(cert, key)
+		files, err := certificate.Load(cert, key)
 		if err != nil {
 			return nil, fmt.Errorf("-cert and -key: %w", err)
 		}
-		return &tls.Config{Certificates: []tls.Certificate{one}}, nil
+		return &tls.Config{GetCertificate: files.GetCertificate}, nil
 	}
 	one, err := certificate.Development(address)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -31,6 +32,7 @@ func TestCommand(t *testing.T) {
 	}
 	command := exec.CommandContext(t.Context(), program, "-address", "127.0.0.1:0", "-metrics", "127.0.0.1:0",
 		"-grace", "1m")
+	command.Env = append(os.Environ(), "FASTRELAY_SOCKETS="+t.TempDir())
 	out, err := command.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +112,7 @@ func TestFlags(t *testing.T) {
 		{nil, "-address"},
 		{[]string{"-address", "127.0.0.1"}, "-address"},
 		{[]string{"-address", "127.0.0.1:0", "-cert", "x"}, "-cert and -key belong together"},
-		{[]string{"-address", "127.0.0.1:0", "-cert", "x", "-key", "y"}, "-cert and -key: open x"},
+		{[]string{"-address", "127.0.0.1:0", "-cert", "x", "-key", "y"}, "-cert and -key: stat x"},
 		{[]string{"-address", "127.0.0.1:0", "-metrics", "nowhere"}, "-metrics"},
 		{[]string{"-address", "127.0.0.1:0", "-upstream", "host:1"}, `upstream "host:1": write moqt://host:port/path`},
 		{[]string{"-address", "127.0.0.1:0", "-upstream-hash", "1234"}, "-upstream-hash"},

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"io"
 	"net/http"
 	"net/netip"
@@ -88,7 +89,7 @@ func TestUpstream(t *testing.T) {
 				t.Fatal(err)
 			}
 			text, err := io.ReadAll(answer.Body)
-			if err != nil {
+			if err = errors.Join(err, answer.Body.Close()); err != nil {
 				t.Fatal(err)
 			}
 			if strings.Contains(string(text), want) {

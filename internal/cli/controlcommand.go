@@ -61,8 +61,8 @@ func atLeast(names ...string) cobra.PositionalArgs {
 // controlCommands are the commands for relays that run.
 func (a *app) controlCommands() []*cobra.Command {
 	return []*cobra.Command{
-		a.psCommand(), a.checkCommand(), a.showCommand(), a.watchCommand(), a.openCommand(), a.closeCommand(),
-		a.setCommand(), a.refreshCommand(),
+		a.psCommand(), a.checkCommand(), a.showCommand(), a.watchCommand(), a.pageCommand(), a.openCommand(),
+		a.closeCommand(), a.setCommand(), a.refreshCommand(),
 		a.attachCommand("attach", "PUT", "Attach programs of a running relay to interfaces"),
 		a.attachCommand("detach", "DELETE", "Detach programs of a running relay from interfaces"),
 		a.drainCommand(), a.eventsCommand(), a.stopCommand(), a.removeCommand(), a.apiCommand(),
@@ -75,7 +75,8 @@ func (a *app) psCommand() *cobra.Command {
 		Use:   "ps",
 		Short: "List the relays that run on this machine",
 		Long: `Lists the relays that have a control socket in /run/fastrelay (or in the folder that FASTRELAY_SOCKETS
-says): those of ` + "`run --control`" + `, and those of servers that have set Options.Control.`,
+says): those of ` + "`run --control`" + `, and those of servers that have set Options.Control, or that forward in user
+space and have called control.Server.Show.`,
 		Example: `  sudo fastrelay-gen ps`,
 		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {

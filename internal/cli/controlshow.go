@@ -79,7 +79,7 @@ func (a *app) psLine(ctx context.Context, path string) relayLine {
 	switch {
 	case l.info.Draining:
 		line.State = "draining"
-	case l.info.Lease.Left == 0:
+	case lapsed(&l.info):
 		line.State = "lapsed"
 	}
 	for _, d := range l.info.XDPDrops {
@@ -110,6 +110,9 @@ func (a *app) psLine(ctx context.Context, path string) relayLine {
 	return line
 }
 
+// lapsed reports whether the kernel has stopped forwarding for a relay. In user space, there is nothing that lapses.
+func lapsed(r *api.Relay) bool { return r.Lease != nil && r.Lease.Left <= 0 }
+
 // check returns an error for a relay that isn't ready, or isn't alive.
 func (l *live) check(alive bool) error {
 	fail := func(hint, format string, args ...any) error {
@@ -117,7 +120,7 @@ func (l *live) check(alive bool) error {
 	}
 	var notes []string
 	state := "ready"
-	if l.info.Lease.Left <= 0 {
+	if lapsed(&l.info) {
 		return fail("its process hangs or is suspended; restart it",
 			"'s lease has lapsed: its packets pass to the stack")
 	}
@@ -313,7 +316,9 @@ func (l *live) showRelay() error {
 	rows := [][]string{
 		{"relay", r.Name}, {"state", state},
 		{"process", fmt.Sprintf("%d, since %s", r.PID, r.Started.Format(time.DateTime))},
-		{"lease", fmt.Sprintf("%gs, %.2fs left", r.Lease.Seconds, r.Lease.Left)},
+	}
+	if r.Lease != nil {
+		rows = append(rows, []string{"lease", fmt.Sprintf("%gs, %.2fs left", r.Lease.Seconds, r.Lease.Left)})
 	}
 	if r.Pinned != "" {
 		rows = append(rows, []string{"pinned", r.Pinned})
@@ -326,6 +331,11 @@ func (l *live) showRelay() error {
 		text := fmt.Sprintf("%s open, of %s, with %s", thousands(uint64(*k.Open)), thousands(uint64(k.Limit)),
 			plural(*k.Receivers, "receiver"))
 		rows = append(rows, []string{"group " + k.Name, text})
+	}
+	for _, k := range r.Tables {
+		if k.Open != nil {
+			rows = append(rows, []string{"table " + k.Name, plural(*k.Open, "row")})
+		}
 	}
 	for _, e := range r.Events {
 		rows = append(rows, []string{"event " + e.Name, thousands(e.Lost) + " lost"})
@@ -480,7 +490,7 @@ func (l *live) showSessions(k *kindOf) error {
 		"PACKETS", "USED", "ENDS", "REFUSED", "NO HOP")}
 	for _, s := range all {
 		rows = append(rows, append(append([]string{s.ID}, memberCells(k.Values, s.Fields)...),
-			packetsOf(s), ago(s.LastUsed), until(s.Expires), refusedText(s.Fields), hopCell(s.Hops)))
+			packetsOf(s), l.used(s), until(s.Expires), refusedText(s.Fields), hopCell(s.Hops)))
 	}
 	_, err = fmt.Fprint(l.out, columns(sparse(rows)))
 	return err
@@ -493,6 +503,14 @@ func packetsOf(s api.Session) string {
 		parts = append(parts, fmt.Sprint(r.Packets))
 	}
 	return strings.Join(parts, "/")
+}
+
+// used is when a session was used last, which a relay in user space doesn't know.
+func (l *live) used(s api.Session) string {
+	if l.info.Lease == nil {
+		return ""
+	}
+	return ago(s.LastUsed)
 }
 
 func ago(t *time.Time) string {

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/build"
-	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/page"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/control"
@@ -33,14 +32,9 @@ func openSite(opt runOptions) (*site, error) {
 		}
 		return s, nil
 	}
-	l, err := (&page.Page{Public: opt.httpPublic}).Listen(opt.http)
-	switch {
-	case errors.Is(err, page.ErrNotLoopback):
-		return nil, usage("--http %v", err).
-			hint("--http 127.0.0.1:8080, or --http-public if others may see the addresses of all sessions")
-	case err != nil:
-		return nil, &diag.Diagnostic{Code: codeRun, Message: "--http " + opt.http + ": " + err.Error(),
-			Hint: "--http 127.0.0.1:0 takes a free port"}
+	l, err := listenPage(&page.Page{Public: opt.httpPublic}, opt.http)
+	if err != nil {
+		return nil, err
 	}
 	if s.listener, err = limit(l); err != nil {
 		return nil, errors.Join(err, l.Close())

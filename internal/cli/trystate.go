@@ -17,7 +17,7 @@ func (l *live) stateOf(s *spec.Spec, program spec.Name) (*spec.Test, error) {
 			Hint:    "fastrelay-gen ps lists the relays of this machine"}
 	}
 	t := &spec.Test{Name: program, Program: program, Settings: values(l.info.Settings)}
-	if l.info.Lease.Left <= 0 {
+	if lapsed(&l.info) {
 		t.Conditions = append(t.Conditions, spec.Lapsed)
 	}
 	number := map[string]int{} // of the sessions, by their IDs

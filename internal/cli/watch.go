@@ -143,7 +143,7 @@ func (m *watchModel) readSessions(d *watchData) error {
 				for _, r := range s.Rows {
 					n += r.Packets
 				}
-				d.rows = append(d.rows, watched(n, k.Name+" "+s.ID, "", thousands(n), ago(s.LastUsed), until(s.Expires),
+				d.rows = append(d.rows, watched(n, k.Name+" "+s.ID, "", thousands(n), m.used(s), until(s.Expires),
 					objectText(s.Fields), hopCell(s.Hops)))
 			}
 			after = page.Next
@@ -338,7 +338,7 @@ func (m *watchModel) title() string {
 	switch {
 	case r.Draining:
 		state = "draining"
-	case r.Lease.Left == 0:
+	case lapsed(&r):
 		state = "its lease has lapsed"
 	}
 	text := fmt.Sprintf("%s  %s  process %d", r.Name, state, r.PID)

@@ -36,7 +36,6 @@ type Page struct {
 	// Metrics are served at /metrics; nil: none are.
 	Metrics http.Handler
 
-	name    string
 	view    http.Handler // of the control socket, reading only
 	history *history
 	main    []byte
@@ -46,31 +45,26 @@ type Page struct {
 //go:embed page.html page.css page.js
 var files embed.FS
 
+// program is a program as the page has it.
+type program struct {
+	Name    string
+	Picture template.HTML // of its decision; "": there is none
+}
+
+// stage is a step of a decision, for the script.
+type stage struct {
+	Turn  bool  `json:"turn"`
+	Exits []int `json:"exits"`
+}
+
 // New makes the page of a relay with a spec. View is what the control socket shows; see control.View.
 func New(s *spec.Spec, plan *ir.Plan, view http.Handler) (*Page, error) {
-	p := &Page{name: s.Name.Value, view: view, history: &history{}}
-	t, err := template.ParseFS(files, "page.html")
-	if err != nil {
-		return nil, err
-	}
-	type program struct {
-		Name    string
-		Picture template.HTML
-	}
-	var in struct {
-		Name     string
-		Programs []program
-		Headers  []template.HTML
-	}
-	type stage struct {
-		Turn  bool  `json:"turn"`
-		Exits []int `json:"exits"`
-	}
+	var programs []program
+	var headers []template.HTML
 	decisions := map[string][]stage{}
-	in.Name = p.name
 	for i, prog := range s.Programs {
 		d := diagram.Decide(s, prog, plan.Programs[i])
-		in.Programs = append(in.Programs, program{d.Program, picture("program "+d.Program, d.Picture(true))})
+		programs = append(programs, program{d.Program, picture("program "+d.Program, d.Picture(true))})
 		decisions[d.Program] = []stage{}
 		for _, s := range d.Stages {
 			one := stage{s.Turn, []int{}}
@@ -82,16 +76,39 @@ func New(s *spec.Spec, plan *ir.Plan, view http.Handler) (*Page, error) {
 	}
 	for _, h := range s.Headers {
 		if !h.Std {
-			in.Headers = append(in.Headers, picture("header "+h.Name.Value, diagram.Layout(h)))
+			headers = append(headers, picture("header "+h.Name.Value, diagram.Layout(h)))
 		}
 	}
+	return build(s.Name.Value, programs, headers, decisions, view)
+}
+
+// Of makes the page of a relay whose spec isn't known, or that has none: without decisions and headers.
+func Of(name string, programs []string, view http.Handler) (*Page, error) {
+	var all []program
+	for _, p := range programs {
+		all = append(all, program{Name: p})
+	}
+	return build(name, all, nil, map[string][]stage{}, view)
+}
+
+func build(name string, programs []program, headers []template.HTML, decisions map[string][]stage, view http.Handler) (
+	*Page, error) {
+	t, err := template.ParseFS(files, "page.html")
+	if err != nil {
+		return nil, err
+	}
+	in := struct {
+		Name      string
+		Programs  []program
+		Headers   []template.HTML
+		Decisions bool
+	}{name, programs, headers, len(decisions) > 0}
 	var b bytes.Buffer
 	if err := t.Execute(&b, in); err != nil {
 		return nil, err
 	}
-	p.main = b.Bytes()
-	p.plan, err = json.Marshal(decisions)
-	return p, err
+	text, err := json.Marshal(decisions)
+	return &Page{view: view, history: &history{}, main: b.Bytes(), plan: text}, err
 }
 
 // picture is a picture for the page. Package diagram has made all text of the spec text of the picture.

@@ -178,12 +178,12 @@ const text = (v) => (v !== null && typeof v === 'object' ? JSON.stringify(v) : S
 const values = (o) => Object.entries(o).map(([k, v]) => `${k} ${text(v)}`).join(', ');
 const missing = (hops) => hops.filter((h) => h.missing).map((h) => `${h.to}: ${h.missing}`).join('; ');
 
-// Sessions and groups: the first ones of each kind.
+// Sessions, groups, and what a relay in user space has in tables: the first ones of each kind.
 async function showOpen(relay) {
 	const parts = [];
 	const limit = 20;
 	const table = (kind, columns, rows, more) => {
-		parts.push(make('h2', `${kind.name}: ${whole(kind.open || 0)} open of at most ${whole(kind.limit)}`));
+		parts.push(make('h2', `${kind.name}: ${whole(kind.open || 0)}` + (kind.limit ? ` open of at most ${whole(kind.limit)}` : '')));
 		if (!rows.length) return;
 		const t = make('table'), head = make('tr');
 		head.append(...columns.map((c) => make('th', c)));
@@ -201,13 +201,19 @@ async function showOpen(relay) {
 		const page = await get(`v1/groups/${encodeURIComponent(kind.name)}?limit=${limit}`);
 		table(kind, ['group', 'receivers'], page.items.map((g) => row(values(g.key), number(whole(g.receivers)))), page.next);
 	}
+	for (const kind of relay.tables.filter((t) => t.open !== undefined)) { // of a relay in user space
+		const page = await get(`v1/tables/${encodeURIComponent(kind.name)}?limit=${limit}`);
+		table(kind, [...kind.key, ...kind.values].map((m) => m.name), page.items.map((r) => row(
+			...Object.values(r.key).map(text), ...Object.values(r.value).map((v) => (typeof v === 'number' ? number(whole(v)) : text(v))))), page.next);
+	}
 	find('#open').replaceChildren(...parts);
 }
 
 function showFacts(relay) {
 	const facts = {
 		process: relay.pid, since: new Date(relay.started).toLocaleString('en-GB'),
-		lease: `${relay.lease.seconds} s`, state: relay.draining ? 'draining' : relay.lease.left_seconds > 0 ? 'forwarding' : 'its lease has lapsed',
+		lease: relay.lease ? `${relay.lease.seconds} s` : 'none: user space',
+		state: relay.draining ? 'draining' : !relay.lease || relay.lease.left_seconds > 0 ? 'forwarding' : 'its lease has lapsed',
 		attached: state.programs.flatMap((p) => p.attachments.map((a) => `${p.name} ${a.interface}${a.attached ? '' : ' (lost)'}`)).join(', ') || 'nothing',
 	};
 	if (relay.xdp_drops) facts['dropped after XDP'] = relay.xdp_drops.map((d) => `${d.interface} ${d.reason} ${whole(d.packets)}`).join(', ');

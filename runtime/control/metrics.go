@@ -12,7 +12,6 @@ import (
 	"golang.org/x/net/netutil"
 
 	"github.com/fastrelay/fastrelay-gen/runtime"
-	"github.com/fastrelay/fastrelay-gen/runtime/metrics"
 )
 
 // Flags are what a server's command line says of those who watch and operate its relay.
@@ -59,12 +58,12 @@ func listenMetrics(address string) (*port, error) {
 	return &port{listener: netutil.LimitListener(l, maxScrapers)}, nil
 }
 
-func (p *port) serve(r *runtime.Relay, patience time.Duration) {
+func (p *port) serve(metrics http.Handler, patience time.Duration) {
 	if p == nil {
 		return
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", metrics.Handler(r))
+	mux.Handle("GET /metrics", metrics)
 	p.http = &http.Server{Handler: mux, ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: time.Minute,
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn)}
 	p.serving.Go(func() { _ = p.http.Serve(p.listener) }) // until close

@@ -29,7 +29,7 @@ func (s *Server) overview(*http.Request) (any, error) {
 	length, left := s.relay.Lease()
 	out := api.Describe(d)
 	out.PID, out.Started, out.Pinned, out.Draining = os.Getpid(), started, s.relay.PinPath(), s.relay.Draining()
-	out.Lease, out.CanStop = api.Lease{Seconds: length.Seconds(), Left: left.Seconds()}, s.Stop != nil
+	out.Lease, out.CanStop = &api.Lease{Seconds: length.Seconds(), Left: left.Seconds()}, s.Stop != nil
 	for i, v := range s.relay.Settings() {
 		out.Settings = append(out.Settings, api.Named{Name: d.Settings[i].Name, Value: api.Encode(v)})
 	}
@@ -329,7 +329,11 @@ func (s *Server) endDrain(*http.Request) (any, error) {
 // longestDrain is how long a request waits at most.
 const longestDrain = 24 * time.Hour
 
-func (s *Server) drain(w http.ResponseWriter, r *http.Request) {
+func (s *Server) drain(w http.ResponseWriter, r *http.Request) { serveDrain(w, r, s.drainRelay) }
+
+// serveDrain has drain wait for as long as a client wants, and then close what is left if it wants that.
+func serveDrain(w http.ResponseWriter, r *http.Request, drain func(ctx context.Context, closeRest bool) (api.Drained,
+	error)) {
 	var want api.Drain
 	err := read(r, &want)
 	if limit := longestDrain.Seconds(); err == nil && !(want.Limit >= 0 && want.Limit <= limit) {
@@ -344,12 +348,17 @@ func (s *Server) drain(w http.ResponseWriter, r *http.Request) {
 	_ = errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{})) // a unix socket has deadlines
 	ctx, cancel := context.WithTimeout(r.Context(), time.Duration(want.Limit*float64(time.Second)))
 	defer cancel()
-	out := api.Drained{}
+	out, err := drain(ctx, want.Close)
+	answer(w, out, err)
+}
+
+// drainRelay drains until ctx ends.
+func (s *Server) drainRelay(ctx context.Context, closeRest bool) (out api.Drained, err error) {
 	err = s.relay.Drain(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = nil
-		if want.Close {
-			out.Closed, err = s.closeAll(r.Context())
+		if closeRest {
+			out.Closed, err = s.closeAll(ctx)
 		}
 	}
 	for _, k := range s.relay.Desc().Sessions {
@@ -360,7 +369,7 @@ func (s *Server) drain(w http.ResponseWriter, r *http.Request) {
 		out.Receivers += n
 	}
 	out.Drained = out.Sessions+out.Receivers == 0
-	answer(w, out, err)
+	return out, err
 }
 
 // closeAll closes all sessions and groups.
@@ -380,9 +389,26 @@ func (s *Server) closeAll(ctx context.Context) (n int, err error) {
 	return n, err
 }
 
+// counts returns what programs have counted, by program and reason.
+type counts func() ([][]runtime.Count, error)
+
+// countsOf returns the counts of a relay in the kernel, which end when it is closed.
+func countsOf(r *runtime.Relay) counts {
+	return func() (all [][]runtime.Count, err error) {
+		for _, p := range r.Programs() {
+			counts, err := p.Counts()
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, counts)
+		}
+		return all, nil
+	}
+}
+
 // rates knows what programs count in a second.
 type rates struct {
-	relay     *runtime.Relay
+	counts    counts
 	mu        sync.Mutex
 	was, last sample
 }
@@ -392,7 +418,7 @@ type sample struct {
 	counts [][]runtime.Count // by program and reason
 }
 
-func newRates(r *runtime.Relay) *rates { return &rates{relay: r} }
+func newRates(c counts) *rates { return &rates{counts: c} }
 
 // run looks at the counters once a second.
 func (r *rates) run(ctx context.Context) {
@@ -400,12 +426,9 @@ func (r *rates) run(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		now := sample{at: time.Now()}
-		for _, p := range r.relay.Programs() {
-			counts, err := p.Counts()
-			if err != nil {
-				return // the relay is closed
-			}
-			now.counts = append(now.counts, counts)
+		var err error
+		if now.counts, err = r.counts(); err != nil {
+			return // the relay is closed
 		}
 		r.mu.Lock()
 		r.was, r.last = r.last, now

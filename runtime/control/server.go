@@ -106,7 +106,7 @@ func View(ctx context.Context, r *runtime.Relay) http.Handler {
 
 // local serves some paths without a socket.
 func local(ctx context.Context, r *runtime.Relay, has func(path string) bool) http.Handler {
-	s := &Server{relay: r, rates: newRates(r)}
+	s := &Server{relay: r, rates: newRates(countsOf(r))}
 	go s.rates.run(ctx)
 	all := s.routes()
 	maps.DeleteFunc(all, func(path string, _ route) bool { return !has(path) })
@@ -138,7 +138,7 @@ func with(f func(*http.Request) (any, error), query ...string) route {
 
 const eventsPath = "GET /v1/events"
 
-// routes are all that the socket has.
+// routes are all that the socket of a relay in the kernel has.
 func (s *Server) routes() map[string]route {
 	return map[string]route{
 		"GET /v1":                    to(s.overview),
@@ -216,7 +216,7 @@ func (s *Server) methods(mux *http.ServeMux, r *http.Request) (allow []string) {
 			allow = append(allow, method)
 		}
 	}
-	if parts := strings.Split(r.URL.Path, "/"); len(parts) == 5 && parts[2] == "tables" {
+	if parts := strings.Split(r.URL.Path, "/"); len(parts) == 5 && parts[2] == "tables" && s.relay != nil {
 		if t := s.relay.Table(parts[3]); t != nil && t.Desc().Bound() {
 			return readOnly
 		}
@@ -246,9 +246,9 @@ func refuseBody(r *http.Request) error {
 	return nil
 }
 
-// handler serves all paths.
-func (s *Server) handler() http.Handler {
-	mux := s.mux(s.routes())
+// handler serves routes.
+func (s *Server) handler(all map[string]route) http.Handler {
+	mux := s.mux(all)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := allowed(r.Context()); err != nil {
 			answer(w, nil, err)

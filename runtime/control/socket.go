@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
+	"github.com/fastrelay/fastrelay-gen/runtime/metrics"
 )
 
 // Server serves a relay on a unix socket; see [runtime.Options.Control]. It serves one relay, once.
@@ -51,6 +53,14 @@ type Server struct {
 // Socket returns a server at a path, or with a relay's name.
 func Socket(path string) *Server { return &Server{Path: path} }
 
+// MetricsAddr returns the address of Metrics, as soon as the server listens; nil: there is none.
+func (s *Server) MetricsAddr() net.Addr {
+	if s.metrics == nil {
+		return nil
+	}
+	return s.metrics.listener.Addr()
+}
+
 // ErrTaken is wrapped if another process has the socket.
 var ErrTaken = errors.New("another relay has this socket")
 
@@ -59,12 +69,11 @@ const taken = 500 * time.Millisecond
 
 // Listen implements [runtime.Control]. The socket is made with mode 0600. What a process that was killed has left
 // behind is replaced; a lock beside the socket says that it is in use.
-func (s *Server) Listen(desc *abi.Desc) error {
-	s.path = s.Path
-	if s.path == "" {
-		s.path = desc.Name
-	}
-	s.path = api.PathOf(s.path)
+func (s *Server) Listen(desc *abi.Desc) error { return s.listen(desc.Name) }
+
+// listen listens for a relay with a name.
+func (s *Server) listen(name string) error {
+	s.path = api.PathOf(cmp.Or(s.Path, name))
 	fail := func(err error) error {
 		s.unlock()
 		return fmt.Errorf("control socket %s: %w", s.path, err)
@@ -221,12 +230,17 @@ func peerOf(c *net.UnixConn) (peer *unix.Ucred, err error) {
 // Serve implements [runtime.Control].
 func (s *Server) Serve(r *runtime.Relay) {
 	s.relay = r
-	s.rates = newRates(r)
+	s.serve(s.routes(), countsOf(r), metrics.Handler(r))
+}
+
+// serve begins to serve routes, with the rates of what is counted.
+func (s *Server) serve(all map[string]route, counts counts, metrics http.Handler) {
+	s.rates = newRates(counts)
 	if s.Patience == 0 {
 		s.Patience = usualPatience
 	}
 	s.http = &http.Server{
-		Handler:           s.handler(),
+		Handler:           s.handler(all),
 		ReadHeaderTimeout: s.Patience,
 		ReadTimeout:       s.Patience,
 		IdleTimeout:       5 * time.Minute,
@@ -235,7 +249,7 @@ func (s *Server) Serve(r *runtime.Relay) {
 		BaseContext:       func(net.Listener) context.Context { return s.ctx },
 		ErrorLog:          slog.NewLogLogger(slog.Default().Handler(), slog.LevelWarn),
 	}
-	s.metrics.serve(r, s.Patience)
+	s.metrics.serve(metrics, s.Patience)
 	s.wg.Add(2)
 	go func() {
 		defer s.wg.Done()

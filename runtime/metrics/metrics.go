@@ -63,6 +63,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
+const contentType = "text/plain; version=0.0.4; charset=utf-8"
+
 // Handler serves the metrics of relays, as [Write] writes them, after those of the process. If they
 // can't be read, it answers with an error.
 func Handler(relays ...*runtime.Relay) http.Handler {
@@ -75,7 +77,7 @@ func Handler(relays ...*runtime.Relay) http.Handler {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		w.Header().Set("Content-Type", contentType)
 		_, _ = w.Write(b.Bytes()) // an error means that the client has gone
 	})
 }

@@ -1,4 +1,4 @@
-// Package certificate makes certificates for development.
+// Package certificate has certificates of files that may be renewed, and makes ones for development.
 package certificate
 
 import (

@@ -63,14 +63,14 @@ func (c *connection) thin(p quic.PathState) {
 }
 
 // openDoor has the publisher's datagrams not wait for others: what comes to the relay's own socket is ACKs, mostly. A
-// relay that listens at all addresses of its host can't do that.
+// relay that listens at all addresses of its host can't do that, nor one whose port its successor is to share.
 func (c *connection) openDoor() {
 	if c == nil {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.door != nil || c.over || c.relay.Addr().Addr().IsUnspecified() {
+	if c.door != nil || c.over || c.relay.config.Generation != nil || c.relay.Addr().Addr().IsUnspecified() {
 		return
 	}
 	d, err := c.relay.socket.Open(c.remote)

@@ -88,6 +88,7 @@ func (src *source) datagram(d earlyDatagram) {
 	t.received.Datagrams++
 	t.holdDatagram(&d)
 	t.received.Bytes += uint64(len(d.Payload))
+	t.received.DatagramBytes += uint64(len(d.Payload))
 	d.TrackAlias = t.alias
 	data, err := d.Append(nil)
 	if err != nil {
@@ -103,7 +104,6 @@ func (src *source) datagram(d earlyDatagram) {
 		}
 		select {
 		case u.session.datagrams <- one:
-			u.count(func(st *SubscriptionStats) { st.Datagrams++ })
 		default:
 			u.count(func(st *SubscriptionStats) { st.DroppedDatagrams++ })
 		}
@@ -116,14 +116,17 @@ func (s *session) sendDatagrams() {
 		select {
 		case d := <-s.datagrams:
 			late := d.timeout > 0 && time.Since(d.at) > d.timeout
-			if late || s.conn.SendDatagram(d.data) != nil { // it may be too large for the path, or the session is over
-				d.of.track.mu.Lock()
-				d.of.count(func(st *SubscriptionStats) {
-					st.Datagrams--
+			sent := !late && s.conn.SendDatagram(d.data) == nil // it may be too large for the path
+			d.of.track.mu.Lock()
+			d.of.count(func(st *SubscriptionStats) {
+				if sent {
+					st.Datagrams++
+					st.DatagramBytes += uint64(len(d.data))
+				} else {
 					st.DroppedDatagrams++
-				})
-				d.of.track.mu.Unlock()
-			}
+				}
+			})
+			d.of.track.mu.Unlock()
 		case <-s.ctx.Done():
 			return
 		}

@@ -33,6 +33,15 @@ var reasonNames = [reasons]string{
 	"", "cancelled", "stopped", "reset_upstream", "timeout", "backlog", "expired", "malformed", "too_far_behind",
 }
 
+// reasonDocs say which streams are meant.
+var reasonDocs = [reasons]string{
+	"",
+	"streams whose subscriber left, paused, or changed its filter", "streams that the subscriber has stopped",
+	"streams that the publisher has reset", "streams that were over a delivery timeout",
+	"streams that were too much for the session's backlog", "streams whose objects weren't kept any more",
+	"streams of a malformed track", "streams of a subscription that was ended, as it had fallen behind for too long",
+}
+
 // code is what a stream that is given up is reset with (§12.5). One that the publisher has reset has the publisher's.
 func (r reason) code() quic.StreamErrorCode {
 	switch r {
@@ -286,9 +295,13 @@ func (o *outgoing) run(ctx context.Context) {
 	s.unlist(o)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !whole {
-		u.count(func(st *SubscriptionStats) { st.Dropped[why]++ })
-	}
+	u.count(func(st *SubscriptionStats) {
+		if whole {
+			st.Whole++
+		} else {
+			st.Dropped[why]++
+		}
+	})
 	o.forget()
 	u.keepsUp(whole, why)
 	u.finish()

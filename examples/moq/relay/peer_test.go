@@ -82,6 +82,12 @@ func both(t *testing.T, f func(t *testing.T, o options)) {
 // dial connects to the relay.
 func dial(t *testing.T, r *Relay, o options) *peer {
 	t.Helper()
+	return dialAt(t, r.Addr(), o)
+}
+
+// dialAt connects to the relay at an address.
+func dialAt(t *testing.T, address netip.AddrPort, o options) *peer {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if o.draft == 0 {
@@ -96,9 +102,9 @@ func dial(t *testing.T, r *Relay, o options) *peer {
 	var q *quic.Conn
 	var err error
 	if o.from != nil {
-		q, err = o.from.Dial(ctx, net.UDPAddrFromAddrPort(r.Addr()), client, &o.quic)
+		q, err = o.from.Dial(ctx, net.UDPAddrFromAddrPort(address), client, &o.quic)
 	} else {
-		q, err = quic.DialAddr(ctx, r.Addr().String(), client, &o.quic)
+		q, err = quic.DialAddr(ctx, address.String(), client, &o.quic)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +115,7 @@ func dial(t *testing.T, r *Relay, o options) *peer {
 		streams: make(chan *viewed, 4096),
 	}
 	if o.http {
-		s, err := webtransport.Dial(ctx, q, "https://"+r.Addr().String()+"/", o.draft.ALPN())
+		s, err := webtransport.Dial(ctx, q, "https://"+address.String()+"/", o.draft.ALPN())
 		if err != nil {
 			t.Fatal(err)
 		}

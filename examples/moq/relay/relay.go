@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/examples/moq/restart"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/webtransport"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/acks"
@@ -28,6 +29,13 @@ import (
 type Config struct {
 	Address netip.AddrPort
 	TLS     *tls.Config // certificates; the relay sets the protocols
+	// Key is what stateless resets and tokens for address validation are made of (RFC 9000 §10.3, §8.1.3). A relay that
+	// is started with the Key of one that was killed has peers of that one learn at once that their sessions are gone.
+	// Nil: they learn it by their idle timeouts.
+	Key *[32]byte
+	// Generation has the relay share its address with the one that it succeeds; nil: it has the address for itself.
+	// The relay closes it.
+	Generation *restart.Generation
 	// Authorize is asked before a session or a request is accepted; it may take its time. Nil allows everything. An
 	// error refuses: with its own code if it is a [*wire.Rejection], else as unauthorized. The peer gets its text.
 	Authorize func(ctx context.Context, r *Request) error
@@ -118,6 +126,7 @@ type Relay struct {
 	counters  counters
 
 	mu         sync.Mutex
+	past       Totals // of tracks that are forgotten
 	sessions   map[*session]struct{}
 	gone       chan struct{} // is closed when there are no sessions and it isn't nil
 	tracks     map[trackKey]*track
@@ -140,7 +149,7 @@ func Start(config Config) (_ *Relay, err error) {
 	if !config.Address.IsValid() {
 		return nil, fmt.Errorf("%v is not an address with a port", config.Address)
 	}
-	s, err := socket.Listen(socket.Config{Address: config.Address})
+	s, err := config.listen()
 	if err != nil {
 		return nil, err
 	}
@@ -158,6 +167,7 @@ func Start(config Config) (_ *Relay, err error) {
 		}
 	}()
 	r.transport = &quic.Transport{Conn: s, ConnContext: r.newConnection}
+	config.persist(r.transport)
 	if err = r.newUpstreams(); err != nil {
 		return nil, err
 	}
@@ -219,42 +229,20 @@ func (r *Relay) Close() error {
 		errs = append(errs, r.transport.Close())
 	}
 	<-ended
-	return errors.Join(append(errs, r.socket.Close())...)
+	errs = append(errs, r.socket.Close())
+	if g := r.config.Generation; g != nil {
+		errs = append(errs, g.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // Drain asks all peers to leave (GOAWAY, §9.2), and closes the relay when clients have, or after Config.Grace, or when
 // ctx ends. New sessions and requests are refused.
 func (r *Relay) Drain(ctx context.Context) error {
-	r.draining.Store(true)
-	r.mu.Lock()
-	gone := make(chan struct{})
-	r.gone = gone
-	if len(r.sessions) == 0 {
-		close(gone)
-	}
-	sessions := slices.Collect(maps.Keys(r.sessions))
-	for _, u := range r.upstreams {
-		if u.session != nil {
-			sessions = append(sessions, u.session)
-		}
-	}
-	r.mu.Unlock()
-	for _, s := range sessions {
-		s.goAway()
-	}
 	ctx, cancel := context.WithTimeout(ctx, r.config.Grace)
 	defer cancel()
-	select {
-	case <-gone:
-	case <-ctx.Done():
-	}
-	r.mu.Lock()
-	sessions = slices.Collect(maps.Keys(r.sessions))
-	r.mu.Unlock()
-	for _, s := range sessions {
-		if s.busy() {
-			_ = s.conn.CloseWithError(quic.ApplicationErrorCode(wire.GoAwayTimeout), "the relay is drained")
-		}
+	if r.Leave(ctx) != nil {
+		r.expel(true)
 	}
 	return r.Close()
 }
@@ -289,6 +277,7 @@ func (r *Relay) serve(conn transport, protocol, path string) {
 	r.mu.Lock()
 	full := len(r.sessions) >= r.config.Sessions
 	if !full {
+		s.serial = r.counters.sessions.Add(1)
 		r.sessions[s] = struct{}{}
 	}
 	r.mu.Unlock()
@@ -296,7 +285,6 @@ func (r *Relay) serve(conn transport, protocol, path string) {
 		s.fail(&wire.Error{Code: wire.SessionInternalError, Text: "the relay has too many sessions"})
 		return
 	}
-	r.counters.sessions.Add(1)
 	s.run()
 	r.mu.Lock()
 	delete(r.sessions, s)

@@ -29,13 +29,14 @@ const implementation = "fastrelay"
 // A session is one with a client: a publisher, a subscriber, or both; or with an upstream relay. But for SETUP, GOAWAY
 // and request IDs, they are the same.
 type session struct {
-	relay *Relay
-	conn  transport
-	quic  *connection // nil: it was opened by the relay
-	draft wire.Draft
-	ctx   context.Context // ends with the session
-	ready chan struct{}   // is closed when the peer's SETUP has come
-	over  bool            // WebTransport's, which has the path
+	relay  *Relay
+	serial uint64 // sessions count from 1
+	conn   transport
+	quic   *connection // nil: it was opened by the relay
+	draft  wire.Draft
+	ctx    context.Context // ends with the session
+	ready  chan struct{}   // is closed when the peer's SETUP has come
+	over   bool            // WebTransport's, which has the path
 
 	upstream   *upstream       // the peer is a server, and the relay its client; nil: the peer is a client
 	target     *target         // that the relay has connected to

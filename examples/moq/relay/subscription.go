@@ -49,6 +49,11 @@ type subscription struct {
 func (u *subscription) count(f func(*SubscriptionStats)) {
 	f(&u.stats)
 	f(&u.track.sent)
+	if r := u.track.relay; u.track.closed { // its counters were taken already
+		r.mu.Lock()
+		f(&r.past.Sent)
+		r.mu.Unlock()
+	}
 }
 
 // newSubscription returns a subscription with a request's parameters.

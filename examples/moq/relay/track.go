@@ -42,6 +42,7 @@ type track struct {
 	recent    recent
 	received  ReceivedStats
 	sent      SubscriptionStats // the sum of all subscriptions
+	final     Totals            // what both were when the track was closed
 }
 
 // settings are the properties of a track that a relay goes by (§10).
@@ -98,17 +99,19 @@ func (r *Relay) use(scope string, name wire.Track) *track {
 }
 
 func (r *Relay) release(t *track) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	r.mu.Lock()
 	t.users--
 	last := t.users == 0
 	if last {
 		delete(r.tracks, t.key)
+		t.final = Totals{t.received, t.sent}
+		r.past.add(&t.final)
 	}
 	r.mu.Unlock()
 	if last {
-		t.mu.Lock()
 		t.forget()
-		t.mu.Unlock()
 	}
 }
 

@@ -21,6 +21,8 @@ import (
 // Config is what a socket needs to know.
 type Config struct {
 	Address netip.AddrPort
+	// Conn, if it isn't nil, is taken over instead of a socket that is opened at Address.
+	Conn *net.UDPConn
 	// Drain, if it isn't nil, is called when datagrams were read, before they are handled.
 	Drain func()
 	// Turn, if it isn't nil, is called at the end of each round while there are rounds (see [Socket.StartRounds]), on
@@ -107,9 +109,11 @@ func (p *patience) busy() time.Duration { return time.Duration(p.wait.Load()) }
 
 // Listen opens a socket.
 func Listen(c Config) (_ *Socket, err error) {
-	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(c.Address))
-	if err != nil {
-		return nil, err
+	conn := c.Conn
+	if conn == nil {
+		if conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(c.Address)); err != nil {
+			return nil, err
+		}
 	}
 	u, err := unpolled.Of(conn)
 	if err != nil {

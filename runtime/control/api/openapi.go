@@ -15,9 +15,14 @@ import (
 func OpenAPI(desc *abi.Desc) ([]byte, error) {
 	b := &builder{desc: desc, named: map[string]bool{}}
 	b.paths()
+	return b.document(desc.Name)
+}
+
+// document returns the document of a relay with a name.
+func (b *builder) document(name string) ([]byte, error) {
 	doc := obj(
 		"openapi", "3.0.3",
-		"info", obj("title", "Relay "+desc.Name, "version", "1",
+		"info", obj("title", "Relay "+name, "version", "1",
 			"description", "The control socket of the relay: HTTP on a unix socket, whose host may be anything."),
 		"servers", []any{obj("url", "http://relay/")},
 		"paths", b.out,
@@ -86,6 +91,11 @@ func (b *builder) paths() {
 	if len(d.Events) > 0 {
 		b.events()
 	}
+	b.drain()
+}
+
+// drain adds what a relay's end has.
+func (b *builder) drain() {
 	b.path("/v1/drain", nil,
 		op{"post", "drain", "Take nothing new, and wait until nothing is open", b.fixed(reflect.TypeFor[Drain]()),
 			b.fixed(reflect.TypeFor[Drained]()), 200},

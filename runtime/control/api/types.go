@@ -80,9 +80,9 @@ type Relay struct {
 	Name     string     `json:"name"`
 	PID      int        `json:"pid"`
 	Started  time.Time  `json:"started"`
-	Kernel   string     `json:"kernel"` // the oldest that can load it
+	Kernel   string     `json:"kernel"` // the oldest that can load it; "": it has no programs in the kernel
 	Pinned   string     `json:"pinned,omitempty"`
-	Lease    Lease      `json:"lease"`
+	Lease    *Lease     `json:"lease,omitempty"` // nil: it forwards in user space, as long as its process does
 	Draining bool       `json:"draining"`
 	CanStop  bool       `json:"can_stop"` // POST /v1/stop ends its process
 	Settings Object     `json:"settings"`
@@ -123,7 +123,7 @@ type Kind struct {
 	Session   string   `json:"session,omitempty"` // of a table: whose rows it has
 	Key       []Member `json:"key,omitempty"`     // of a group or a table
 	Values    []Member `json:"values"`            // fields of a session, values of a row or a receiver
-	Open      *int     `json:"open,omitempty"`    // sessions or groups
+	Open      *int     `json:"open,omitempty"`    // sessions, groups, or rows of a relay in user space
 	Limit     int      `json:"limit"`             // sessions, groups or rows
 	Receivers *int     `json:"receivers,omitempty"`
 	PerGroup  int      `json:"receivers_limit,omitempty"` // of one group
@@ -132,10 +132,13 @@ type Kind struct {
 // Member describes a member of a session, a key or a value.
 type Member struct {
 	Name   string `json:"name"`
-	Kind   string `json:"kind"`             // as in package abi
+	Kind   string `json:"kind"`             // as in package abi, or KindText, which relays in user space have
 	Bits   int    `json:"bits,omitempty"`   // of an integer
 	Levels int    `json:"levels,omitempty"` // of priority that it has values for
 }
+
+// KindText is the kind of a [Member] whose values are strings.
+const KindText = "text"
 
 // LostKind is a kind of event, and how many of its records were lost since the ring was full.
 type LostKind struct {
@@ -161,8 +164,8 @@ type Program struct {
 
 // Attachment is a place where a program is attached.
 type Attachment struct {
-	Interface string `json:"interface"`
-	How       string `json:"how"` // tcx or clsact
+	Interface string `json:"interface"` // of a relay in user space, the address where it listens
+	How       string `json:"how"`       // tcx, clsact or xdp; udp if that is an address
 	Attached  bool   `json:"attached"`
 	Error     string `json:"error,omitempty"` // why it isn't
 	// the IP versions of packets whose routes the program looks up, and which the interface doesn't forward: the kernel

@@ -1,0 +1,194 @@
+package relay
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/examples/moq/certificate"
+	"github.com/fastrelay/fastrelay-gen/examples/moq/restart"
+	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
+)
+
+// serveEnv makes the tests' program a relay: an address, and the file of its key.
+const serveEnv = "FASTRELAY_MOQ_SERVE"
+
+func TestMain(m *testing.M) {
+	if address, key, ok := strings.Cut(os.Getenv(serveEnv), " "); ok {
+		fmt.Println(serveUntilKilled(address, key))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// serveUntilKilled prints where it listens, or returns what is wrong.
+func serveUntilKilled(address, file string) error {
+	pair, err := certificate.Development(netip.MustParseAddr("127.0.0.1"))
+	if err != nil {
+		return err
+	}
+	key, err := restart.Key(file)
+	if err != nil {
+		return err
+	}
+	r, err := Start(Config{Address: netip.MustParseAddrPort(address), Key: key,
+		TLS: &tls.Config{Certificates: []tls.Certificate{pair}}})
+	if err != nil {
+		return err
+	}
+	fmt.Println(r.Addr())
+	select {}
+}
+
+// process starts a relay in a process of its own, and returns where it listens.
+func process(t *testing.T, address, key string) (*exec.Cmd, netip.AddrPort) {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.CommandContext(t.Context(), program)
+	command.Env = append(os.Environ(), serveEnv+"="+address+" "+key)
+	command.Stderr = os.Stderr
+	out, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line := bufio.NewScanner(out)
+	line.Scan()
+	at, err := netip.ParseAddrPort(line.Text())
+	if err != nil {
+		t.Fatalf("the relay doesn't start: %s", line.Text())
+	}
+	return command, at
+}
+
+// plays has a subscriber get two objects of a publisher's, in a group.
+func plays(p, a *peer, alias, group uint64) {
+	p.t.Helper()
+	p.opens(header(alias, group, 0)).send(items(0, 2, 1000)...).close()
+	v := a.views()
+	same(p.t, v.header.Group, group)
+	v.has(items(0, 2, 1000)...)
+	v.ends()
+}
+
+// TestKilled kills a relay while a publisher and a player are connected, and starts another one at the same port with
+// the same key: both learn as soon as they send something that their sessions are gone, long before their idle
+// timeouts, connect again, and go on.
+func TestKilled(t *testing.T) {
+	both(t, func(t *testing.T, o options) {
+		key := filepath.Join(t.TempDir(), "key")
+		first, at := process(t, "127.0.0.1:0", key)
+		o.quic.MaxIdleTimeout = time.Hour
+		p, a := dialAt(t, at, o), dialAt(t, at, o)
+		p.publishes("live")
+		c := a.subscribes(track0("live"), wire.Parameters{})
+		publisher(p, 1, track0("live"), wire.SubscribeOK{})
+		expect[*wire.SubscribeOK](c)
+		plays(p, a, 1, 0)
+		if err := first.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = first.Wait() // it was killed
+
+		_, again := process(t, at.String(), key)
+		same(t, again, at)
+		for _, one := range []*peer{p, a} {
+			// A request; the library answers no packet of less than 43 bytes.
+			one.call(&wire.TrackStatus{RequestID: one.id(), Track: track0(strings.Repeat("long", 20))})
+			select {
+			case <-one.conn.Context().Done():
+			case <-time.After(patience):
+				t.Fatal("a session with a relay that is gone stays open")
+			}
+			var reset *quic.StatelessResetError
+			if err := context.Cause(one.conn.Context()); !errors.As(err, &reset) {
+				t.Fatalf("%v, want a stateless reset", err)
+			}
+		}
+		p, a = dialAt(t, at, o), dialAt(t, at, o)
+		p.publishes("live")
+		c = a.subscribes(track0("live"), wire.Parameters{})
+		publisher(p, 1, track0("live"), wire.SubscribeOK{})
+		expect[*wire.SubscribeOK](c)
+		plays(p, a, 1, 1)
+	})
+}
+
+// take takes a place at an address.
+func take(t *testing.T, file string) *restart.Generation {
+	t.Helper()
+	g, err := restart.Take(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// TestSuccessor starts a successor beside a relay: sessions of the first go on until they have left, new ones are the
+// successor's, and when the first has ended, there may be another successor.
+func TestSuccessor(t *testing.T) {
+	both(t, func(t *testing.T, o options) {
+		file := filepath.Join(t.TempDir(), "lock")
+		key := [32]byte{1}
+		at := netip.MustParseAddrPort("127.0.0.1:0")
+		next := func() *Relay {
+			return start(t, func(c *Config) {
+				c.Address, c.Key, c.Generation = at, &key, take(t, file)
+			})
+		}
+		r := next()
+		at = r.Addr()
+		p, a := dial(t, r, o), dial(t, r, o)
+		for generation := range uint64(3) {
+			p.publishes("live")
+			c := a.subscribes(track0("live"), wire.Parameters{})
+			publisher(p, 1, track0("live"), wire.SubscribeOK{})
+			expect[*wire.SubscribeOK](c)
+			plays(p, a, 1, 0)
+
+			successor := next()
+			if _, err := restart.Take(file); err == nil || !strings.Contains(err.Error(), "successor") {
+				t.Fatalf("a third relay: %v", err)
+			}
+			for group := range uint64(10) {
+				plays(p, a, 1, 1+group) // the first goes on
+			}
+			p2, a2 := dial(t, successor, o), dial(t, successor, o)
+			drained := make(chan error)
+			go func() { drained <- r.Drain(t.Context()) }()
+			for _, one := range []*peer{p, a} {
+				for asked := false; !asked; {
+					_, asked = (<-one.messages).(*wire.GoAway)
+				}
+			}
+			plays(p, a, 1, 11) // and while it is drained
+			until(t, "the successor has sessions", func() bool { return successor.Stats().Sessions == 2 })
+			same(t, r.Stats().AllSessions, 2)
+			_ = p.conn.CloseWithError(0, "")
+			_ = a.conn.CloseWithError(0, "")
+			if err := <-drained; err != nil {
+				t.Fatal(err)
+			}
+			r, p, a = successor, p2, a2
+			until(t, fmt.Sprintf("relay %d is the first", generation+1), func() bool {
+				g, err := restart.Take(file)
+				return err == nil && g.Close() == nil
+			})
+		}
+	})
+}

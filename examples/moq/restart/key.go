@@ -1,0 +1,61 @@
+// Package restart is what a relay needs to be restarted at its address, with players that come back.
+//
+//	key.go         the key from which the next process knows what this one has promised to peers
+//	generation.go  two processes at one address: one that is drained, and its successor
+package restart
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Key reads a key of 32 bytes, as hexadecimal digits, from a file; if there is none, it makes one with mode 0600.
+func Key(file string) (*[32]byte, error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := create(file); err != nil {
+			return nil, err
+		}
+		text, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Perm()&0o007 != 0 {
+		return nil, fmt.Errorf("%s: every user may use this key, and end sessions with it: chmod o= %s", file, file)
+	}
+	b, err := hex.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil || len(b) != 32 {
+		return nil, fmt.Errorf("%s: a key has 64 hexadecimal digits; remove the file, and a key is made", file)
+	}
+	return (*[32]byte)(b), nil
+}
+
+// create makes a key, unless another process makes one at the same time.
+func create(file string) error {
+	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*") // of mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	var key [32]byte
+	_, _ = rand.Read(key[:]) // never fails
+	_, err = fmt.Fprintln(f, hex.EncodeToString(key[:]))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Link(f.Name(), file); !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}
