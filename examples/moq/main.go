@@ -35,10 +35,10 @@ func run(args []string) (err error) {
 	cert := flags.String("cert", "", "`file` with the certificate and its chain, PEM, which may be renewed while the "+
 		"relay runs; without one, a certificate for development is made, and its hash printed")
 	key := flags.String("key", "", "`file` with the certificate's key, PEM")
-	resetKey := flags.String("reset-key", "", "`file` with the key that the next relay at this address has to have, so "+
-		"that peers learn at once if this one is killed; it is made if it isn't there")
-	successor := flags.String("successor", "", "`file` that relays at one address lock, which makes it possible to start "+
-		"the next one before this one is drained; it is made if it isn't there")
+	resetKey := flags.String("reset-key", "", "`file` with the key that the next relay at this address has to have, "+
+		"so that peers learn at once if this one is killed; it is made if it isn't there")
+	successor := flags.String("successor", "", "`file` that relays at one address lock, which makes it possible to "+
+		"start the next one before this one is drained; it is made if it isn't there")
 	var watch control.Flags
 	watch.Define(flags)
 	every := flags.Duration("stats", 10*time.Second, "how often counters are printed; 0: never")

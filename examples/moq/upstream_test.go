@@ -80,7 +80,9 @@ func TestUpstream(t *testing.T) {
 		"moqt://" + root:        {"-upstream-hash", strings.ToUpper(certificate.Hash(pair))},
 		"https://" + root + "/": {"-upstream-ca", certFile},
 	} {
-		args := append([]string{"-address", "127.0.0.1:0", "-metrics", "127.0.0.1:0", "-upstream", uri}, verify...)
+		args := append([]string{"-address", "127.0.0.1:0", "-metrics", "127.0.0.1:0",
+			"-control", filepath.Join(folder, uri[:4]),
+			"-upstream", uri}, verify...)
 		metrics := begin(t, program, []string{"metrics on "}, args...)[0]
 		want := `moq_upstream_connected{upstream="` + uri + `"} 1`
 		for late := time.After(time.Minute); ; {

@@ -121,7 +121,7 @@ func (u *userSpace) counts() (all [][]runtime.Count, _ error) {
 
 // rated are the programs with rates.
 func (u *userSpace) rated() []api.Program {
-	all := u.Programs()
+	all := slices.Clone(u.Programs())
 	for i, p := range all {
 		all[i].Reasons = slices.Clone(p.Reasons)
 		for n := range p.Reasons {

@@ -5,8 +5,8 @@
 //	sessions  session: who is connected
 //	tables    tracks, and subscriptions
 //
-// A stream to a subscriber counts when it is over: as "stream" if it was sent to its end, or under the reason why it was
-// given up. Bytes of "stream" are those of all streams. Streams of FETCH and of fills aren't counted.
+// A stream to a subscriber counts when it is over: as "stream" if it was sent to its end, or under the reason why it
+// was given up. Bytes of "stream" are those of all streams. Streams of FETCH and of fills aren't counted.
 package operate
 
 import (
@@ -39,8 +39,8 @@ var _ control.UserSpace = (*Relay)(nil)
 func New(name string, r *relay.Relay) *Relay {
 	config := r.Config()
 	return &Relay{name: name, relay: r, sessions: config.Sessions, settings: object(
-		"address", r.Addr().String(), "backlog", config.Backlog, "cache", config.Cache, "track_cache", config.TrackCache,
-		"keep", config.Keep.String(), "grace", config.Grace.String(), "rendezvous", config.Rendezvous.String())}
+		"address", r.Addr().String(),
+		"backlog", config.Backlog, "cache", config.Cache, "track_cache", config.TrackCache, "keep", config.Keep.String(), "grace", config.Grace.String(), "rendezvous", config.Rendezvous.String())}
 }
 
 // object makes an object of names and values in turn.

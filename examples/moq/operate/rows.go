@@ -35,7 +35,8 @@ func dropped(s *relay.SubscriptionStats) (o api.Object) {
 
 // sessionFields are the fields of a session.
 var sessionFields = []api.Member{
-	{Name: "remote", Kind: "endpoint"}, text("scope"), number("draft"), text("transport"), {Name: "leaving", Kind: "bool"},
+	{Name: "remote", Kind: "endpoint"}, text("scope"), number("draft"), text("transport"),
+	{Name: "leaving", Kind: "bool"},
 	number("requests"), number("subscriptions"), number("tracks"), number("backlog"),
 }
 

@@ -57,7 +57,9 @@ func (c *chat) Sessions(string) []api.Session { return c.sessions }
 
 func (c *chat) Rows(string) (all []api.Row) {
 	for _, name := range []string{"b,c", "a"} {
-		all = append(all, api.Row{ID: name, Key: fields("name", name), Value: fields("users", 3), Hops: []api.NextHop{}})
+		all = append(all, api.Row{
+			ID: name, Key: fields("name", name), Value: fields("users", 3), Hops: []api.NextHop{},
+		})
 	}
 	return all
 }
@@ -136,7 +138,8 @@ func TestUserSpace(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	p := get[api.Programs](l, "/v1/programs")
-	if len(p.Items) != 1 || p.Items[0].Reasons[1].Name != "rude" || p.Items[0].Attachments[0].Interface != "192.0.2.1:7000" {
+	if len(p.Items) != 1 || p.Items[0].Reasons[1].Name != "rude" ||
+		p.Items[0].Attachments[0].Interface != "192.0.2.1:7000" {
 		t.Errorf("%+v", p)
 	}
 	if one := get[api.Program](l, "/v1/programs/messages"); one.Reasons[1].Packets != 1 {
