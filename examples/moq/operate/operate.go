@@ -40,7 +40,8 @@ func New(name string, r *relay.Relay) *Relay {
 	config := r.Config()
 	return &Relay{name: name, relay: r, sessions: config.Sessions, settings: object(
 		"address", r.Addr().String(),
-		"backlog", config.Backlog, "cache", config.Cache, "track_cache", config.TrackCache, "keep", config.Keep.String(), "grace", config.Grace.String(), "rendezvous", config.Rendezvous.String())}
+		"backlog", config.Backlog, "cache", config.Cache, "track_cache", config.TrackCache,
+		"keep", config.Keep.String(), "grace", config.Grace.String(), "rendezvous", config.Rendezvous.String())}
 }
 
 // object makes an object of names and values in turn.
