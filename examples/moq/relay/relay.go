@@ -29,9 +29,9 @@ import (
 type Config struct {
 	Address netip.AddrPort
 	TLS     *tls.Config // certificates; the relay sets the protocols
-	// Key is what stateless resets and tokens for address validation are made of (RFC 9000 §10.3, §8.1.3). A relay that
-	// is started with the Key of one that was killed has peers of that one learn at once that their sessions are gone.
-	// Nil: they learn it by their idle timeouts.
+	// Key is what stateless resets and tokens for address validation are made of (RFC 9000 §10.3, §8.1.3). A relay
+	// that is started with the Key of one that was killed has peers of that one learn at once that their sessions are
+	// gone. Nil: they learn it by their idle timeouts.
 	Key *[32]byte
 	// Generation has the relay share its address with the one that it succeeds; nil: it has the address for itself.
 	// The relay closes it.
