@@ -3,6 +3,8 @@ package test
 import (
 	"context"
 	"io"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -154,9 +156,14 @@ func TestLeaseTurns(t *testing.T) {
 		}
 		opened <- out
 	}()
-	until(t, "the library waits for a stream", func() bool {
-		_, err := l.server.OpenUniStream()
-		return err != nil
+	until(t, "the library waits for a stream", func() bool { // it is in the queue then
+		stacks := make([]byte, 1<<20)
+		for g := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
+			if strings.Contains(g, " [select") && strings.Contains(g, "OpenUniStreamSync") {
+				return true
+			}
+		}
+		return false
 	})
 	l.server.Outside().LeaseData(100)
 	s.stream(quic.StreamData{ID: first, Data: object(first, 100), Fin: true})
