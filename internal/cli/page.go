@@ -27,9 +27,9 @@ func (a *app) pageCommand() *cobra.Command {
 		Use:   "page",
 		Short: "Serve a page about a running relay",
 		Long: `Serves the page of ` + "`run --http`" + ` about a relay that another server runs, until the command
-is ended: counters by reason with their last ten minutes, sessions, groups, and the tables of a relay in user space. It reads the
-relay's control socket, and changes nothing. There are no pictures of decisions and headers, since the spec isn't
-known.`,
+is ended: counters by reason with their last ten minutes, sessions, groups, and the tables of a relay in user
+space. It reads the relay's control socket, and changes nothing. There are no pictures of decisions and headers,
+since the spec isn't known.`,
 		Example: `  sudo fastrelay-gen page --socket moq`,
 		Args:    exactly(),
 	}
