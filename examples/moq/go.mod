@@ -6,6 +6,7 @@ require (
 	github.com/fastrelay/fastrelay-gen/examples/quic v0.0.0
 	github.com/fastrelay/fastrelay-gen/examples/quicfork v0.0.0
 	github.com/fastrelay/fastrelay-gen/runtime v0.1.0
+	golang.org/x/net v0.56.0
 	golang.org/x/sys v0.47.0
 )
 
@@ -16,7 +17,6 @@ require (
 	github.com/vishvananda/netlink v1.3.1 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
 	golang.org/x/crypto v0.54.0 // indirect
-	golang.org/x/net v0.56.0 // indirect
 	golang.org/x/text v0.40.0 // indirect
 )
 

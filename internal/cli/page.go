@@ -82,12 +82,12 @@ func socketView(path string) http.Handler {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		}},
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			refuse(w, http.StatusBadGateway, err.Error())
+			refuse(w, http.StatusBadGateway, api.CodeInternal, err.Error())
 		},
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/v1/events") || r.Method != http.MethodGet && r.Method != http.MethodHead {
-			refuse(w, http.StatusNotFound, "a page has no "+r.Method+" "+r.URL.Path)
+			refuse(w, http.StatusNotFound, api.CodeNotFound, "a page has no "+r.Method+" "+r.URL.Path)
 			return
 		}
 		proxy.ServeHTTP(w, r)
@@ -95,9 +95,9 @@ func socketView(path string) http.Handler {
 }
 
 // refuse says what is wrong as a control socket does.
-func refuse(w http.ResponseWriter, status int, detail string) {
+func refuse(w http.ResponseWriter, status int, code, detail string) {
 	w.Header().Set("Content-Type", api.ProblemType)
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(api.Problem{Type: "about:blank", Title: http.StatusText(status), Status: status,
-		Detail: detail, Code: api.CodeInternal}) // an error means that the client has gone
+		Detail: detail, Code: code}) // an error means that the client has gone
 }

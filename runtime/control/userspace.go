@@ -18,7 +18,8 @@ import (
 // called by several goroutines at once; what they return isn't changed later.
 type UserSpace interface {
 	// Relay returns the name, whether the relay is being drained, its settings, and its kinds of sessions and tables
-	// with how many are open. The server adds what is the process's, and the programs.
+	// with how many are open, which each kind of sessions has to say. The server adds what is the process's, and the
+	// programs.
 	Relay() api.Relay
 	// Programs returns what was counted since the start, by program and reason: always the same reasons in the same
 	// order. The server adds rates.

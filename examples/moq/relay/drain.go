@@ -9,7 +9,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
 
-// Leave asks all peers to leave (GOAWAY, §9.2), also those that come from now on, and refuses requests. It returns when
+// Leave asks all peers to leave (GOAWAY, §9.2), also those that come later, and refuses requests. It returns when
 // no session is open; if ctx ends before, its error. The relay goes on: see EndLeave.
 func (r *Relay) Leave(ctx context.Context) error {
 	r.draining.Store(true)

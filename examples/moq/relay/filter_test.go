@@ -340,7 +340,7 @@ func TestFilterTracks(t *testing.T) {
 	c.fails(wire.InvalidFilter)
 }
 
-// TestFilterFill has a fill go by the subscription's range filters, but for those that FILL_PARAMETERS have (§9.20.16).
+// TestFilterFill has a fill go by the subscription's range filters, but for those of FILL_PARAMETERS (§9.20.16).
 func TestFilterFill(t *testing.T) {
 	r, p, live := history(t)
 	p.serves()

@@ -162,7 +162,7 @@ func (in *incoming) checkEnd() error {
 	return nil
 }
 
-// note takes what an object of a subscription says of others, that they don't exist (§11.1.2, §10.8, §10.9). It reports
+// note takes what an object of a subscription says of others: they don't exist (§11.1.2, §10.8, §10.9). It reports
 // whether that contradicts nothing, nor the object what others have said.
 func (t *track) note(g *group, at wire.Location, status wire.Status, p wire.Properties) bool {
 	switch status {

@@ -17,7 +17,7 @@ import (
 // A Generation is one process's of those that follow each other at an address. Two may be there at a time: the first,
 // which is drained, and its successor. Both sockets are in one group of the kernel's (SO_REUSEPORT), which a filter
 // routes by the first bytes of connection IDs, since an address may change and a hash of it differs with each socket:
-// packets with an ID of one generation go to its socket, all others, which begin connections, to the successor's.
+// packets with an ID of one generation go to its socket, those that begin connections to the successor's.
 //
 // The kernel appends a socket to its group, and when one is closed, the last takes its place. So the first process's is
 // number 0 and the successor's number 1, until that becomes the first. While there are two, no third may come.
@@ -166,8 +166,8 @@ func (g *Generation) ConnectionIDLen() int { return connectionID }
 var all = []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0}}
 
 // filter returns the program that chooses the socket of a packet, which begins with the header of QUIC (RFC 9000 §17):
-// 1 for those of this generation and those that are of none, 0 for those of the other one. What is too short is the
-// other one's, as a load beyond the end returns 0.
+// 1 for those of this generation and for long headers of none, which begin connections; 0 for those of the other one,
+// and for short headers of none. What is too short is the other one's, as a load beyond the end returns 0.
 func (g *Generation) filter() []unix.SockFilter {
 	const (
 		long      = 0x80 // of the first byte

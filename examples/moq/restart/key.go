@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -17,22 +18,27 @@ import (
 
 // Key reads a key of 32 bytes, as hexadecimal digits, from a file; if there is none, it makes one with mode 0600.
 func Key(file string) (*[32]byte, error) {
-	text, err := os.ReadFile(file)
+	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := create(file); err != nil {
 			return nil, err
 		}
-		text, err = os.ReadFile(file)
+		f, err = os.Open(file)
 	}
 	if err != nil {
 		return nil, err
 	}
-	info, err := os.Stat(file)
+	defer f.Close()
+	info, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
 	if info.Mode().Perm()&0o007 != 0 {
 		return nil, fmt.Errorf("%s: every user may use this key, and end sessions with it: chmod o= %s", file, file)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, 1024))
+	if err != nil {
+		return nil, err
 	}
 	b, err := hex.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(b) != 32 {
