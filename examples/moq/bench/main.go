@@ -11,14 +11,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/signal"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,10 +24,12 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/moq/bench/load"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/bench/relays"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 func main() {
+	testlink.Main()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
@@ -40,7 +40,6 @@ func main() {
 
 // A bench is what all measurements share.
 type bench struct {
-	host   *testnet.Host
 	relays []relays.Relay
 	drafts []wire.Draft
 	rounds int
@@ -53,9 +52,6 @@ const (
 	relayCPU = 1
 )
 
-// at is where relays listen, in the namespace.
-var at = netip.MustParseAddrPort("127.0.0.1:4433")
-
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	only := flags.String("only", "cost,join,capacity", "what to `measure`")
@@ -63,7 +59,7 @@ func run(ctx context.Context, args []string) error {
 	drafts := flags.String("drafts", "22,18", "drafts of MOQT")
 	receivers := flags.String("receivers", "1,8,64", "`numbers` of subscribers (cost)")
 	kinds := flags.String("media", "audio,video", "audio: 50 objects of 1,000 bytes a second, video: 60 of 4,000 (cost)")
-	rate := flags.Int("rate", 8000, "deliveries a second, about: so many tracks are published (cost)")
+	rate := flags.Int("rate", 8000, "how many `kilobytes` a second are delivered, about: so many tracks are published (cost)")
 	took := flags.Duration("time", 8*time.Second, "how long each run is measured (cost)")
 	rounds := flags.Int("rounds", 3, "how many runs each has, of which the median counts")
 	if err := flags.Parse(args); err != nil {
@@ -92,14 +88,6 @@ func run(ctx context.Context, args []string) error {
 		b.drafts = append(b.drafts, wire.Draft(number))
 	}
 	if err := pin(); err != nil {
-		return err
-	}
-	hosts, err := testnet.New()
-	if err != nil {
-		return err
-	}
-	defer hosts.Close()
-	if b.host, err = hosts.Host("relay"); err != nil {
 		return err
 	}
 	for what := range strings.SplitSeq(*only, ",") {
@@ -141,11 +129,15 @@ func pin() error {
 	return nil
 }
 
-// table returns a table with a head.
-func table(head string) *tabwriter.Writer {
-	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(out, head)
-	return out
+// show prints a line of a table, as soon as it is known.
+func show(cells ...any) {
+	for _, cell := range cells {
+		if f, ok := cell.(float64); ok {
+			cell = strconv.FormatFloat(f, 'f', 1, 64)
+		}
+		fmt.Printf("%12v", cell)
+	}
+	fmt.Println()
 }
 
 // rows measures all relays, with each of the drafts that they know, in turns.
@@ -178,7 +170,7 @@ type media struct {
 var medias = []media{{"audio", 50, 1000, 50}, {"video", 60, 4000, 60}}
 
 func (b *bench) costs(ctx context.Context, receivers, kinds string, rate int) error {
-	out := table("media\tsubscribers\ttracks\tdraft\trelay\tµs an object\tp50 ms\tp99 ms\tdelivered\t/ the last\t")
+	show("media", "subscribers", "tracks", "draft", "relay", "µs/object", "/ last", "p50 ms", "p99 ms", "delivered %")
 	for kind := range strings.SplitSeq(kinds, ",") {
 		i := slices.IndexFunc(medias, func(m media) bool { return m.name == kind })
 		if i < 0 {
@@ -190,24 +182,21 @@ func (b *bench) costs(ctx context.Context, receivers, kinds string, rate int) er
 			if err != nil || number < 1 {
 				return fmt.Errorf("-receivers: %q isn't a number", n)
 			}
-			c := load.Config{Tracks: max(1, int(float64(rate)/m.rate)/number), Rate: m.rate, Size: m.size, Group: m.group}
+			c := load.Config{Tracks: max(1, int(1000*float64(rate)/m.rate)/m.size/number), Rate: m.rate, Size: m.size, Group: m.group}
 			for _, draft := range b.drafts {
 				all, err := rows(b, draft, func(r *relays.Relay, d wire.Draft) (cost, error) {
-					return b.cost(ctx, r, d, c, number)
+					return measureCost(ctx, r, d, c, number, b.time)
 				})
 				if err != nil {
 					return err
 				}
 				last := median(all[len(all)-1], func(c cost) float64 { return c.cpu })
 				for i, runs := range all {
-					cpu := median(runs, func(c cost) float64 { return c.cpu })
-					fmt.Fprintf(out, "%s\t%d\t%d\t%d\t%s\t%.1f\t%.1f\t%.1f\t%.1f%%\t%.2f\t\n", m.name, number, c.Tracks, draft,
-						b.relays[i].Name, cpu, median(runs, func(c cost) float64 { return c.p50 }),
-						median(runs, func(c cost) float64 { return c.p99 }),
-						median(runs, func(c cost) float64 { return c.delivered }), cpu/last)
-				}
-				if err := out.Flush(); err != nil {
-					return err
+					of := func(f func(cost) float64) float64 { return median(runs, f) }
+					cpu := of(func(c cost) float64 { return c.cpu })
+					show(m.name, number, c.Tracks, int(draft), b.relays[i].Name, cpu, fmt.Sprintf("%.2f", cpu/last),
+						of(func(c cost) float64 { return c.p50 }), of(func(c cost) float64 { return c.p99 }),
+						of(func(c cost) float64 { return c.delivered }))
 				}
 			}
 		}
@@ -216,37 +205,38 @@ func (b *bench) costs(ctx context.Context, receivers, kinds string, rate int) er
 }
 
 func (b *bench) joins(ctx context.Context) error {
-	out := table("draft\trelay\tfirst object after ms\tround trip ms\tmore ms\t")
+	show("draft", "relay", "first ms", "round trip", "more ms")
 	for _, draft := range b.drafts {
-		all, err := rows(b, draft, func(r *relays.Relay, d wire.Draft) (join, error) { return b.join(ctx, r, d) })
-		if err != nil {
-			return err
-		}
-		for i, runs := range all {
-			fmt.Fprintf(out, "%d\t%s\t%.1f\t%.1f\t%.1f\t\n", draft, b.relays[i].Name,
-				median(runs, func(j join) float64 { return j.took }),
-				median(runs, func(j join) float64 { return j.roundTrip }),
-				median(runs, func(j join) float64 { return j.took - j.roundTrip }))
-		}
-	}
-	return out.Flush()
-}
-
-func (b *bench) capacities(ctx context.Context) error {
-	out := table("draft\trelay\tsubscribers\tprocessors\tthe load's\t")
-	for _, draft := range b.drafts {
-		all, err := rows(b, draft, func(r *relays.Relay, d wire.Draft) (capacity, error) {
-			return b.capacity(ctx, r, d)
+		all, err := rows(b, draft, func(r *relays.Relay, d wire.Draft) (join, error) {
+			return measureJoin(ctx, r, d)
 		})
 		if err != nil {
 			return err
 		}
 		for i, runs := range all {
-			fmt.Fprintf(out, "%d\t%s\t%.0f\t%.2f\t%.2f\t\n", draft, b.relays[i].Name,
-				median(runs, func(c capacity) float64 { return float64(c.subscribers) }),
-				median(runs, func(c capacity) float64 { return c.relay }),
-				median(runs, func(c capacity) float64 { return c.load }))
+			of := func(f func(join) float64) float64 { return median(runs, f) }
+			show(int(draft), b.relays[i].Name, of(func(j join) float64 { return j.took }),
+				of(func(j join) float64 { return j.roundTrip }),
+				of(func(j join) float64 { return j.took - j.roundTrip }))
 		}
 	}
-	return out.Flush()
+	return nil
+}
+
+func (b *bench) capacities(ctx context.Context) error {
+	show("draft", "relay", "subscribers", "CPU %", "load CPU %")
+	for _, draft := range b.drafts {
+		all, err := rows(b, draft, func(r *relays.Relay, d wire.Draft) (capacity, error) {
+			return measureCapacity(ctx, r, d)
+		})
+		if err != nil {
+			return err
+		}
+		for i, runs := range all {
+			of := func(f func(capacity) float64) float64 { return median(runs, f) }
+			show(int(draft), b.relays[i].Name, int(of(func(c capacity) float64 { return float64(c.subscribers) })),
+				of(func(c capacity) float64 { return 100 * c.relay }), of(func(c capacity) float64 { return 100 * c.load }))
+		}
+	}
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -17,6 +18,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/moq/bench/load"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/bench/relays"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // warm is how long objects are delivered before anything is measured.
@@ -25,32 +28,40 @@ const warm = 3 * time.Second
 // patience is how long a client may take to connect.
 const patience = 10 * time.Second
 
-// A stage is a relay with a publisher and subscribers.
+// A stage is a relay with a publisher and subscribers, in network namespaces of their own.
 type stage struct {
-	b         *bench
+	hosts     *testnet.Net
+	relay     *testnet.Host
+	clients   *testnet.Host // the relay's as well, if there is no link
+	link      *testlink.Link
 	config    load.Config
 	process   *exec.Cmd
 	publisher *load.Publisher
 	audience  load.Audience
 }
 
-// open starts a relay, and a publisher.
-func (b *bench) open(ctx context.Context, r *relays.Relay, draft wire.Draft, c load.Config) (s *stage, err error) {
-	s = &stage{b: b, config: c}
+// open starts a relay, and a publisher, whose packets take a while to the relay and back.
+func open(
+	ctx context.Context, r *relays.Relay, draft wire.Draft, c load.Config, delay time.Duration,
+) (s *stage, err error) {
+	s = &stage{config: c}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
 		}
 	}()
+	if err := s.connect(delay); err != nil {
+		return s, err
+	}
 	s.process, err = r.Start(ctx, func(ctx context.Context, name string, args ...string) *exec.Cmd {
-		return b.host.Command(ctx, "taskset", append([]string{"-c", strconv.Itoa(relayCPU), name}, args...)...)
-	}, strconv.Itoa(int(draft)), at)
+		return s.relay.Command(ctx, "taskset", append([]string{"-c", strconv.Itoa(relayCPU), name}, args...)...)
+	}, strconv.Itoa(int(draft)), s.config.Relay)
 	if err != nil {
 		return s, err
 	}
-	s.config.Relay, s.config.Draft = at, draft
+	s.config.Draft = draft
 	s.config.Listen = func() (conn *net.UDPConn, err error) {
-		err = b.host.Do(func() (err error) {
+		err = s.clients.Do(func() (err error) {
 			conn, err = net.ListenUDP("udp4", nil)
 			return err
 		})
@@ -62,12 +73,42 @@ func (b *bench) open(ctx context.Context, r *relays.Relay, draft wire.Draft, c l
 	return s, err
 }
 
+// connect makes the hosts: one without a delay, else two.
+func (s *stage) connect(delay time.Duration) (err error) {
+	if s.hosts, err = testnet.New(); err != nil {
+		return err
+	}
+	if s.relay, err = s.hosts.Host("relay"); err != nil {
+		return err
+	}
+	s.config.Relay, s.clients = netip.MustParseAddrPort("127.0.0.1:4433"), s.relay
+	if delay == 0 {
+		return nil
+	}
+	if s.clients, err = s.hosts.Host("clients"); err != nil {
+		return err
+	}
+	late := testlink.Direction{Delay: delay}
+	s.link, err = testlink.Join(s.hosts, s.relay, "eth0", s.clients, "eth0", testlink.Config{FromA: late, FromB: late})
+	if err != nil {
+		return err
+	}
+	s.config.Relay = netip.MustParseAddrPort("192.0.2.1:4433")
+	return errors.Join(s.link.A.AddAddr("192.0.2.1/24"), s.link.B.AddAddr("192.0.2.2/24"))
+}
+
 func (s *stage) close() (err error) {
 	s.audience.Close()
 	if s.publisher != nil {
 		err = s.publisher.Close()
 	}
 	relays.End(s.process)
+	if s.link != nil {
+		err = errors.Join(err, s.link.Close())
+	}
+	if s.hosts != nil {
+		err = errors.Join(err, s.hosts.Close())
+	}
 	return err
 }
 
@@ -90,11 +131,11 @@ type cost struct {
 	delivered float64 // percent of what was published
 }
 
-// cost measures the CPU time of a delivered object, and its delay.
-func (b *bench) cost(
-	ctx context.Context, r *relays.Relay, draft wire.Draft, c load.Config, receivers int,
+// measureCost measures the CPU time of a delivered object, and its delay.
+func measureCost(
+	ctx context.Context, r *relays.Relay, draft wire.Draft, c load.Config, receivers int, d time.Duration,
 ) (result cost, err error) {
-	s, err := b.open(ctx, r, draft, c)
+	s, err := open(ctx, r, draft, c, 0)
 	if err != nil {
 		return result, err
 	}
@@ -106,7 +147,7 @@ func (b *bench) cost(
 		return result, err
 	}
 	used, sent, read := cpu(s.process.Process.Pid), s.publisher.Sent(), s.audience.Objects()
-	delays, err := s.audience.Watch(ctx, b.time)
+	delays, err := s.audience.Watch(ctx, d)
 	if err != nil {
 		return result, err
 	}
@@ -127,13 +168,9 @@ type join struct{ took, roundTrip float64 }
 // delay is what each packet takes when joining is measured.
 const delay = 10 * time.Millisecond
 
-// join measures what the first object takes while a group is being sent.
-func (b *bench) join(ctx context.Context, r *relays.Relay, draft wire.Draft) (result join, err error) {
-	if err := b.host.Run("tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", delay.String()); err != nil {
-		return result, err
-	}
-	defer func() { err = errors.Join(err, b.host.Run("tc", "qdisc", "del", "dev", "lo", "root")) }()
-	s, err := b.open(ctx, r, draft, load.Config{Tracks: 1, Rate: 60, Size: 4000, Group: 60})
+// measureJoin measures what the first object takes while a group is being sent.
+func measureJoin(ctx context.Context, r *relays.Relay, draft wire.Draft) (result join, err error) {
+	s, err := open(ctx, r, draft, load.Config{Tracks: 1, Rate: 60, Size: 4000, Group: 60}, delay)
 	if err != nil {
 		return result, err
 	}
@@ -174,9 +211,9 @@ const (
 	watched = 4 * time.Second
 )
 
-// capacity adds subscribers of 1 Mbit/s until too many objects are late, or missing.
-func (b *bench) capacity(ctx context.Context, r *relays.Relay, draft wire.Draft) (result capacity, err error) {
-	s, err := b.open(ctx, r, draft, load.Config{Tracks: 1, Rate: 125, Size: 1000, Group: 125})
+// measureCapacity adds subscribers of 1 Mbit/s until too many objects are late, or missing.
+func measureCapacity(ctx context.Context, r *relays.Relay, draft wire.Draft) (result capacity, err error) {
+	s, err := open(ctx, r, draft, load.Config{Tracks: 1, Rate: 125, Size: 1000, Group: 125}, 0)
 	if err != nil {
 		return result, err
 	}

@@ -66,7 +66,8 @@ func (c *Config) dial(ctx context.Context) (_ *client, err error) {
 	d.transport = &quic.Transport{Conn: d.socket}
 	d.Conn, err = d.transport.Dial(ctx, net.UDPAddrFromAddrPort(c.Relay),
 		&tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}, &quic.Config{
-			MaxIncomingUniStreams: 1 << 14, EnableDatagrams: true, EnableStreamResetPartialDelivery: true,
+			MaxIncomingStreams: 1 << 14, MaxIncomingUniStreams: 1 << 14,
+			EnableDatagrams: true, EnableStreamResetPartialDelivery: true,
 			InitialStreamReceiveWindow: 1 << 20, MaxStreamReceiveWindow: 1 << 20,
 			InitialConnectionReceiveWindow: 1 << 24, MaxConnectionReceiveWindow: 1 << 24,
 		})
