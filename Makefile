@@ -67,7 +67,7 @@ test: ## every part, with the kernel, in 8 minutes on two processors; the same p
 test-all: check portable ## everything: random packets and specs from a new SEED, planted faults, browsers, QUIC, kernels; hours
 	@tools/ensure build test all quic root
 	@export FASTRELAY_TEST_SEED=$(or $(SEED),$$(date +%s)); echo "FASTRELAY_TEST_SEED=$$FASTRELAY_TEST_SEED"; \
-		FASTRELAY_OBJECTS=$(OBJECTS) $(GO) test -json $(TESTFLAGS) $(ALL) | $(GO) run ./tools/testreport
+		FASTRELAY_OBJECTS=$(OBJECTS) $(GO) test -json $(TESTFLAGS) -timeout 2h $(ALL) | $(GO) run ./tools/testreport
 	@$(MAKE) --no-print-directory test-release test-package test-quic quic-upstream quic-hooks test-kernels
 
 faults: ## faults that are planted in the helpers, back ends, plans and the model: all have to be found

@@ -65,6 +65,9 @@ func (r *run) before(e *effects) (taken []spent, ok bool) {
 		}
 	}
 	for i, s := range e.ir.Admits {
+		if s.Asked && r.isTaken(s, taken) {
+			return taken, r.err == nil
+		}
 		credit, amount, admitted := r.admit(s)
 		if r.err != nil {
 			return nil, false
@@ -238,36 +241,50 @@ func (r *run) excerpt(s *ir.Excerpt, room int) []byte {
 	return r.in[at : at+min(int(size), room)]
 }
 
-// admit spends a credit, or counts the packet as refused. A row without a credit refuses. What is overdrawn is not
-// admitted, but spent.
-func (r *run) admit(s *ir.Admit) (credit *Credit, amount uint64, admitted bool) {
+// credit returns the credit that is spent, nil if the row has none, and the level that counts what is refused.
+func (r *run) credit(s *ir.Admit) (credit *Credit, level uint64) {
 	t := s.Member.Type
 	index := littleEndian(r.member(s.Row, s.Member, ir.Whole, 0))
-	var level, floor uint64
 	if s.Level != nil {
 		level = r.uint(s.Level)
 	}
-	if s.Floor != nil {
-		floor = r.uint(s.Floor)
-	}
-	cost := r.uint(s.Cost)
 	levels := uint64(max(r.relay.plan.Levels, 1))
-	switch {
-	case r.err != nil:
-		return nil, 0, false
-	case t.Levels > 0 && uint64(t.Levels) != levels:
-		r.fail("member %q has %d credits, for %d levels of priority", s.Member.Name, t.Levels, levels)
-		return nil, 0, false
-	case level >= levels:
-		r.fail("a credit of level %d, of %d", level, levels)
-		return nil, 0, false
-	}
 	which := index
 	if t.Levels > 0 {
 		which += level
 	}
-	if index != 0 && which < uint64(len(r.relay.Credits)) {
+	switch {
+	case r.err != nil:
+	case t.Levels > 0 && uint64(t.Levels) != levels:
+		r.fail("member %q has %d credits, for %d levels of priority", s.Member.Name, t.Levels, levels)
+	case level >= levels:
+		r.fail("a credit of level %d, of %d", level, levels)
+	case index != 0 && which < uint64(len(r.relay.Credits)):
 		credit = &r.relay.Credits[which]
+	}
+	return credit, level
+}
+
+// isTaken reports whether a credit is among those that were taken.
+func (r *run) isTaken(s *ir.Admit, taken []spent) bool {
+	credit, _ := r.credit(s)
+	return slices.ContainsFunc(taken, func(t spent) bool { return t.credit == credit })
+}
+
+// admit spends a credit, or counts the packet as refused. A row without a credit refuses. What is overdrawn is not
+// admitted, but spent.
+func (r *run) admit(s *ir.Admit) (credit *Credit, amount uint64, admitted bool) {
+	t := s.Member.Type
+	var floor uint64
+	if s.Floor != nil {
+		floor = r.uint(s.Floor)
+	}
+	cost := r.uint(s.Cost)
+	credit, level := r.credit(s)
+	if r.err != nil {
+		return nil, 0, false
+	}
+	if credit != nil {
 		was := credit.Spent
 		if t.Kind == ir.Bucket {
 			admitted, amount = credit.refill(cost, floor, r.relay.World.Clock)

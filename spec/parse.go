@@ -42,6 +42,9 @@ var exprOps = map[token.Token]ExprOp{
 
 var unaryOps = map[token.Token]ExprOp{token.NOT: OpNot, token.XOR: OpInv, token.SUB: OpNeg}
 
+// withMinus are the tokens of Go that are an operator and a minus here, as in a<-b.
+var withMinus = map[token.Token]token.Token{token.ARROW: token.LSS, token.DEC: token.SUB}
+
 // parseExpr parses an expression; every node gets its own position from where the text is.
 func parseExpr(text string, where textPos) (e *Expr, d *diag.Diagnostic) {
 	if len(text) > maxExprLength {
@@ -76,9 +79,10 @@ type exprParser struct {
 
 	tok   token.Token
 	lit   string
-	start int // of the token, in bytes
-	end   int // of the token
-	last  int // end of the token before
+	start int  // of the token, in bytes
+	end   int  // of the token
+	last  int  // end of the token before
+	minus bool // - comes next: it is the second byte of the token just read
 }
 
 // lexError is what the scanner says about a token.
@@ -163,6 +167,10 @@ func (p *exprParser) next() {
 		return
 	}
 	p.last = p.end
+	if p.minus {
+		p.tok, p.lit, p.start, p.end, p.minus = token.SUB, "", p.end, p.end+1, false
+		return
+	}
 	for {
 		var pos token.Pos
 		pos, p.tok, p.lit = p.s.Scan()
@@ -176,6 +184,9 @@ func (p *exprParser) next() {
 		p.end = p.start + len(p.tok.String())
 	}
 	p.end = min(p.end, len(p.text))
+	if op, two := withMinus[p.tok]; two {
+		p.tok, p.end, p.minus = op, p.end-1, true
+	}
 	if len(p.bad) > 0 && (!p.tok.IsLiteral() || p.tok == token.INT) { // other literals are wrong in any case
 		p.fail(p.bad[0].off, 1, "%s", p.bad[0].msg)
 	}

@@ -28,6 +28,8 @@ func TestParseExpr(t *testing.T) {
 		{"a == b || c < d && e", "((a == b) || ((c < d) && e))"},
 		{"(a || b) && !c", "((a || b) && !c)"},
 		{"-a * ^b", "(-a * ^b)"},
+		{"a<-b--c", "(a < (-b - -c))"},
+		{"a - --1", "(a - --1)"},
 		{"!conn && src.connections >= setting.quota", "(!conn && (src.connections >= setting.quota))"},
 		{"len(udp.payload) % 2", "(len(udp.payload) % 2)"},
 		{"low(a + b, 6)", "low((a + b), 6)"},

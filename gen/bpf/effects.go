@@ -68,7 +68,7 @@ func (e *effects) before() {
 		e.undo = append(e.undo, c.Do("bpf_ringbuf_discard", e.record(i, s), c.Num(0)))
 	}
 	for i, s := range e.fx.Admits {
-		e.admit(i, s)
+		e.admit(i, s, e.credit(i, s))
 	}
 	for _, s := range e.fx.Learns {
 		e.learn(s, e.undo)
@@ -133,21 +133,54 @@ func ofPacket(e ir.Expr) bool {
 	return false
 }
 
-// admit spends a credit.
-func (e *effects) admit(i int, s *ir.Admit) {
+// ask asks credits from the i-th on. One that was asked before has less left than it says now: rows may share it.
+func (e *effects) ask(i int) {
+	if i == len(e.fx.Admits) {
+		return
+	}
+	s := e.fx.Admits[i]
+	credit := e.credit(i, s)
+	rest := func() {
+		e.admit(i, s, credit)
+		e.ask(i + 1)
+	}
+	var others []c.Expr
+	for j, before := range e.fx.Admits[:i] {
+		if before.Member.Type.Kind == s.Member.Type.Kind {
+			others = append(others, c.Binary{Op: "!=", X: credit, Y: creditName(j)})
+		}
+	}
+	if len(others) == 0 {
+		rest()
+		return
+	}
+	e.when(s.Pos, c.Join("&&", others...), rest)
+}
+
+func creditName(i int) c.Ident { return c.Ident(fmt.Sprint("credit", i)) }
+
+// credit defines a variable for the index of a credit.
+func (e *effects) credit(i int, s *ir.Admit) c.Ident {
 	e.quote(s.Pos)
+	at := c.Expr(c.Num(0))
+	if s.Level != nil {
+		level := c.Ident(fmt.Sprint("level", i))
+		e.define(s.Pos, "__u32", level, e.expr(s.Level))
+		if s.Member.Type.Levels > 0 {
+			at = level
+		}
+	}
+	e.define(s.Pos, "__u32", creditName(i), c.Do("fr_credit", c.To(e.row(s.Row), member(s.Member)), at))
+	return creditName(i)
+}
+
+// admit spends a credit.
+func (e *effects) admit(i int, s *ir.Admit, credit c.Ident) {
 	name := func(what string) c.Ident { return c.Ident(fmt.Sprint(what, i)) }
-	credit, level := name("credit"), c.Expr(c.Num(0))
+	level := c.Expr(c.Num(0))
 	if s.Level != nil {
 		level = name("level")
-		e.define(s.Pos, "__u32", name("level"), e.expr(s.Level))
 	}
-	first := c.To(e.row(s.Row), member(s.Member))
-	at := c.Expr(c.Num(0))
-	if s.Member.Type.Levels > 0 {
-		at = level
-	}
-	e.define(s.Pos, "__u32", credit, c.Do("fr_credit", first, at))
 	cost := name("spent")
 	e.define(s.Pos, "__u64", cost, e.expr(s.Cost))
 	floor, spent := c.Expr(c.Num(0)), c.Expr(cost)

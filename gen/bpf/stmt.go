@@ -79,7 +79,7 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 		f.checkHop(s, rest)
 	case *ir.Ask:
 		f.cover(s.Pos, &s.Effects)
-		f.effects(&s.Effects).before()
+		f.effects(&s.Effects).ask(0)
 	case *ir.Punt:
 		f.quote(s.Pos)
 		f.end(s.Pos, f.punt(s.Reason))

@@ -120,7 +120,7 @@ type Admit struct {
 }
 
 // Ask drops a packet that Admits, which Effects has alone, would refuse now. At XDP: what isn't refused is left, and
-// admitted at tc/ingress.
+// admitted at tc/ingress. So is what asks a credit again, which rows may share: it has less left then than it says now.
 type Ask struct {
 	Effects
 	Pos diag.Pos

@@ -1498,11 +1498,14 @@ static __always_inline __u64 xdp_ipv4_rules(struct xdp_md *xdp, struct packet *p
 	if (v6) {
 		/* let as_newcomer = {admit: {credit: "total.newcomers", cost: 1, else: drop: ... */
 		__u32 credit1 = fr_credit(total->newcomers, 0);
-		__u64 spent1 = 1;
-		__u64 admitted1 = fr_ask_timed(credit1, spent1, 0, bpf_ktime_get_ns());
-		if (admitted1 == FR_REFUSED) {
-			fr_refused(credit1, 0);
-			return fr_xdp_drop(pkt->frame_len, pkt->prog + reason_over_newcomers);
+		if (credit1 != credit0) {
+			__u64 spent1 = 1;
+			__u64 admitted1 = fr_ask_timed(credit1, spent1, 0, bpf_ktime_get_ns());
+			if (admitted1 == FR_REFUSED) {
+				fr_refused(credit1, 0);
+				return fr_xdp_drop(pkt->frame_len,
+						   pkt->prog + reason_over_newcomers);
+			}
 		}
 	}
 	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
@@ -1669,24 +1672,28 @@ static __always_inline __u64 xdp_long_ipv4_sources(struct xdp_md *xdp, struct pa
 
 				/* let by_network = {admit: {credit: "net.new", cost: 1, else:... */
 				__u32 credit1 = fr_credit(net->new, 0);
-				__u64 spent1 = 1;
-				__u64 admitted1 = fr_ask_timed(credit1, spent1, 0,
-					bpf_ktime_get_ns());
-				if (admitted1 == FR_REFUSED) {
-					fr_refused(credit1, 0);
-					return fr_xdp_drop(pkt->frame_len,
-							   pkt->prog + reason_over_network);
-				}
+				if (credit1 != credit0) {
+					__u64 spent1 = 1;
+					__u64 admitted1 = fr_ask_timed(credit1, spent1, 0,
+						bpf_ktime_get_ns());
+					if (admitted1 == FR_REFUSED) {
+						fr_refused(credit1, 0);
+						return fr_xdp_drop(pkt->frame_len,
+							pkt->prog + reason_over_network);
+					}
 
-				/* let as_newcomer = {admit: {credit: "total.newcomers", cost:... */
-				__u32 credit2 = fr_credit(total->newcomers, 0);
-				__u64 spent2 = 1;
-				__u64 admitted2 = fr_ask_timed(credit2, spent2, 0,
-					bpf_ktime_get_ns());
-				if (admitted2 == FR_REFUSED) {
-					fr_refused(credit2, 0);
-					return fr_xdp_drop(pkt->frame_len,
-							   pkt->prog + reason_over_newcomers);
+					/* let as_newcomer = {admit: {credit: "total.newcomers... */
+					__u32 credit2 = fr_credit(total->newcomers, 0);
+					if (credit2 != credit0 && credit2 != credit1) {
+						__u64 spent2 = 1;
+						__u64 admitted2 = fr_ask_timed(credit2, spent2, 0,
+							bpf_ktime_get_ns());
+						if (admitted2 == FR_REFUSED) {
+							fr_refused(credit2, 0);
+							return fr_xdp_drop(pkt->frame_len,
+								pkt->prog + reason_over_newcomers);
+						}
+					}
 				}
 
 				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
@@ -1785,24 +1792,29 @@ static __always_inline __u64 xdp_long_attempts(struct xdp_md *xdp, struct packet
 
 					/* let by_network = {admit: {credit: "net.new", cost: ... */
 					__u32 credit1 = fr_credit(net->new, 0);
-					__u64 spent1 = 1;
-					__u64 admitted1 = fr_ask_timed(credit1, spent1, 0,
-						bpf_ktime_get_ns());
-					if (admitted1 == FR_REFUSED) {
-						fr_refused(credit1, 0);
-						return fr_xdp_drop(pkt->frame_len,
-							pkt->prog + reason_over_network);
-					}
+					if (credit1 != credit0) {
+						__u64 spent1 = 1;
+						__u64 admitted1 = fr_ask_timed(credit1, spent1, 0,
+							bpf_ktime_get_ns());
+						if (admitted1 == FR_REFUSED) {
+							fr_refused(credit1, 0);
+							return fr_xdp_drop(pkt->frame_len,
+								pkt->prog + reason_over_network);
+						}
 
-					/* let as_regular = {admit: {credit: "total.regulars",... */
-					__u32 credit2 = fr_credit(total->regulars, 0);
-					__u64 spent2 = 1;
-					__u64 admitted2 = fr_ask_timed(credit2, spent2, 0,
-						bpf_ktime_get_ns());
-					if (admitted2 == FR_REFUSED) {
-						fr_refused(credit2, 0);
-						return fr_xdp_drop(pkt->frame_len,
-							pkt->prog + reason_over_total);
+						/* let as_regular = {admit: {credit: "total.re... */
+						__u32 credit2 = fr_credit(total->regulars, 0);
+						if (credit2 != credit0 && credit2 != credit1) {
+							__u64 spent2 = 1;
+							__u64 admitted2 = fr_ask_timed(credit2,
+								spent2, 0, bpf_ktime_get_ns());
+							if (admitted2 == FR_REFUSED) {
+								fr_refused(credit2, 0);
+								return fr_xdp_drop(pkt->frame_len,
+									pkt->prog +
+									reason_over_total);
+							}
+						}
 					}
 					return FR_XDP_LEFT;
 				}
@@ -1901,24 +1913,29 @@ static __always_inline __u64 xdp_long_ipv4_attempts(struct xdp_md *xdp, struct p
 
 					/* let by_network = {admit: {credit: "net.new", cost: ... */
 					__u32 credit1 = fr_credit(net->new, 0);
-					__u64 spent1 = 1;
-					__u64 admitted1 = fr_ask_timed(credit1, spent1, 0,
-						bpf_ktime_get_ns());
-					if (admitted1 == FR_REFUSED) {
-						fr_refused(credit1, 0);
-						return fr_xdp_drop(pkt->frame_len,
-							pkt->prog + reason_over_network);
-					}
+					if (credit1 != credit0) {
+						__u64 spent1 = 1;
+						__u64 admitted1 = fr_ask_timed(credit1, spent1, 0,
+							bpf_ktime_get_ns());
+						if (admitted1 == FR_REFUSED) {
+							fr_refused(credit1, 0);
+							return fr_xdp_drop(pkt->frame_len,
+								pkt->prog + reason_over_network);
+						}
 
-					/* let as_regular = {admit: {credit: "total.regulars",... */
-					__u32 credit2 = fr_credit(total->regulars, 0);
-					__u64 spent2 = 1;
-					__u64 admitted2 = fr_ask_timed(credit2, spent2, 0,
-						bpf_ktime_get_ns());
-					if (admitted2 == FR_REFUSED) {
-						fr_refused(credit2, 0);
-						return fr_xdp_drop(pkt->frame_len,
-							pkt->prog + reason_over_total);
+						/* let as_regular = {admit: {credit: "total.re... */
+						__u32 credit2 = fr_credit(total->regulars, 0);
+						if (credit2 != credit0 && credit2 != credit1) {
+							__u64 spent2 = 1;
+							__u64 admitted2 = fr_ask_timed(credit2,
+								spent2, 0, bpf_ktime_get_ns());
+							if (admitted2 == FR_REFUSED) {
+								fr_refused(credit2, 0);
+								return fr_xdp_drop(pkt->frame_len,
+									pkt->prog +
+									reason_over_total);
+							}
+						}
 					}
 					return FR_XDP_LEFT;
 				}

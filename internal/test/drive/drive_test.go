@@ -23,6 +23,7 @@ const root = "../../.."
 
 // Generated Go of every golden spec and every example does what it says.
 func TestGolden(t *testing.T) {
+	here := newHost(t)
 	set := newSet(t)
 	for _, pattern := range []string{"golden/*/spec.cue", "examples/*/spec.cue", "bench/fanout/*/spec.cue"} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
@@ -39,13 +40,13 @@ func TestGolden(t *testing.T) {
 			}
 		}
 	}
-	run(t, set)
+	run(t, here, set)
 }
 
 // Likewise of random specs.
 func TestRandom(t *testing.T) {
 	needs.All(t)
-	needs.Root(t)
+	here := newHost(t)
 	set := newSet(t)
 	dir := t.TempDir()
 	for seed := needs.Seed(t); set.Len() < 200; seed++ {
@@ -63,7 +64,7 @@ func TestRandom(t *testing.T) {
 			t.Fatal(seed, err)
 		}
 	}
-	run(t, set)
+	run(t, here, set)
 }
 
 func newSet(t *testing.T) *drive.Set {
@@ -91,13 +92,9 @@ func add(t *testing.T, set *drive.Set, name, file string) error {
 	return err
 }
 
-// run runs the program of a set, on a host from where everything has a next hop.
-func run(t *testing.T, set *drive.Set) {
+// newHost makes the host that programs run on, from where everything has a next hop: first of all, as it needs rights.
+func newHost(t *testing.T) *testnet.Host {
 	t.Helper()
-	program, err := set.Build(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
 	needs.Root(t)
 	net := testnet.Start(t)
 	here, err1 := net.Host("relay")
@@ -116,6 +113,16 @@ func run(t *testing.T, set *drive.Set) {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+	return here
+}
+
+// run runs the program of a set on a host.
+func run(t *testing.T, here *testnet.Host, set *drive.Set) {
+	t.Helper()
+	program, err := set.Build(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
 	pins := fmt.Sprintf("/sys/fs/bpf/fastrelay_drive_%d", os.Getpid())
 	t.Cleanup(func() {
