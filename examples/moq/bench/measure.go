@@ -12,24 +12,30 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/fastrelay/fastrelay-gen/examples/moq/others"
 )
 
 // warm is how long clients have to be there before anything is measured.
 const warm = 6 * time.Second
 
 // measure runs a relay, a publisher and subscribers.
-func measure(ctx context.Context, dir string, r *relay, s setting) (result, error) {
+func measure(ctx context.Context, dir string, r *others.Relay, s setting) (result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	publish, err := cache("python", "bin", "moq-pub-bench")
+	publish, err := others.Path("python", "bin", "moq-pub-bench")
 	if err != nil {
 		return result{}, err
 	}
-	subscribe, err := cache("python", "bin", "moq-load-sim")
+	subscribe, err := others.Path("python", "bin", "moq-load-sim")
 	if err != nil {
 		return result{}, err
 	}
-	process, address, err := r.start(ctx, dir, s)
+	address, err := others.Free()
+	if err != nil {
+		return result{}, err
+	}
+	process, err := r.Start(ctx, address, dir, s.draft)
 	if process != nil {
 		defer func() {
 			_ = process.Process.Kill()
@@ -44,7 +50,7 @@ func measure(ctx context.Context, dir string, r *relay, s setting) (result, erro
 		return result{}, err
 	}
 	client := func(program string, args ...string) (*exec.Cmd, *bytes.Buffer, error) {
-		args = append([]string{"moqt://" + address, "-k", "--draft", s.draft, "-N", "bench", "-T", "track",
+		args = append([]string{"moqt://" + address.String(), "-k", "--draft", s.draft, "-N", "bench", "-T", "track",
 			"-s", strconv.Itoa(s.size), "-r", strconv.Itoa(s.rate / s.receivers), "-g", strconv.Itoa(s.group),
 			"-t", "600"}, args...)
 		cmd, out := exec.CommandContext(ctx, program, args...), &bytes.Buffer{}
