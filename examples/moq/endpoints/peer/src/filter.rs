@@ -75,7 +75,7 @@ fn older(name: &str, value: &str) -> Result<SubscriptionFilter, Failure> {
         }
         "groups" => {
             let (first, last) = pair(value, '-')?;
-            let end_group = Some(FilterEnd::Delta(last.wrapping_sub(first)));
+            let end_group = Some(FilterEnd::GroupDelta(last.wrapping_sub(first)));
             SubscriptionFilter { filter_type: FilterType::AbsoluteRange, start_location: at(first, 0), end_group }
         }
         _ => return Err(format!("{name:?}: draft 18 has next, from and groups").into()),
