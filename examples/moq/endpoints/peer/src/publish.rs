@@ -2,8 +2,12 @@
 
 use crate::{object, say, Failure};
 use moqtap_client::dispatch::{AnyArrival, AnyConnection, AnyInboundRequest};
+use moqtap_codec::dispatch::AnyControlMessage;
+use moqtap_codec::draft18::message::ControlMessage as Message18;
+use moqtap_codec::draft22::message::ControlMessage as Message22;
 use moqtap_codec::types::TrackNamespace;
 use moqtap_codec::varint::VarInt;
+use moqtap_codec::{draft18, draft22};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
@@ -25,11 +29,12 @@ pub async fn run(
         // Its input is read once the track is subscribed to.
         tokio::select! {
             arrival = conn.recv_inbound() => match arrival? {
-                AnyArrival::Subscribe { request, .. } => {
+                AnyArrival::Subscribe { message, request } if name(&message) == track => {
                     let alias = VarInt::from_u64(ALIAS)?;
                     conn.accept_subscribe(subscription.insert(request), alias).await?;
                     say("subscribed");
                 }
+                AnyArrival::Subscribe { request, .. } => refuse(conn, request).await?,
                 AnyArrival::Other(message) => say(&format!("refused {message:?}")),
             },
             line = input.next_line(), if subscription.is_some() => {
@@ -79,6 +84,33 @@ fn payload(track: &[u8], group: u64, id: u64, bytes: usize) -> Vec<u8> {
     }
     payload.truncate(bytes);
     payload
+}
+
+/// The track that a SUBSCRIBE names.
+fn name(message: &AnyControlMessage) -> &[u8] {
+    match message {
+        AnyControlMessage::Draft18(Message18::Subscribe(m)) => &m.track_name,
+        AnyControlMessage::Draft22(Message22::Subscribe(m)) => &m.track_name,
+        _ => &[],
+    }
+}
+
+/// Refuses a SUBSCRIBE of another track, with DOES_NOT_EXIST.
+async fn refuse(conn: &mut AnyConnection, request: AnyInboundRequest) -> Result<(), Failure> {
+    let (error_code, retry_interval) = (VarInt::from_u64(0x10)?, VarInt::from_u64(0)?);
+    let reason_phrase = b"there is no such track".to_vec();
+    match (conn, request) {
+        (AnyConnection::Draft18(c), AnyInboundRequest::Draft18(mut r)) => {
+            let error = draft18::message::RequestError { error_code, retry_interval, reason_phrase, redirect: None };
+            c.respond_error(&mut r, error).await?;
+        }
+        (AnyConnection::Draft22(c), AnyInboundRequest::Draft22(mut r)) => {
+            let error = draft22::message::RequestError { error_code, retry_interval, reason_phrase, redirect: None };
+            c.respond_error(&mut r, error).await?;
+        }
+        _ => unreachable!("a request is of its connection's draft"),
+    }
+    Ok(())
 }
 
 /// Ends the subscription: the track has ended.
