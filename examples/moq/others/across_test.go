@@ -17,12 +17,9 @@ func TestAcross(t *testing.T) {
 	for _, percent := range []int{0, 1, 5} {
 		t.Run(fmt.Sprintf("loss of %d%%", percent), func(t *testing.T) {
 			b := newBed(t, float64(percent)/100)
-			r := b.start(t)
+			b.start(t)
 			for i, from := range clients {
 				t.Run(from.String(), func(t *testing.T) { b.across(t, from, fmt.Sprint("track", i)) })
-			}
-			if s := r.Stats(); s.FailedSessions > 0 {
-				t.Errorf("%d sessions were closed for a violation", s.FailedSessions)
 			}
 		})
 	}

@@ -90,10 +90,10 @@ async fn read(
         let line = match reader.read_object().await {
             Ok(o) => {
                 let subgroup = *subgroup.get_or_insert(o.object_id); // that of its first object
-                Ok(match o.status {
-                    Some(status) => format!("{group} {subgroup} {} status {status}", o.object_id),
-                    None => object(group, Some(subgroup), o.object_id, &o.payload),
-                })
+                if o.status.is_some() {
+                    continue; // END_OF_GROUP, END_OF_TRACK
+                }
+                Ok(object(group, Some(subgroup), o.object_id, &o.payload))
             }
             Err(e) if ended(&e) => return,
             Err(e) => Err(explain(&e)),

@@ -23,7 +23,7 @@ pub async fn run(url: &str, draft: DraftVersion, rule: &str) -> Result<(), Failu
     let closed = transport.closed().ok_or("this transport doesn't say when it is closed")?;
     let mut control = transport.open_uni().await?;
     control.write_all(&setup(draft)?).await?;
-    let mut open = Vec::new(); // streams are reset when they are dropped
+    let (mut open, mut answers) = (Vec::new(), Vec::new()); // streams are reset or stopped when they are dropped
     match rule {
         "second-control-stream" => {
             let mut again = transport.open_uni().await?;
@@ -32,21 +32,24 @@ pub async fn run(url: &str, draft: DraftVersion, rule: &str) -> Result<(), Failu
         }
         "second-setup" => control.write_all(&setup(draft)?).await?,
         "setup-as-request" => {
-            let (mut send, _) = transport.open_bi().await?;
+            let (mut send, receive) = transport.open_bi().await?;
             send.write_all(&setup(draft)?).await?;
             open.push(send);
+            answers.push(receive);
         }
         "request-on-control-stream" => control.write_all(&subscribe(draft, 0)?).await?,
         "odd-request-id" => {
-            let (mut send, _) = transport.open_bi().await?;
+            let (mut send, receive) = transport.open_bi().await?;
             send.write_all(&subscribe(draft, 1)?).await?;
             open.push(send);
+            answers.push(receive);
         }
         "same-request-id" => {
             for _ in 0..2 {
-                let (mut send, _) = transport.open_bi().await?;
+                let (mut send, receive) = transport.open_bi().await?;
                 send.write_all(&subscribe(draft, 0)?).await?;
                 open.push(send);
+                answers.push(receive);
             }
         }
         "truncated-datagram" => transport.send_datagram(Bytes::from_static(&[0x00]))?,
