@@ -50,3 +50,31 @@ func (b *bed) across(t *testing.T, from client, track string) {
 
 // Those who come late.
 var aiomoqtLate, moqtapLate = client{"aiomoqt", "22", true}, client{"moqtap", "18", false}
+
+// TestPublisherKilled kills a publisher, and has another program go on with its track: players notice nothing.
+func TestPublisherKilled(t *testing.T) {
+	build(t, aiomoqt, moqtap)
+	for i, first := range clients {
+		second := clients[(i+2)%len(clients)]
+		t.Run(first.program+" "+first.draft, func(t *testing.T) {
+			r, _ := inside(t, local)
+			p := first.publishes(t, here, r.Addr(), "live", 0)
+			var players []*peer
+			for _, to := range clients {
+				players = append(players, to.subscribes(t, here, r.Addr(), "live", 40, "next"))
+			}
+			p.says("subscribed")
+			for at := range 2 {
+				if at > 0 {
+					check(t, p.cmd.Process.Kill())
+					p = second.publishes(t, here, r.Addr(), "live", 2)
+					p.says("subscribed")
+				}
+				sent := p.sends(2, 10, 3000)
+				for _, s := range players {
+					s.gets(sent)
+				}
+			}
+		})
+	}
+}

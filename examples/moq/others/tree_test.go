@@ -31,15 +31,15 @@ func newTree(t *testing.T, on client) *tree {
 	r.start = func() (*exec.Cmd, netip.AddrPort) { return outside(t, ours[0], r.at, on.draft, args...) }
 	r.middle, r.at = r.start()
 	r.leaf, _ = inside(t, local, trusting(on.url(r.at)))
-	r.connected(t)
+	connected(t, r.leaf)
 	return r
 }
 
-// connected waits until the leaf has a session with the relay above it.
-func (r *tree) connected(t *testing.T) {
+// connected waits until a relay has a session with the one above it.
+func connected(t *testing.T, r *relay.Relay) {
 	t.Helper()
-	check(t, testnet.Until(patience, "the leaf is connected", func() bool {
-		return r.leaf.Stats().Upstreams[0].Connected
+	check(t, testnet.Until(patience, "the upstream relay is connected", func() bool {
+		return r.Stats().Upstreams[0].Connected
 	}))
 }
 

@@ -5,7 +5,8 @@
 //! with its input.
 //!
 //! `… subscribe NAMESPACE TRACK COUNT [FILTER…]` subscribes, and ends after COUNT objects and PUBLISH_DONE, `… fetch NAMESPACE
-//! TRACK [RANGE]` fetches, `… status NAMESPACE TRACK` asks for a track's status, and `… violate RULE` breaks one.
+//! TRACK [RANGE]` fetches, `… status NAMESPACE TRACK` asks for a track's status, `… namespace NAMESPACE TRACK` waits until there is a
+//! publisher, and `… violate RULE` breaks a rule of the draft.
 //!
 //! What happens is printed a line each; objects, sent or received, as group, subgroup, object, and the payload's SHA-256.
 
@@ -48,6 +49,7 @@ async fn run(args: &[&str]) -> Result<(), Failure> {
                     request::subscribe(&mut conn, namespace, track, count.parse()?, filters).await
                 }
                 ("fetch", range) => request::fetch(&mut conn, namespace, track, range).await,
+                ("namespace", []) => request::namespace(&mut conn, namespace).await,
                 ("status", []) => request::status(&mut conn, namespace, track).await,
                 _ => Err(format!("{args:?}: see the head of main.rs").into()),
             }

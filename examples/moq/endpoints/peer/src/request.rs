@@ -21,6 +21,7 @@ pub async fn answer(conn: &mut AnyConnection, request: &mut AnyRequest) -> Resul
                 $draft::RequestError(m) => {
                     format!("error {:#x} {}", m.error_code.into_inner(), String::from_utf8_lossy(&m.reason_phrase))
                 }
+                $draft::Namespace(_) => "namespace".into(),
                 $draft::PublishDone(m) => {
                     format!("done {:#x} {}", m.status_code.into_inner(), m.stream_count.into_inner())
                 }
@@ -95,7 +96,7 @@ async fn read(
                 }
                 Ok(object(group, Some(subgroup), o.object_id, &o.payload))
             }
-            Err(e) if ended(&e) => return,
+            Err(e) if ended(&e) || cut_off(&e) => return,
             Err(e) => Err(explain(&e)),
         };
         let failed = line.is_err();
@@ -107,6 +108,11 @@ async fn read(
 
 fn ended(error: &AnyConnectionError) -> bool {
     matches!(error.cause(), ErrorCause::StreamEnded)
+}
+
+/// Whether a subgroup goes on with another stream, if at all.
+fn cut_off(error: &AnyConnectionError) -> bool {
+    matches!(error.cause(), ErrorCause::StreamReset(_))
 }
 
 /// Fetches a range, or the whole track in draft 22.
@@ -156,6 +162,14 @@ async fn fetched(mut reader: AnyFetchReader) -> Result<(), Failure> {
 
 pub async fn status(conn: &mut AnyConnection, namespace: TrackNamespace, track: Vec<u8>) -> Result<(), Failure> {
     let mut request = conn.track_status(namespace, track).await?;
+    say(&answer(conn, &mut request).await?);
+    Ok(())
+}
+
+/// Waits until a namespace has a publisher.
+pub async fn namespace(conn: &mut AnyConnection, namespace: TrackNamespace) -> Result<(), Failure> {
+    let mut request = conn.subscribe_namespace(namespace).await?;
+    say(&answer(conn, &mut request).await?);
     say(&answer(conn, &mut request).await?);
     Ok(())
 }
