@@ -129,9 +129,9 @@ test-quic: quic ## the fork's hooks and the examples on it: linters, and tests w
 
 test-moq: quic ## examples/moq: linters, and tests with the race detector, also with other implementations (Python 3.12 or newer, cargo)
 	@tools/ensure quic
-	@examples/moq/endpoints/build
-	@examples/moq/endpoints/vectors/build
-	@tools/lint examples/moq && cd examples/moq && $(GO) vet ./... && $(GO) test -race $(TESTFLAGS) ./...
+	@for p in '' moq-relay moq-cli; do examples/moq/endpoints/build $$p || exit 1; done
+	@examples/moq/endpoints/vectors/build && examples/moq/endpoints/peer/build
+	@tools/lint examples/moq && cd examples/moq && $(GO) vet ./... && $(GO) test -race $(TESTFLAGS) ./... && $(GO) run ./conformance
 
 quic-upstream: ## quic-go's own tests on the fork; without hooks, the fork does what upstream does
 	@cd examples/quicfork && $(GO) run ./cmd/upstreamtests ../../.cache/quic-upstream

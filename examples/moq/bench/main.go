@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/moq/bench/load"
-	"github.com/fastrelay/fastrelay-gen/examples/moq/bench/relays"
+	"github.com/fastrelay/fastrelay-gen/examples/moq/others"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
@@ -40,7 +40,8 @@ func main() {
 
 // A bench is what all measurements share.
 type bench struct {
-	relays []relays.Relay
+	dir    string // for what relays say
+	relays []others.Relay
 	drafts []wire.Draft
 	rounds int
 	time   time.Duration // of each measurement
@@ -59,7 +60,7 @@ func run(ctx context.Context, args []string) error {
 	drafts := flags.String("drafts", "22,18", "drafts of MOQT")
 	receivers := flags.String("receivers", "1,8,64", "`numbers` of subscribers (cost)")
 	kinds := flags.String("media", "audio,video", "audio: 50 objects of 1,000 bytes a second, video: 60 of 4,000 (cost)")
-	rate := flags.Int("rate", 8000, "how many `kilobytes` a second are delivered, about: so many tracks are published (cost)")
+	rate := flags.Int("rate", 8000, "`kilobytes` a second that are delivered, about: it takes so many tracks (cost)")
 	took := flags.Duration("time", 8*time.Second, "how long each run is measured (cost)")
 	rounds := flags.Int("rounds", 3, "how many runs each has, of which the median counts")
 	if err := flags.Parse(args); err != nil {
@@ -76,8 +77,8 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	b := &bench{rounds: *rounds, time: *took}
-	if b.relays, err = relays.Prepare(ctx, dir, strings.Split(*names, ",")); err != nil {
+	b := &bench{dir: dir, rounds: *rounds, time: *took}
+	if b.relays, err = others.Relays(ctx, dir, strings.Split(*names, ",")...); err != nil {
 		return err
 	}
 	for name := range strings.SplitSeq(*drafts, ",") {
@@ -141,7 +142,7 @@ func show(cells ...any) {
 }
 
 // rows measures all relays, with each of the drafts that they know, in turns.
-func rows[R any](b *bench, draft wire.Draft, measure func(*relays.Relay, wire.Draft) (R, error)) ([][]R, error) {
+func rows[R any](b *bench, draft wire.Draft, measure func(*others.Relay, wire.Draft) (R, error)) ([][]R, error) {
 	all := make([][]R, len(b.relays))
 	for range b.rounds {
 		for i := range b.relays {
@@ -182,10 +183,11 @@ func (b *bench) costs(ctx context.Context, receivers, kinds string, rate int) er
 			if err != nil || number < 1 {
 				return fmt.Errorf("-receivers: %q isn't a number", n)
 			}
-			c := load.Config{Tracks: max(1, int(1000*float64(rate)/m.rate)/m.size/number), Rate: m.rate, Size: m.size, Group: m.group}
+			tracks := max(1, int(1000*float64(rate)/m.rate)/m.size/number)
+			c := load.Config{Tracks: tracks, Rate: m.rate, Size: m.size, Group: m.group}
 			for _, draft := range b.drafts {
-				all, err := rows(b, draft, func(r *relays.Relay, d wire.Draft) (cost, error) {
-					return measureCost(ctx, r, d, c, number, b.time)
+				all, err := rows(b, draft, func(r *others.Relay, d wire.Draft) (cost, error) {
+					return measureCost(ctx, b.dir, r, d, c, number, b.time)
 				})
 				if err != nil {
 					return err
@@ -194,7 +196,7 @@ func (b *bench) costs(ctx context.Context, receivers, kinds string, rate int) er
 				for i, runs := range all {
 					of := func(f func(cost) float64) float64 { return median(runs, f) }
 					cpu := of(func(c cost) float64 { return c.cpu })
-					show(m.name, number, c.Tracks, int(draft), b.relays[i].Name, cpu, fmt.Sprintf("%.2f", cpu/last),
+					show(m.name, number, tracks, int(draft), b.relays[i].Name, cpu, fmt.Sprintf("%.2f", cpu/last),
 						of(func(c cost) float64 { return c.p50 }), of(func(c cost) float64 { return c.p99 }),
 						of(func(c cost) float64 { return c.delivered }))
 				}
@@ -207,8 +209,8 @@ func (b *bench) costs(ctx context.Context, receivers, kinds string, rate int) er
 func (b *bench) joins(ctx context.Context) error {
 	show("draft", "relay", "first ms", "round trip", "more ms")
 	for _, draft := range b.drafts {
-		all, err := rows(b, draft, func(r *relays.Relay, d wire.Draft) (join, error) {
-			return measureJoin(ctx, r, d)
+		all, err := rows(b, draft, func(r *others.Relay, d wire.Draft) (join, error) {
+			return measureJoin(ctx, b.dir, r, d)
 		})
 		if err != nil {
 			return err
@@ -226,8 +228,8 @@ func (b *bench) joins(ctx context.Context) error {
 func (b *bench) capacities(ctx context.Context) error {
 	show("draft", "relay", "subscribers", "CPU %", "load CPU %")
 	for _, draft := range b.drafts {
-		all, err := rows(b, draft, func(r *relays.Relay, d wire.Draft) (capacity, error) {
-			return measureCapacity(ctx, r, d)
+		all, err := rows(b, draft, func(r *others.Relay, d wire.Draft) (capacity, error) {
+			return measureCapacity(ctx, b.dir, r, d)
 		})
 		if err != nil {
 			return err

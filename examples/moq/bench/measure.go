@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/moq/bench/load"
-	"github.com/fastrelay/fastrelay-gen/examples/moq/bench/relays"
+	"github.com/fastrelay/fastrelay-gen/examples/moq/others"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
@@ -42,7 +42,7 @@ type stage struct {
 
 // open starts a relay, and a publisher, whose packets take a while to the relay and back.
 func open(
-	ctx context.Context, r *relays.Relay, draft wire.Draft, c load.Config, delay time.Duration,
+	ctx context.Context, dir string, r *others.Relay, draft wire.Draft, c load.Config, delay time.Duration,
 ) (s *stage, err error) {
 	s = &stage{config: c}
 	defer func() {
@@ -53,9 +53,11 @@ func open(
 	if err := s.connect(delay); err != nil {
 		return s, err
 	}
-	s.process, err = r.Start(ctx, func(ctx context.Context, name string, args ...string) *exec.Cmd {
+	placed := *r
+	placed.Run = func(ctx context.Context, name string, args ...string) *exec.Cmd {
 		return s.relay.Command(ctx, "taskset", append([]string{"-c", strconv.Itoa(relayCPU), name}, args...)...)
-	}, strconv.Itoa(int(draft)), s.config.Relay)
+	}
+	s.process, err = placed.Start(ctx, s.config.Relay, dir, strconv.Itoa(int(draft)))
 	if err != nil {
 		return s, err
 	}
@@ -102,7 +104,7 @@ func (s *stage) close() (err error) {
 	if s.publisher != nil {
 		err = s.publisher.Close()
 	}
-	relays.End(s.process)
+	others.End(s.process)
 	if s.link != nil {
 		err = errors.Join(err, s.link.Close())
 	}
@@ -133,9 +135,9 @@ type cost struct {
 
 // measureCost measures the CPU time of a delivered object, and its delay.
 func measureCost(
-	ctx context.Context, r *relays.Relay, draft wire.Draft, c load.Config, receivers int, d time.Duration,
+	ctx context.Context, dir string, r *others.Relay, draft wire.Draft, c load.Config, receivers int, d time.Duration,
 ) (result cost, err error) {
-	s, err := open(ctx, r, draft, c, 0)
+	s, err := open(ctx, dir, r, draft, c, 0)
 	if err != nil {
 		return result, err
 	}
@@ -169,8 +171,8 @@ type join struct{ took, roundTrip float64 }
 const delay = 10 * time.Millisecond
 
 // measureJoin measures what the first object takes while a group is being sent.
-func measureJoin(ctx context.Context, r *relays.Relay, draft wire.Draft) (result join, err error) {
-	s, err := open(ctx, r, draft, load.Config{Tracks: 1, Rate: 60, Size: 4000, Group: 60}, delay)
+func measureJoin(ctx context.Context, dir string, r *others.Relay, draft wire.Draft) (result join, err error) {
+	s, err := open(ctx, dir, r, draft, load.Config{Tracks: 1, Rate: 60, Size: 4000, Group: 60}, delay)
 	if err != nil {
 		return result, err
 	}
@@ -212,8 +214,8 @@ const (
 )
 
 // measureCapacity adds subscribers of 1 Mbit/s until too many objects are late, or missing.
-func measureCapacity(ctx context.Context, r *relays.Relay, draft wire.Draft) (result capacity, err error) {
-	s, err := open(ctx, r, draft, load.Config{Tracks: 1, Rate: 125, Size: 1000, Group: 125}, 0)
+func measureCapacity(ctx context.Context, dir string, r *others.Relay, draft wire.Draft) (result capacity, err error) {
+	s, err := open(ctx, dir, r, draft, load.Config{Tracks: 1, Rate: 125, Size: 1000, Group: 125}, 0)
 	if err != nil {
 		return result, err
 	}

@@ -371,7 +371,7 @@ func (s *session) open(wait bool) (*request, error) {
 		if err != nil {
 			return nil, err
 		}
-		return s.newRequest(stream), nil
+		return s.newRequest(stream, true), nil
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, s.relay.config.Patience)
 	defer cancel()
@@ -379,7 +379,7 @@ func (s *session) open(wait bool) (*request, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.newRequest(stream), nil
+	return s.newRequest(stream, true), nil
 }
 
 // serve serves a request of the peer's.
@@ -387,7 +387,7 @@ func (s *session) serve(stream bidiStream) {
 	if !s.await() {
 		return
 	}
-	r := s.newRequest(stream)
+	r := s.newRequest(stream, false)
 	defer r.close()
 	m, err := r.next()
 	var rejection *wire.Rejection

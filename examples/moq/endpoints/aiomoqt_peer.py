@@ -1,0 +1,119 @@
+"""A publisher and a subscriber of MoQ Transport made of aiomoqt, with the commands and the output of peer/src/main.rs:
+
+aiomoqt_peer.py URL DRAFT publish NAMESPACE TRACK [FIRST] [datagrams]
+aiomoqt_peer.py URL DRAFT subscribe NAMESPACE TRACK COUNT [next|from=GROUP.OBJECT|groups=FIRST-LAST]
+aiomoqt_peer.py URL DRAFT fetch NAMESPACE TRACK FIRST-LAST
+"""
+
+import asyncio
+import hashlib
+import logging
+import sys
+
+from aiomoqt.agent import AgentError, AgentSession, FetchSpec, StartAt, SubscribeSpec, TrackRef
+from aiomoqt.client import MOQTClient
+from aiomoqt.delivery import StreamMapping
+from aiomoqt.track import PublishedTrack
+from aiomoqt.types import MOQTRequestError
+from aiomoqt.utils.logger import set_log_level
+from aiomoqt.utils.url import parse_relay_url
+
+LONG = 3600  # seconds: nothing is given up here, but by who runs this
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def show(group, subgroup, number, payload):
+    say(group, "-" if subgroup is None else subgroup, number, hashlib.sha256(payload).hexdigest())
+
+
+def bytes_of(track, group, number, size):
+    """Bytes that are those of one object only."""
+    block = hashlib.sha256(f"{track} {group} {number}".encode()).digest()
+    out = bytearray()
+    while len(out) < size:
+        out += block
+        block = hashlib.sha256(block).digest()
+    return bytes(out[:size])
+
+
+class Track(PublishedTrack):
+    """A track whose groups are asked for: OBJECTS BYTES, and done."""
+
+    def __init__(self, *args, asked, first, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.asked, self.group = asked, first
+
+    async def produce(self, out):
+        say("subscribed")
+        while (line := await self.asked.get()) != "done":
+            count, size = map(int, line.split())
+            for number in range(count):
+                payload = bytes_of(self.fqtn, self.group, number, size)
+                await out.write(self.group, number, payload, group_start=number == 0)
+                show(self.group, None if self.mapping == StreamMapping.DATAGRAM else 0, number, payload)
+            self.group += 1
+
+
+async def publish(session, namespace, name, first="0", kind=""):
+    asked = asyncio.Queue()
+    track = Track(session, namespace, name, asked=asked, first=int(first))
+    if kind == "datagrams":
+        track.mapping = StreamMapping.DATAGRAM
+    await track.publish(announce_namespace=True, publish_track=False)
+    say("ok")
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
+    while line := await reader.readline():
+        await asked.put(line.decode().strip())
+
+
+def start_of(text):
+    kind, _, value = text.partition("=")
+    numbers = [int(n) for n in value.replace(".", "-").split("-") if n]
+    return {"next": StartAt.latest, "from": StartAt.at, "groups": StartAt.range}[kind](*numbers)
+
+
+async def read(reader):
+    while not reader.done or reader.buffered:
+        for o in await reader.read():
+            show(o.group, o.subgroup, o.object_id, o.payload)
+
+
+async def subscribe(agent, track, _count, start="next"):
+    reader = await agent.reader(SubscribeSpec(track, start_of(start), buffer=65536, timeout_s=LONG))
+    say("ok")
+    await read(reader)
+    done = reader.publish_done
+    say(f"done {done['status_code']:#x} {done['stream_count']} {reader.ended}")
+
+
+async def fetch(agent, track, groups):
+    first, last = map(int, groups.split("-"))
+    reader = await agent.fetch(FetchSpec(track, StartAt.range(first, last), timeout_s=LONG))
+    say("ok")
+    await read(reader)
+    say("fetched" if reader.ended == "complete" else reader.ended)
+
+
+async def run(url, draft, command, namespace, name, *more):
+    set_log_level(logging.WARNING)
+    relay = parse_relay_url(url)
+    client = MOQTClient(relay.host, relay.port, path=relay.path, use_quic=relay.use_quic, verify_tls=False,
+                        supported_drafts=int(draft))
+    async with client.connect() as session:
+        await session.client_session_init()
+        if command == "publish":
+            await publish(session, namespace, name, *more)
+            return
+        try:
+            async with AgentSession(session) as agent:
+                await {"subscribe": subscribe, "fetch": fetch}[command](agent, TrackRef(namespace, name), *more)
+        except (AgentError, MOQTRequestError) as refused:
+            say("error", refused)
+
+
+asyncio.run(run(*sys.argv[1:]))
