@@ -88,7 +88,9 @@ func run(ctx context.Context, args []string) error {
 }
 
 // compare measures all relays with one setting.
-func compare(ctx context.Context, out *tabwriter.Writer, dir string, relays []others.Relay, s setting, rounds int) error {
+func compare(
+	ctx context.Context, out *tabwriter.Writer, dir string, relays []others.Relay, s setting, rounds int,
+) error {
 	all := make([][]result, len(relays))
 	for range rounds {
 		for i := range relays {
