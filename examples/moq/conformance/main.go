@@ -1,5 +1,5 @@
-// Conformance prints which cases of aiomoqt's interop client relays pass, in both drafts and on both transports, and how
-// many of 200 datagrams they deliver, as a table in Markdown. It fails if ours doesn't pass them all.
+// Conformance prints which cases of aiomoqt's interop client relays pass, in both drafts and on both transports, and
+// how many of 200 datagrams they deliver, as a table in Markdown. It fails if ours doesn't pass them all.
 //
 //	cd examples/moq && endpoints/build && endpoints/build moq-relay && go run ./conformance
 package main

@@ -8,7 +8,8 @@ import (
 
 // The table says where a relay passes a case.
 func TestTable(t *testing.T) {
-	text := "TAP version 14\n1..3\nok 1 - setup-only\n  ---\n  ...\nnot ok 2 - rendezvous-timeout\nok 3 - join # 12 ms\n"
+	text := "TAP version 14\n1..3\nok 1 - setup-only\n  ---\n  ...\n" +
+		"not ok 2 - rendezvous-timeout\nok 3 - join # 12 ms\n"
 	results := tap(text)
 	if want := []caseResult{{name: "setup-only", passed: true}, {name: "rendezvous-timeout"},
 		{name: "join", passed: true}}; !slices.Equal(results, want) {
@@ -35,7 +36,8 @@ func TestTable(t *testing.T) {
 `; out.String() != want {
 		t.Errorf("it prints\n%s\ninstead of\n%s", out.String(), want)
 	}
-	if failed := table.failed("ours"); !slices.Equal(failed, []string{"rendezvous-timeout 22 QUIC", "datagrams 22 QUIC"}) {
+	want := []string{"rendezvous-timeout 22 QUIC", "datagrams 22 QUIC"}
+	if failed := table.failed("ours"); !slices.Equal(failed, want) {
 		t.Error(failed)
 	}
 }

@@ -45,8 +45,10 @@ class Track(PublishedTrack):
     def __init__(self, *args, asked, first, **kwargs):
         super().__init__(*args, **kwargs)
         self.asked, self.group = asked, first
+        self.announced = asyncio.Event()
 
     async def produce(self, out):
+        await self.announced.wait()  # a SUBSCRIBE may overtake the answer to PUBLISH_NAMESPACE
         say("subscribed")
         while (line := await self.asked.get()) != "done":
             count, size = map(int, line.split())
@@ -64,6 +66,7 @@ async def publish(session, namespace, name, first="0", kind=""):
         track.mapping = StreamMapping.DATAGRAM
     await track.publish(announce_namespace=True, publish_track=False)
     say("ok")
+    track.announced.set()
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
     await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)

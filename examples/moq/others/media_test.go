@@ -18,8 +18,8 @@ var (
 	moqRelay = []string{"../endpoints/build", "moq-relay"}
 )
 
-// TestMedia has moq-dev's programs publish and play a film through our relay: what is played are the film's frames, from
-// one that a player can begin with to the last.
+// TestMedia has moq-dev's programs publish and play a film through our relay: what is played are the film's frames,
+// from one that a player can begin with to the last.
 func TestMedia(t *testing.T) {
 	build(t, moqCLI)
 	f := newFilm(t)
@@ -46,8 +46,8 @@ func newFilm(t *testing.T) film {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "film.ts")
 	out, err := exec.CommandContext(t.Context(), "ffmpeg", "-v", "error", "-f", "lavfi",
-		"-i", "testsrc2=size=320x180:rate=25", "-t", "8", "-c:v", "libx264", "-preset", "ultrafast", "-bf", "0", "-g", "25",
-		"-f", "mpegts", "-pes_payload_size", "0", "-muxdelay", "0", file).CombinedOutput()
+		"-i", "testsrc2=size=320x180:rate=25", "-t", "8", "-c:v", "libx264", "-preset", "ultrafast", "-bf", "0",
+		"-g", "25", "-f", "mpegts", "-pes_payload_size", "0", "-muxdelay", "0", file).CombinedOutput()
 	if err != nil {
 		t.Fatalf("ffmpeg: %v\n%s", err, out)
 	}
@@ -73,8 +73,8 @@ func frames(t *testing.T, file string) (all []string) {
 func (f film) play(t *testing.T, from, fromDraft, to, toDraft string) {
 	t.Helper()
 	moq := func(url, draft string, args ...string) *exec.Cmd {
-		args = append([]string{"--connect", url, "--connect-tls-insecure", "--connect-version", "moq-transport-" + draft,
-			"--broadcast", "film.hang"}, args...)
+		args = append([]string{"--connect", url, "--connect-tls-insecure",
+			"--connect-version", "moq-transport-" + draft, "--broadcast", "film.hang"}, args...)
 		cmd := exec.CommandContext(t.Context(), must(Path("rust", "bin", "moq")), args...)
 		var said bytes.Buffer
 		cmd.Stderr = &said

@@ -89,8 +89,8 @@ func TestViolations(t *testing.T) {
 		t.Run(c.String(), func(t *testing.T) {
 			r, _ := inside(t, local)
 			for rule, code := range map[string]string{
-				"second-control-stream": "3", "second-setup": "3", "setup-as-request": "3", "request-on-control-stream": "3",
-				"odd-request-id": "4", "same-request-id": "4", "truncated-datagram": "3",
+				"second-control-stream": "3", "second-setup": "3", "setup-as-request": "3", "truncated-datagram": "3",
+				"request-on-control-stream": "3", "odd-request-id": "4", "same-request-id": "4",
 			} {
 				t.Run(rule, func(t *testing.T) {
 					c.start(t, here, r.Addr(), "violate", rule).says("SessionClosed { code: " + code + ",")

@@ -27,7 +27,9 @@ func newTree(t *testing.T, on client) *tree {
 	r := &tree{}
 	var hash string
 	r.root, hash = inside(t, local)
-	args := []string{"-reset-key", filepath.Join(t.TempDir(), "key"), "-upstream", on.url(r.root.Addr()), "-upstream-hash", hash}
+	args := []string{
+		"-reset-key", filepath.Join(t.TempDir(), "key"), "-upstream", on.url(r.root.Addr()), "-upstream-hash", hash,
+	}
 	r.start = func() (*exec.Cmd, netip.AddrPort) { return outside(t, ours[0], r.at, on.draft, args...) }
 	r.middle, r.at = r.start()
 	r.leaf, _ = inside(t, local, trusting(on.url(r.at)))

@@ -208,7 +208,8 @@ func TestRefused(t *testing.T) {
 	a.subscribes(track0(".session"), wire.Parameters{}).fails(wire.DoesNotExist)
 }
 
-// TestRefusedAndStopped hands down the refusal of a publisher that stops the request's other half, whichever comes first.
+// TestRefusedAndStopped hands down the refusal of a publisher that stops the request's other half, whichever comes
+// first.
 func TestRefusedAndStopped(t *testing.T) {
 	both(t, func(t *testing.T, o options) {
 		r := start(t, func(c *Config) { c.Patience = time.Hour })

@@ -27,8 +27,9 @@ fn location(text: &str) -> Result<LocationFilter, Failure> {
     Ok(LocationFilter::range_to(group, object, end.wrapping_sub(group), last)?)
 }
 
-/// The parameter of SUBSCRIBE that is meant by `next` (object), `from=GROUP.OBJECT`, `groups=FIRST-LAST`; in draft 22 also by
-/// `range=GROUP.OBJECT-GROUP.OBJECT`, `fill=…`, and `TYPE=FIRST-LAST,…`, a range filter by its type in hexadecimal.
+/// The parameter of SUBSCRIBE that is meant by `next` (object), `from=GROUP.OBJECT`, `groups=FIRST-LAST`; in draft 22
+/// also by `range=GROUP.OBJECT-GROUP.OBJECT`, `fill=…`, and `TYPE=FIRST-LAST,…`, a range filter by its type in
+/// hexadecimal.
 pub fn parameter(draft: DraftVersion, text: &str) -> Result<KeyValuePair, Failure> {
     let (name, value) = text.split_once('=').unwrap_or((text, ""));
     if draft == DraftVersion::Draft18 {

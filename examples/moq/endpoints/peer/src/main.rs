@@ -1,14 +1,15 @@
 //! A publisher and a subscriber of MoQ Transport made of moqtap-client, drafts 18 and 22, on QUIC and WebTransport.
 //!
-//! `moqtap-peer URL DRAFT publish NAMESPACE TRACK [FIRST]` announces a namespace and waits for a SUBSCRIBE of the track. Then each
-//! line of its input, `OBJECTS BYTES`, is a group to be sent, from FIRST on, in two subgroups; `done` sends PUBLISH_DONE. It ends
-//! with its input.
+//! `moqtap-peer URL DRAFT publish NAMESPACE TRACK [FIRST]` announces a namespace and waits for a SUBSCRIBE of the track.
+//! Then each line of its input, `OBJECTS BYTES`, is a group to be sent, from FIRST on, in two subgroups; `done` sends
+//! PUBLISH_DONE. It ends with its input.
 //!
-//! `… subscribe NAMESPACE TRACK COUNT [FILTER…]` subscribes, and ends after COUNT objects and PUBLISH_DONE, `… fetch NAMESPACE
-//! TRACK [RANGE]` fetches, `… status NAMESPACE TRACK` asks for a track's status, `… namespace NAMESPACE TRACK` waits until there is a
-//! publisher, and `… violate RULE` breaks a rule of the draft.
+//! `… subscribe NAMESPACE TRACK COUNT [FILTER…]` subscribes, and ends after COUNT objects and PUBLISH_DONE, `… fetch
+//! NAMESPACE TRACK [RANGE]` fetches, `… status NAMESPACE TRACK` asks for a track's status, `… namespace NAMESPACE TRACK`
+//! waits until there is a publisher, and `… violate RULE` breaks a rule of the draft.
 //!
-//! What happens is printed a line each; objects, sent or received, as group, subgroup, object, and the payload's SHA-256.
+//! What happens is printed a line each; objects, sent or received, as group, subgroup, object, and the payload's
+//! SHA-256.
 
 mod filter;
 mod publish;

@@ -76,7 +76,7 @@ async fn send(conn: &AnyConnection, track: &[u8], group: u64, objects: u64, byte
 
 /// Bytes that are those of one object only.
 fn payload(track: &[u8], group: u64, id: u64, bytes: usize) -> Vec<u8> {
-    let mut block = Sha256::new().chain_update(track).chain_update(group.to_be_bytes()).chain_update(id.to_be_bytes()).finalize();
+    let mut block = Sha256::digest([track, &group.to_be_bytes(), &id.to_be_bytes()].concat());
     let mut payload = Vec::with_capacity(bytes + block.len());
     while payload.len() < bytes {
         payload.extend_from_slice(&block);
