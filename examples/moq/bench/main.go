@@ -13,12 +13,13 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/fastrelay/fastrelay-gen/examples/moq/bench/relays"
 )
 
 func main() {
@@ -65,12 +66,12 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	relays, err := relaysOf(ctx, dir, strings.Split(*only, ","))
+	all, err := relays.Prepare(ctx, dir, strings.Split(*only, ","))
 	if err != nil {
 		return err
 	}
 	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(out, "draft\tsubscribers\trelay\tµs an object\tp90 ms\tdelivered\t/ "+relays[len(relays)-1].name+"\t")
+	fmt.Fprintln(out, "draft\tsubscribers\trelay\tµs an object\tp90 ms\tdelivered\t/ "+all[len(all)-1].Name+"\t")
 	for _, n := range strings.Split(*receivers, ",") {
 		number, err := strconv.Atoi(n)
 		if err != nil || number < 1 {
@@ -78,7 +79,7 @@ func run(ctx context.Context, args []string) error {
 		}
 		for _, draft := range strings.Split(*drafts, ",") {
 			s := setting{draft, number, min(*rate, 1000*number), *size, *group, *took}
-			if err := compare(ctx, out, dir, relays, s, *rounds); err != nil {
+			if err := compare(ctx, out, dir, all, s, *rounds); err != nil {
 				return err
 			}
 		}
@@ -87,13 +88,15 @@ func run(ctx context.Context, args []string) error {
 }
 
 // compare measures all relays with one setting.
-func compare(ctx context.Context, out *tabwriter.Writer, dir string, relays []relay, s setting, rounds int) error {
-	all := make([][]result, len(relays))
+func compare(
+	ctx context.Context, out *tabwriter.Writer, dir string, compared []relays.Relay, s setting, rounds int,
+) error {
+	all := make([][]result, len(compared))
 	for range rounds {
-		for i := range relays {
-			r, err := measure(ctx, dir, &relays[i], s)
+		for i := range compared {
+			r, err := measure(ctx, dir, &compared[i], s)
 			if err != nil {
-				return fmt.Errorf("%s, draft %s, %d subscribers: %w", relays[i].name, s.draft, s.receivers, err)
+				return fmt.Errorf("%s, draft %s, %d subscribers: %w", compared[i].Name, s.draft, s.receivers, err)
 			}
 			all[i] = append(all[i], r)
 		}
@@ -101,7 +104,7 @@ func compare(ctx context.Context, out *tabwriter.Writer, dir string, relays []re
 	last := median(all[len(all)-1], func(r result) float64 { return r.cost })
 	for i, runs := range all {
 		cost := median(runs, func(r result) float64 { return r.cost })
-		fmt.Fprintf(out, "%s\t%d\t%s\t%.1f\t%.1f\t%.1f%%\t%.2f\t\n", s.draft, s.receivers, relays[i].name, cost,
+		fmt.Fprintf(out, "%s\t%d\t%s\t%.1f\t%.1f\t%.1f%%\t%.2f\t\n", s.draft, s.receivers, compared[i].Name, cost,
 			median(runs, func(r result) float64 { return r.delay }),
 			100*median(runs, func(r result) float64 { return r.delivered }), cost/last)
 	}
@@ -115,16 +118,4 @@ func median[T any](all []T, of func(T) float64) float64 {
 	}
 	slices.SortFunc(values, cmp.Compare)
 	return values[len(values)/2]
-}
-
-// cache is where endpoints/build puts programs of other implementations.
-func cache(name ...string) (string, error) {
-	path, err := filepath.Abs(filepath.Join(append([]string{"../../.cache/moq"}, name...)...))
-	if err == nil {
-		_, err = os.Stat(path)
-	}
-	if err != nil {
-		return "", fmt.Errorf("%w: run endpoints/build first, here in examples/moq", err)
-	}
-	return path, nil
 }

@@ -6,36 +6,39 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/fastrelay/fastrelay-gen/examples/moq/bench/relays"
 )
 
 // warm is how long clients have to be there before anything is measured.
 const warm = 6 * time.Second
 
 // measure runs a relay, a publisher and subscribers.
-func measure(ctx context.Context, dir string, r *relay, s setting) (result, error) {
+func measure(ctx context.Context, dir string, r *relays.Relay, s setting) (result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	publish, err := cache("python", "bin", "moq-pub-bench")
+	publish, err := relays.Made("python", "bin", "moq-pub-bench")
 	if err != nil {
 		return result{}, err
 	}
-	subscribe, err := cache("python", "bin", "moq-load-sim")
+	subscribe, err := relays.Made("python", "bin", "moq-load-sim")
 	if err != nil {
 		return result{}, err
 	}
-	process, address, err := r.start(ctx, dir, s)
-	if process != nil {
-		defer func() {
-			_ = process.Process.Kill()
-			_ = process.Wait() // killed
-		}()
+	address, err := free()
+	if err != nil {
+		return result{}, err
 	}
+	process, err := r.Start(ctx, exec.CommandContext, s.draft, address)
+	defer relays.End(process)
 	if err != nil {
 		return result{}, err
 	}
@@ -44,7 +47,7 @@ func measure(ctx context.Context, dir string, r *relay, s setting) (result, erro
 		return result{}, err
 	}
 	client := func(program string, args ...string) (*exec.Cmd, *bytes.Buffer, error) {
-		args = append([]string{"moqt://" + address, "-k", "--draft", s.draft, "-N", "bench", "-T", "track",
+		args = append([]string{"moqt://" + address.String(), "-k", "--draft", s.draft, "-N", "bench", "-T", "track",
 			"-s", strconv.Itoa(s.size), "-r", strconv.Itoa(s.rate / s.receivers), "-g", strconv.Itoa(s.group),
 			"-t", "600"}, args...)
 		cmd, out := exec.CommandContext(ctx, program, args...), &bytes.Buffer{}
@@ -73,6 +76,16 @@ func measure(ctx context.Context, dir string, r *relay, s setting) (result, erro
 		return res, fmt.Errorf("%w\n%s", err, said)
 	}
 	return res, nil
+}
+
+// free returns an address of this host with a port that nothing listens at.
+func free() (netip.AddrPort, error) {
+	socket, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	defer socket.Close()
+	return socket.LocalAddr().(*net.UDPAddr).AddrPort(), nil
 }
 
 func pause(ctx context.Context, d time.Duration) error {
