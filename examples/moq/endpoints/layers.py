@@ -19,7 +19,7 @@ from aiomoqt.utils.url import parse_relay_url
 
 FRAMES = 25  # a second
 LAYERS = {"base": 5000, "enhancement": 10000}  # bytes of a frame: 1 and 2 Mbit/s
-SILENCE = 5  # seconds after which nothing is expected any more
+SILENCE = 20  # seconds after which nothing is expected any more, of a relay that says no end
 
 
 class Layer(PublishedTrack):

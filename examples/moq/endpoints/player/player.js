@@ -1,5 +1,5 @@
-// Shows a broadcast by moq-dev's player, and says in window.shown what the player has shown. The address has url, the relay's; hash, that of
-// its certificate; name, that of the broadcast.
+// Shows a broadcast by moq-dev's player, and says in window.shown what the player has shown. Its URL's query has url, the
+// relay's; hash, that of the relay's certificate; name, that of the broadcast.
 import "@moq/watch/element";
 
 const query = new URLSearchParams(location.search);
