@@ -19,7 +19,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -133,7 +132,7 @@ func send(ctx context.Context, r *relays.Relay, draft string, groups int, v vari
 		return got, err
 	}
 	client := func(host *testnet.Host, role string, args ...string) (*exec.Cmd, *bytes.Buffer) {
-		args = append([]string{filepath.Join("endpoints", "layers.py"), role, "moqt://" + address.String(), draft}, args...)
+		args = append([]string{"endpoints/layers.py", role, "moqt://" + address.String(), draft}, args...)
 		cmd, said := host.Command(ctx, python, args...), &bytes.Buffer{}
 		cmd.Stderr = said
 		return cmd, said

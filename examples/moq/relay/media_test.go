@@ -24,9 +24,9 @@ import (
 // picture is in the documentation: what the browser shows. It is made anew if FASTRELAY_UPDATE is set.
 const picture = "../../../docs/moq.png"
 
-// TestMedia shows a video: ffmpeg makes it, aiomoqt publishes it as CMAF, in draft 22, and the player of moq-dev shows it
-// in Chromium, in draft 18. Each picture that is shown is one of those that were published, decoded to the same pixels,
-// at its time, and with its number, which the page reads off the canvas.
+// TestMedia shows a video: ffmpeg makes it, aiomoqt publishes it as CMAF, in draft 22, and the player of moq-dev shows
+// it in Chromium, in draft 18. Each picture that is shown is one of those that were published, decoded to the same
+// pixels, at its time, and with its number, which the page reads off the canvas.
 func TestMedia(t *testing.T) {
 	needs.Root(t)
 	others(t)
@@ -98,17 +98,18 @@ const (
 // squares along the lower edge: white is 1, the least significant bit comes first.
 func encode(t *testing.T, file string) (numbers map[string]int) {
 	t.Helper()
-	number := "drawbox=y=ih-20:w=160:h=20:t=fill:color=black"
+	number := "drawbox=y=ih-20:w=160:h=20:t=fill"
 	for bit := range 8 {
-		number += fmt.Sprintf(",drawbox=x=%d:y=ih-20:w=20:h=20:t=fill:color=white:enable='bitand(n,%d)'", 20*bit, 1<<bit)
+		number += fmt.Sprintf(",drawbox=c=white:x=%d:y=ih-20:w=20:h=20:t=fill:enable='bitand(n,%d)'", 20*bit, 1<<bit)
 	}
 	ffmpeg(t, "-f", "lavfi", "-i", fmt.Sprintf("testsrc2=size=640x360:rate=%d", clipRate),
 		"-frames:v", fmt.Sprint(clipFrames), "-vf", number, "-pix_fmt", "yuv420p", "-c:v", "libx264",
 		"-preset", "veryfast", "-g", fmt.Sprint(clipRate), "-bf", "0", file)
 	numbers = map[string]int{}
-	for _, line := range strings.Split(string(ffmpeg(t, "-i", file, "-f", "framehash", "-hash", "sha256", "-")), "\n") {
-		if fields := strings.Split(line, ","); len(fields) == 6 && line[0] != '#' { // stream, dts, pts, duration, size, hash
-			numbers[strings.TrimSpace(fields[5])] = len(numbers)
+	hashes := string(ffmpeg(t, "-i", file, "-f", "framehash", "-hash", "sha256", "-"))
+	for _, line := range strings.Split(strings.TrimSpace(hashes), "\n") { // stream, dts, pts, duration, size, hash
+		if !strings.HasPrefix(line, "#") {
+			numbers[strings.TrimSpace(line[strings.LastIndex(line, ",")+1:])] = len(numbers)
 		}
 	}
 	if len(numbers) != clipFrames {
