@@ -127,9 +127,9 @@ test-quic: quic ## the fork's hooks and the examples on it: linters, and tests w
 	@cd examples/quic && $(GO) test -run '^TestCredits$$' ./server # a model of one goroutine, 20 times slower with the race detector
 	@cd examples/quic && GOMAXPROCS=1 $(GO) test -run '^Test(Busy|Stock|Rebinding|Killed)$$' ./server # where the socket's reader has to let others run
 
-test-moq: quic ## examples/moq: linters, and tests with the race detector, also with other implementations (Python 3.12 or newer, cargo)
-	@tools/ensure quic
-	@for p in '' moq-relay moq-cli; do examples/moq/endpoints/build $$p || exit 1; done
+test-moq: quic ## examples/moq: linters, and tests with the race detector, also with other implementations (Python 3.12 or newer, cargo, npm, Chromium)
+	@tools/ensure test experiment quic root
+	@for p in '' player moq-relay moq-cli; do examples/moq/endpoints/build $$p || exit 1; done
 	@examples/moq/endpoints/vectors/build && examples/moq/endpoints/peer/build
 	@tools/lint examples/moq && cd examples/moq && $(GO) vet ./... && $(GO) test -race $(TESTFLAGS) ./... && $(GO) run ./conformance
 

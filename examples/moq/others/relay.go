@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/moq/certificate"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 // Path is where a program was made, in .cache/moq of this folder or one above.
@@ -161,7 +162,7 @@ func (r *Relay) Start(ctx context.Context, at netip.AddrPort, dir, draft string,
 	if _, err := cmd.StdinPipe(); err != nil { // the one of quinn runs until its input ends
 		return nil, err
 	}
-	if err := cmd.Start(); err != nil {
+	if err := testnet.StartChild(cmd); err != nil {
 		return nil, err
 	}
 	for deadline := time.Now().Add(time.Minute); ; {

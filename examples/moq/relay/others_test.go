@@ -15,11 +15,11 @@ import (
 // made is where ../endpoints/build makes programs of other implementations.
 const made = "../../../.cache/moq/python/bin/"
 
-// others makes them.
-func others(t *testing.T) {
+// others makes those of aiomoqt, or what is named.
+func others(t *testing.T, what ...string) {
 	t.Helper()
-	if out, err := exec.CommandContext(t.Context(), "../endpoints/build").CombinedOutput(); err != nil {
-		t.Fatalf("../endpoints/build: %v\n%s", err, out)
+	if out, err := exec.CommandContext(t.Context(), "../endpoints/build", what...).CombinedOutput(); err != nil {
+		t.Fatalf("../endpoints/build %v: %v\n%s", what, err, out)
 	}
 }
 
