@@ -59,7 +59,8 @@ func run(ctx context.Context, args []string) error {
 	names := flags.String("relays", "ours,moq-relay,quinn", "relays")
 	drafts := flags.String("drafts", "22,18", "drafts of MOQT")
 	receivers := flags.String("receivers", "1,8,64", "`numbers` of subscribers (cost)")
-	kinds := flags.String("media", "audio,video", "audio: 50 objects of 1,000 bytes a second, video: 60 of 4,000 (cost)")
+	kinds := flags.String("media", "audio,video",
+		"audio: 50 objects of 1,000 bytes a second; video: 60 of 4,000 (cost)")
 	rate := flags.Int("rate", 8000, "`kilobytes` a second that are delivered, about: it takes so many tracks (cost)")
 	took := flags.Duration("time", 8*time.Second, "how long each run is measured (cost)")
 	rounds := flags.Int("rounds", 3, "how many runs each has, of which the median counts")
@@ -237,7 +238,8 @@ func (b *bench) capacities(ctx context.Context) error {
 		for i, runs := range all {
 			of := func(f func(capacity) float64) float64 { return median(runs, f) }
 			show(int(draft), b.relays[i].Name, int(of(func(c capacity) float64 { return float64(c.subscribers) })),
-				of(func(c capacity) float64 { return 100 * c.relay }), of(func(c capacity) float64 { return 100 * c.load }))
+				of(func(c capacity) float64 { return 100 * c.relay }),
+				of(func(c capacity) float64 { return 100 * c.load }))
 		}
 	}
 	return nil

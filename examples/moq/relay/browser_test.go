@@ -24,9 +24,9 @@ import (
 // picture is in the documentation: what the browser shows. It is made anew if FASTRELAY_UPDATE is set.
 const picture = "../../../docs/moq.png"
 
-// TestBrowser shows a video: ffmpeg makes it, aiomoqt publishes it as CMAF, in draft 22, and the player of moq-dev shows
-// it in Chromium, in draft 18. Each picture that is shown is one of those that were published, decoded to the same
-// pixels, at its time, and with its number, which the page reads off the canvas.
+// TestBrowser shows a video: ffmpeg makes it, aiomoqt publishes it as CMAF, in draft 22, and the player of moq-dev
+// shows it in Chromium, in draft 18. Each picture that is shown is one of those that were published, decoded to the
+// same pixels, at its time, and with its number, which the page reads off the canvas.
 func TestBrowser(t *testing.T) {
 	needs.Root(t)
 	others(t)

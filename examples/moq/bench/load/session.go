@@ -107,11 +107,11 @@ func (s *session) request(ctx context.Context, of func(id uint64) wire.Message) 
 // parse parses what a reader has next, and waits until there is enough of it.
 func parse[T any](r *bufio.Reader, of func([]byte) (T, int, error)) (v T, err error) {
 	for n := 1; ; n = r.Buffered() + 1 {
-		b, err := r.Peek(n)
-		if err != nil {
+		if _, err := r.Peek(n); err != nil {
 			return v, err
 		}
-		if b, err = r.Peek(r.Buffered()); err != nil {
+		b, err := r.Peek(r.Buffered())
+		if err != nil {
 			return v, err
 		}
 		v, used, err := of(b)
