@@ -162,6 +162,13 @@ func rows[R any](b *bench, draft wire.Draft, measure func(*others.Relay, wire.Dr
 	return all, nil
 }
 
+// without is the bench without a relay.
+func (b *bench) without(name string) *bench {
+	c := *b
+	c.relays = slices.DeleteFunc(slices.Clone(b.relays), func(r others.Relay) bool { return r.Name == name })
+	return &c
+}
+
 // A media is the traffic of a track.
 type media struct {
 	name        string
@@ -208,6 +215,7 @@ func (b *bench) costs(ctx context.Context, receivers, kinds string, rate int) er
 }
 
 func (b *bench) joins(ctx context.Context) error {
+	b = b.without("quinn") // it keeps nothing for who comes late
 	show("draft", "relay", "first ms", "round trip", "more ms")
 	for _, draft := range b.drafts {
 		all, err := rows(b, draft, func(r *others.Relay, d wire.Draft) (join, error) {
