@@ -24,6 +24,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/moq/bench/load"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/others"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
@@ -46,12 +47,6 @@ type bench struct {
 	rounds int
 	time   time.Duration // of each measurement
 }
-
-// The processors of the load, and of the relay.
-const (
-	loadCPU  = 0
-	relayCPU = 1
-)
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
@@ -118,7 +113,7 @@ func pin() error {
 		return err
 	}
 	var set unix.CPUSet
-	set.Set(loadCPU)
+	set.Set(measure.LoadCPU)
 	for _, thread := range threads { // those that begin later begin there
 		id, err := strconv.Atoi(thread.Name())
 		if err == nil {
@@ -143,7 +138,7 @@ func show(cells ...any) {
 }
 
 // rows measures all relays, with each of the drafts that they know, in turns.
-func rows[R any](b *bench, draft wire.Draft, measure func(*others.Relay, wire.Draft) (R, error)) ([][]R, error) {
+func rows[R any](b *bench, draft wire.Draft, one func(*others.Relay, wire.Draft) (R, error)) ([][]R, error) {
 	all := make([][]R, len(b.relays))
 	for range b.rounds {
 		for i := range b.relays {
@@ -152,11 +147,11 @@ func rows[R any](b *bench, draft wire.Draft, measure func(*others.Relay, wire.Dr
 			if r.Name == "quinn" {
 				spoken = 0
 			}
-			one, err := measure(r, spoken)
+			result, err := one(r, spoken)
 			if err != nil {
 				return nil, fmt.Errorf("%s, draft %d: %w", r.Name, draft, err)
 			}
-			all[i] = append(all[i], one)
+			all[i] = append(all[i], result)
 		}
 	}
 	return all, nil

@@ -18,6 +18,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/moq/bench/load"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/others"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
@@ -32,7 +33,8 @@ const patience = 10 * time.Second
 type stage struct {
 	hosts     *testnet.Net
 	relay     *testnet.Host
-	clients   *testnet.Host // the relay's as well, if there is no link
+	players   *testnet.Host // of the subscribers
+	source    *testnet.Host // of the publisher
 	link      *testlink.Link
 	config    load.Config
 	process   *exec.Cmd
@@ -55,49 +57,65 @@ func open(
 	}
 	placed := *r
 	placed.Run = func(ctx context.Context, name string, args ...string) *exec.Cmd {
-		return s.relay.Command(ctx, "taskset", append([]string{"-c", strconv.Itoa(relayCPU), name}, args...)...)
+		return s.relay.Command(ctx, "taskset", append([]string{"-c", strconv.Itoa(measure.RelayCPU), name}, args...)...)
 	}
 	s.process, err = placed.Start(ctx, s.config.Relay, dir, strconv.Itoa(int(draft)))
 	if err != nil {
 		return s, err
 	}
 	s.config.Draft = draft
-	s.config.Listen = func() (conn *net.UDPConn, err error) {
-		err = s.clients.Do(func() (err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	s.config.Listen = listen(s.source)
+	if s.publisher, err = load.Publish(ctx, s.config); err != nil {
+		return s, err
+	}
+	s.config.Listen = listen(s.players)
+	return s, nil
+}
+
+func listen(h *testnet.Host) func() (*net.UDPConn, error) {
+	return func() (conn *net.UDPConn, err error) {
+		err = h.Do(func() (err error) {
 			conn, err = net.ListenUDP("udp4", nil)
 			return err
 		})
 		return conn, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	s.publisher, err = load.Publish(ctx, s.config)
-	return s, err
 }
 
-// connect makes the hosts: one without a delay, else two.
+// connect makes the hosts: without a delay, those of the bench of examples/quic.
 func (s *stage) connect(delay time.Duration) (err error) {
+	if delay == 0 {
+		var l *testnet.Line
+		if s.hosts, l, err = measure.NewLine(); err != nil {
+			return err
+		}
+		s.relay, s.source, s.players = l.Relay, l.Client, l.Peer
+		s.config.Relay = netip.AddrPortFrom(l.RelayInAddr.V4, port)
+		return nil
+	}
 	if s.hosts, err = testnet.New(); err != nil {
 		return err
 	}
 	if s.relay, err = s.hosts.Host("relay"); err != nil {
 		return err
 	}
-	s.config.Relay, s.clients = netip.MustParseAddrPort("127.0.0.1:4433"), s.relay
-	if delay == 0 {
-		return nil
-	}
-	if s.clients, err = s.hosts.Host("clients"); err != nil {
+	if s.players, err = s.hosts.Host("clients"); err != nil {
 		return err
 	}
 	late := testlink.Direction{Delay: delay}
-	s.link, err = testlink.Join(s.hosts, s.relay, "eth0", s.clients, "eth0", testlink.Config{FromA: late, FromB: late})
+	s.link, err = testlink.Join(s.hosts, s.relay, "eth0", s.players, "eth0", testlink.Config{FromA: late, FromB: late})
 	if err != nil {
 		return err
 	}
-	s.config.Relay = netip.MustParseAddrPort("192.0.2.1:4433")
+	s.source = s.players
+	s.config.Relay = netip.MustParseAddrPort(fmt.Sprintf("192.0.2.1:%d", port))
 	return errors.Join(s.link.A.AddAddr("192.0.2.1/24"), s.link.B.AddAddr("192.0.2.2/24"))
 }
+
+// port is where relays listen.
+const port = 4433
 
 func (s *stage) close() (err error) {
 	s.audience.Close()
