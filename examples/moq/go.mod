@@ -3,6 +3,7 @@ module github.com/fastrelay/fastrelay-gen/examples/moq
 go 1.26.0
 
 require (
+	github.com/fastrelay/fastrelay-gen v0.0.0
 	github.com/fastrelay/fastrelay-gen/examples/quic v0.0.0
 	github.com/fastrelay/fastrelay-gen/examples/quicfork v0.0.0
 	github.com/fastrelay/fastrelay-gen/runtime v0.1.0
