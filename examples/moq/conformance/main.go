@@ -136,7 +136,8 @@ func tap(text string) (all []caseResult) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		if message, ok := strings.CutPrefix(line, "message: "); ok && len(all) > 0 && !all[len(all)-1].passed {
-			all[len(all)-1].note = strings.Trim(message, `"`)
+			message = strings.TrimPrefix(strings.Trim(message, `"`), "Failed: ")
+			all[len(all)-1].note = strings.TrimPrefix(message, "MOQTRequestError: request error: ")
 		}
 		rest, passed := strings.CutPrefix(line, "ok ")
 		failed := !passed && strings.HasPrefix(line, "not ok ")
