@@ -6,6 +6,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -133,14 +134,14 @@ func interop(ctx context.Context, args []string) ([]caseResult, error) {
 // tap reads what the client prints of its cases (Test Anything Protocol).
 func tap(text string) (all []caseResult) {
 	for line := range strings.Lines(text) {
-		rest, passed := strings.CutPrefix(line, "ok ")
-		if !passed {
-			var failed bool
-			if rest, failed = strings.CutPrefix(line, "not ok "); !failed {
-				continue
-			}
+		line = strings.TrimSpace(line)
+		if message, ok := strings.CutPrefix(line, "message: "); ok && len(all) > 0 && !all[len(all)-1].passed {
+			message = strings.TrimPrefix(strings.Trim(message, `"`), "Failed: ")
+			all[len(all)-1].note = strings.TrimPrefix(message, "MOQTRequestError: request error: ")
 		}
-		if _, name, ok := strings.Cut(strings.TrimSpace(rest), " - "); ok {
+		rest, passed := strings.CutPrefix(line, "ok ")
+		failed := !passed && strings.HasPrefix(line, "not ok ")
+		if _, name, ok := strings.Cut(rest, " - "); ok && (passed || failed) {
 			name, _, _ = strings.Cut(name, " ")
 			all = append(all, caseResult{name: name, passed: passed})
 		}
@@ -148,10 +149,11 @@ func tap(text string) (all []caseResult) {
 	return all
 }
 
-// count is how many datagrams are sent, one every pace.
+// count is how many datagrams are sent, a group of them every pace.
 const (
 	count = 200
-	pace  = 5 * time.Millisecond
+	group = 10
+	pace  = 50 * time.Millisecond
 )
 
 // datagrams counts what a subscriber gets of a publisher's datagrams. The publisher has datagrams on QUIC alone.
@@ -186,11 +188,13 @@ func datagrams(ctx context.Context, at netip.AddrPort, url, draft string) (n int
 		return 0, err
 	}
 	published.Scan() // it is subscribed to
-	for range count {
-		if _, err := fmt.Fprintln(in, "1 1000"); err != nil {
+	for range count / group {
+		if _, err := fmt.Fprintln(in, group, 1000); err != nil {
 			return 0, err
 		}
-		published.Scan()
+		for range group {
+			published.Scan()
+		}
 		time.Sleep(pace)
 	}
 	if _, err := fmt.Fprintln(in, "done"); err != nil {
@@ -236,32 +240,28 @@ func (t *table) print(out io.Writer) {
 	}
 }
 
-// cell says in which drafts and on which transports a relay passes a case: in all, in none, or in these.
+// cell says in which drafts and on which transports a relay passes a case, and why not in others.
 func (t *table) cell(name, relay string) string {
 	var passed, notes []string
 	all := 0
 	for _, c := range t.results {
-		if c.name == name && c.relay == relay {
-			all++
-			if c.passed {
-				passed = append(passed, c.on)
-			}
-			if !slices.Contains(notes, c.note) {
-				notes = append(notes, c.note)
-			}
+		if c.name != name || c.relay != relay {
+			continue
+		}
+		all++
+		switch {
+		case c.passed:
+			passed = append(passed, c.on)
+		case !slices.Contains(notes, c.note):
+			notes = append(notes, c.note)
 		}
 	}
-	slices.Sort(passed)
-	switch note := strings.Join(slices.DeleteFunc(notes, func(s string) bool { return s == "" }), ", "); {
-	case len(passed) == all:
+	if len(passed) == all {
 		return "yes"
-	case note != "":
-		return note
-	case len(passed) == 0:
-		return "no"
-	default:
-		return strings.Join(passed, ", ")
 	}
+	slices.Sort(passed)
+	where := cmp.Or(strings.Join(passed, ", "), "no")
+	return strings.TrimSuffix(where+": "+strings.Join(notes, "; "), ": ")
 }
 
 // failed are the cases that a relay doesn't pass everywhere.

@@ -9,9 +9,9 @@ import (
 // The table says where a relay passes a case.
 func TestTable(t *testing.T) {
 	text := "TAP version 14\n1..3\nok 1 - setup-only\n  ---\n  ...\n" +
-		"not ok 2 - rendezvous-timeout\nok 3 - join # 12 ms\n"
+		"not ok 2 - rendezvous-timeout\n  ---\n  message: \"too early\"\n  ...\nok 3 - join # 12 ms\n"
 	results := tap(text)
-	if want := []caseResult{{name: "setup-only", passed: true}, {name: "rendezvous-timeout"},
+	if want := []caseResult{{name: "setup-only", passed: true}, {name: "rendezvous-timeout", note: "too early"},
 		{name: "join", passed: true}}; !slices.Equal(results, want) {
 		t.Fatal(results)
 	}
@@ -30,9 +30,9 @@ func TestTable(t *testing.T) {
 	if want := `| case | ours | another |
 |---|---|---|
 | setup-only | yes | yes |
-| rendezvous-timeout | 18 QUIC | no |
+| rendezvous-timeout | 18 QUIC: too early | no: too early |
 | join | yes | yes |
-| datagrams | 3 of 4 | yes |
+| datagrams | no: 3 of 4 | yes |
 `; out.String() != want {
 		t.Errorf("it prints\n%s\ninstead of\n%s", out.String(), want)
 	}

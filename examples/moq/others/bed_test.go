@@ -36,8 +36,9 @@ func build(t *testing.T, scripts ...[]string) {
 }
 
 var (
-	aiomoqt = []string{"../endpoints/build"}
-	moqtap  = []string{"../endpoints/peer/build"}
+	aiomoqt  = []string{"../endpoints/build"}
+	moqtap   = []string{"../endpoints/peer/build"}
+	moqRelay = []string{"../endpoints/build", "moq-relay"}
 )
 
 // A bed is our relay between a host of publishers and one of subscribers, at the ends of links that lose packets.

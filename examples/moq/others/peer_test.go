@@ -43,7 +43,7 @@ func (c client) String() string {
 	if c.http {
 		transport = "WebTransport"
 	}
-	return fmt.Sprintf("%s %s %s", c.program, c.draft, transport)
+	return strings.TrimSpace(fmt.Sprintf("%s %s %s", c.program, c.draft, transport))
 }
 
 // url is that of a relay at an address.

@@ -63,7 +63,7 @@ func (r *tree) back(t *testing.T) {
 // TestRelayKilled kills a relay between two others: publishers and players notice nothing but a pause.
 func TestRelayKilled(t *testing.T) {
 	build(t, aiomoqt, moqtap)
-	for _, on := range []client{{"between relays", "18", true}, {"between relays", "22", false}} {
+	for _, on := range hops {
 		t.Run(on.String(), func(t *testing.T) {
 			r := newTree(t, on)
 			const objects, size = 10, 3000

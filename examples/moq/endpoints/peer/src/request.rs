@@ -62,10 +62,12 @@ pub async fn subscribe(
     }
     let (sender, mut objects) = unbounded_channel();
     let (mut seen, mut streams) = (0, 0);
+    let mut accepting = Box::pin(conn.accept_subgroup()); // if it were dropped, it would lose a stream without a header
     while seen < count {
         tokio::select! {
-            accepted = conn.accept_subgroup() => {
+            accepted = &mut accepting => {
                 let (header, reader) = accepted?;
+                accepting = Box::pin(conn.accept_subgroup());
                 streams += 1;
                 tokio::spawn(read(reader, header.group_id(), header.subgroup_id(), sender.clone()));
             }
@@ -75,6 +77,7 @@ pub async fn subscribe(
             }
         }
     }
+    drop(accepting);
     say(&format!("{} of {streams} streams", answer(conn, &mut request).await?));
     Ok(())
 }
