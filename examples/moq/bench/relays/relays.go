@@ -41,17 +41,21 @@ func Prepare(ctx context.Context, dir string, names []string) (all []Relay, err 
 			all = append(all, Relay{name, dir, func(_, address string) []string {
 				return []string{program, "-address", address, "-cert", cert, "-key", key, "-stats", "0"}
 			}})
-		case "moq-relay":
+		case "moq-relay", "moq-relay-cubic":
 			program, err := Made("rust", "bin", "moq-relay")
 			if err != nil {
 				return nil, err
 			}
 			all = append(all, Relay{name, dir, func(draft, address string) []string {
-				return []string{program, "--listen", address, "--listen-tls-cert", cert, "--listen-tls-key", key,
+				args := []string{program, "--listen", address, "--listen-tls-cert", cert, "--listen-tls-key", key,
 					"--auth-public", "**", "--listen-version", "moq-transport-" + draft}
+				if name == "moq-relay-cubic" { // as ours; BBRv3 otherwise
+					args = append(args, "--quic-congestion-control", "loss")
+				}
+				return args
 			}})
 		default:
-			return nil, fmt.Errorf("%q is neither ours nor moq-relay", name)
+			return nil, fmt.Errorf("%q is none of ours, moq-relay and moq-relay-cubic", name)
 		}
 	}
 	return all, nil
