@@ -129,7 +129,7 @@ test-quic: quic ## the fork's hooks and the examples on it: linters, and tests w
 
 test-moq: quic ## examples/moq: linters, and tests with the race detector, also with other implementations (Python 3.12 or newer, cargo, npm, Chromium)
 	@tools/ensure test experiment quic root
-	@for p in '' player moq-relay moq-cli; do examples/moq/endpoints/build $$p || exit 1; done
+	@for p in '' player moq-relay; do examples/moq/endpoints/build $$p || exit 1; done
 	@examples/moq/endpoints/vectors/build && examples/moq/endpoints/peer/build
 	@tools/lint examples/moq && cd examples/moq && $(GO) vet ./... && $(GO) test -race $(TESTFLAGS) ./... && $(GO) run ./conformance
 

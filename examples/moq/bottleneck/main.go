@@ -64,7 +64,7 @@ func main() {
 
 func run(ctx context.Context, stdout io.Writer, args []string) error {
 	flags := flag.NewFlagSet("bottleneck", flag.ContinueOnError)
-	only := flags.String("relays", "ours,moq-relay", "relays")
+	only := flags.String("relays", "ours,moq-relay-cubic,moq-relay", "relays")
 	draft := flags.String("draft", "22", "draft")
 	groups := flags.Int("groups", 20, "how many groups of one second are published")
 	if err := flags.Parse(args); err != nil {

@@ -47,7 +47,7 @@ type Relay struct {
 	command func(at netip.AddrPort, draft string) []string // with the program
 }
 
-// Relays are those of the names ours, moq-relay, aiomoqt, and quinn: the one of the bench of examples/quic, which knows
+// Relays are those of the names ours, moq-relay, moq-relay-cubic, aiomoqt, and quinn: the one of the bench of examples/quic, which knows
 // no MOQT. Ours is built in a folder, which also gets the certificate of all.
 func Relays(ctx context.Context, dir string, names ...string) (all []Relay, err error) {
 	cert, key, err := certificates(dir)
@@ -65,13 +65,17 @@ func Relays(ctx context.Context, dir string, names ...string) (all []Relay, err 
 			r.command = func(at netip.AddrPort, _ string) []string {
 				return []string{program, "-address", at.String(), "-cert", cert, "-key", key, "-stats", "0"}
 			}
-		case "moq-relay":
+		case "moq-relay", "moq-relay-cubic":
 			if program, err = Path("rust", "bin", "moq-relay"); err != nil {
 				return nil, err
 			}
 			r.command = func(at netip.AddrPort, draft string) []string {
-				return []string{program, "--listen", at.String(), "--listen-tls-cert", cert, "--listen-tls-key", key,
+				args := []string{program, "--listen", at.String(), "--listen-tls-cert", cert, "--listen-tls-key", key,
 					"--auth-public", "**", "--listen-version", "moq-transport-" + draft}
+				if r.Name == "moq-relay-cubic" { // as ours; BBRv3 otherwise
+					args = append(args, "--quic-congestion-control", "loss")
+				}
+				return args
 			}
 		case "aiomoqt":
 			if program, err = Path("python", "bin", "moq-interop-relay"); err != nil {
@@ -87,7 +91,7 @@ func Relays(ctx context.Context, dir string, names ...string) (all []Relay, err 
 			}
 			r.command = func(at netip.AddrPort, _ string) []string { return []string{program, "--listen", at.String()} }
 		default:
-			return nil, fmt.Errorf("%q is neither ours nor moq-relay, aiomoqt or quinn", name)
+			return nil, fmt.Errorf("there are ours, moq-relay, moq-relay-cubic, aiomoqt and quinn, and no %q", name)
 		}
 		all = append(all, r)
 	}
