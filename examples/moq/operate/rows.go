@@ -36,7 +36,7 @@ func dropped(s *relay.SubscriptionStats) (o api.Object) {
 // sessionFields are the fields of a session.
 var sessionFields = []api.Member{
 	{Name: "remote", Kind: "endpoint"}, text("scope"), number("draft"), text("transport"),
-	{Name: "leaving", Kind: "bool"},
+	{Name: "leaving", Kind: "bool"}, {Name: "null_protection", Kind: "bool"},
 	number("requests"), number("subscriptions"), number("tracks"), number("backlog"),
 }
 
@@ -51,7 +51,7 @@ func (o *Relay) Sessions(string) []api.Session {
 		all = append(all, api.Session{
 			ID: id(s.ID), Kind: sessionKind, Hops: []api.NextHop{},
 			Fields: object("remote", s.Remote, "scope", s.Scope, "draft", int(s.Draft), "transport", transport,
-				"leaving", s.Leaving, "requests", s.Requests, "subscriptions", s.Subscriptions, "tracks", s.Tracks,
+				"leaving", s.Leaving, "null_protection", s.Null, "requests", s.Requests, "subscriptions", s.Subscriptions, "tracks", s.Tracks,
 				"backlog", s.Backlog),
 			Rows: []api.RowUse{{
 				Table: subscriptionsTable, Packets: s.Sent.Whole + s.Sent.Datagrams,

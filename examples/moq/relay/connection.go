@@ -4,9 +4,11 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/acks"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/socket"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
@@ -16,7 +18,7 @@ import (
 type connection struct {
 	relay      *Relay
 	hooks      quic.Hooks
-	outside    atomic.Pointer[quic.Outside]
+	quic       atomic.Pointer[quic.Conn] // nil: the handshake isn't complete
 	subscribes atomic.Bool
 	requests   acks.Requests // its run loop's
 
@@ -28,14 +30,36 @@ type connection struct {
 
 type connectionKey struct{}
 
-// newConnection has the socket's reader take the turns of a connection's run loop.
+// newConnection gives a client's connection its hooks.
 func (r *Relay) newConnection(ctx context.Context, info *quic.ClientInfo) (context.Context, error) {
-	c := &connection{relay: r, remote: addressOf(info.RemoteAddr)}
+	return r.hook(ctx, addressOf(info.RemoteAddr)), nil
+}
+
+// hook has the socket's reader take the turns of a connection's run loop. Null protection is asked for if the peer is a
+// relay that may have it, and packets then are such as a program in the kernel can forward.
+func (r *Relay) hook(ctx context.Context, remote netip.AddrPort) context.Context {
+	c := &connection{relay: r, remote: remote}
+	null := r.config.isNull(remote)
 	c.hooks = quic.Hooks{
+		NullProtection: null, LongNumbers: null, LoneStreamFrames: null, SparseMaxStreams: null,
 		Turns: &r.socket.Turns, Path: c.thin, Moved: func(_, remote net.Addr) { c.move(addressOf(remote)) },
 		Closing: func(error) { c.closeDoor() },
 	}
-	return quic.WithHooks(context.WithValue(ctx, connectionKey{}, c), &c.hooks), nil
+	return quic.WithHooks(context.WithValue(ctx, connectionKey{}, c), &c.hooks)
+}
+
+// isNull reports whether a peer at an address may have null protection.
+func (c *Config) isNull(a netip.AddrPort) bool {
+	return slices.ContainsFunc(c.Null, func(p netip.Prefix) bool { return p.Contains(a.Addr()) })
+}
+
+// isNull reports whether packets aren't protected.
+func (c *connection) isNull() bool {
+	if c == nil {
+		return false
+	}
+	q := c.quic.Load()
+	return q != nil && q.Outside().NullProtection()
 }
 
 // connectionOf returns what newConnection made of a connection.
@@ -57,8 +81,8 @@ func (c *connection) subscribe() {
 
 // thin asks a subscriber for fewer ACKs.
 func (c *connection) thin(p quic.PathState) {
-	if outside := c.outside.Load(); outside != nil && c.subscribes.Load() {
-		c.requests.Update(outside, c.relay.config.ACKs, p.CongestionWindow, p.MaxPacketSize)
+	if q := c.quic.Load(); q != nil && c.subscribes.Load() {
+		c.requests.Update(q.Outside(), c.relay.config.ACKs, p.CongestionWindow, p.MaxPacketSize)
 	}
 }
 
@@ -81,8 +105,13 @@ func (c *connection) openDoor() {
 	c.door = d
 }
 
-// move has the door follow the peer.
+// move has the door follow the peer. One without protection has to stay where it may have none.
 func (c *connection) move(remote netip.AddrPort) {
+	if c.isNull() && !c.relay.config.isNull(remote) {
+		c.relay.log.Warn("a session without protection is closed: its peer has moved", "remote", remote)
+		q := c.quic.Load()
+		go func() { _ = q.CloseWithError(quic.ApplicationErrorCode(wire.SessionUnauthorized), "moved") }()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.remote = remote

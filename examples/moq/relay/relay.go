@@ -57,6 +57,10 @@ type Config struct {
 	TrackCache, Cache int
 
 	ACKs acks.Policy // of subscribers
+	// Null are where relays are, above and below, with which packets aren't protected after the handshake (null
+	// protection, package quicfork), if they ask for the same: on a network that protects itself. Connections with all
+	// others are protected as ever. Upstream relays that are there are connected to from Address.
+	Null []netip.Prefix
 
 	// Rendezvous is how long a subscription may wait for a publisher at most (default: 30 s).
 	Rendezvous time.Duration
@@ -259,7 +263,7 @@ func (r *Relay) accept(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		connectionOf(q).outside.Store(q.Outside())
+		connectionOf(q).quic.Store(q)
 		r.running.Go(func() {
 			if protocol := q.ConnectionState().TLS.NegotiatedProtocol; protocol == http3.NextProtoH3 {
 				_ = http.Serve(q) // it says why the connection was closed

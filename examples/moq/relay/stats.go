@@ -111,6 +111,7 @@ type SessionStats struct {
 	Scope         string // "": SETUP hasn't come
 	Draft         wire.Draft
 	WebTransport  bool
+	Null          bool // packets aren't protected after the handshake
 	Leaving       bool // the peer was asked to leave
 	Requests      int  // that are open, of both sides
 	Subscriptions int  // that are established
@@ -233,7 +234,8 @@ func (t *track) stats(sessions map[*session]*SessionStats) (TrackStats, Totals) 
 // stats returns what the session has, but for its tracks.
 func (s *session) stats() SessionStats {
 	_, http := s.conn.(overHTTP)
-	one := SessionStats{ID: s.serial, Remote: s.conn.RemoteAddr().String(), Draft: s.draft, WebTransport: http}
+	one := SessionStats{ID: s.serial, Remote: s.conn.RemoteAddr().String(), Draft: s.draft, WebTransport: http,
+		Null: s.quic.isNull()}
 	select {
 	case <-s.ready:
 		one.Scope = s.scope
