@@ -1,61 +1,61 @@
-package server
+package outside
 
 import "slices"
 
-// A span is the integers from one to before another.
-type span struct{ from, to uint64 }
+// A Span is the integers from one to before another.
+type Span struct{ From, To uint64 }
 
 // Spans are ascending, and don't touch.
-type spans []span
+type Spans []Span
 
-// add adds a span, and returns how much of it is new.
-func (s *spans) add(from, to uint64) (added uint64) {
+// Add adds a span, and returns how much of it is new.
+func (s *Spans) Add(from, to uint64) (added uint64) {
 	if from >= to {
 		return 0
 	}
-	i, _ := slices.BinarySearchFunc(*s, from, func(x span, from uint64) int { // the first one that the new one touches
-		if x.to < from {
+	i, _ := slices.BinarySearchFunc(*s, from, func(x Span, from uint64) int { // the first one that the new one touches
+		if x.To < from {
 			return -1
 		}
 		return 1
 	})
 	j, was := i, uint64(0)
-	for ; j < len(*s) && (*s)[j].from <= to; j++ {
-		was += (*s)[j].to - (*s)[j].from
+	for ; j < len(*s) && (*s)[j].From <= to; j++ {
+		was += (*s)[j].To - (*s)[j].From
 	}
 	if j > i {
-		from, to = min(from, (*s)[i].from), max(to, (*s)[j-1].to)
+		from, to = min(from, (*s)[i].From), max(to, (*s)[j-1].To)
 	}
-	*s = slices.Replace(*s, i, j, span{from, to})
+	*s = slices.Replace(*s, i, j, Span{from, to})
 	return to - from - was
 }
 
-// remove removes a span, and returns how much of it was there.
-func (s *spans) remove(from, to uint64) (removed uint64) {
+// Remove removes a span, and returns how much of it was there.
+func (s *Spans) Remove(from, to uint64) (removed uint64) {
 	if from >= to {
 		return 0
 	}
-	var left spans
+	var left Spans
 	for _, x := range *s {
-		removed += max(min(x.to, to), x.from, from) - max(x.from, from)
-		if x.from < from {
-			left = append(left, span{x.from, min(x.to, from)})
+		removed += max(min(x.To, to), x.From, from) - max(x.From, from)
+		if x.From < from {
+			left = append(left, Span{x.From, min(x.To, from)})
 		}
-		if x.to > to {
-			left = append(left, span{max(x.from, to), x.to})
+		if x.To > to {
+			left = append(left, Span{max(x.From, to), x.To})
 		}
 	}
 	*s = left
 	return removed
 }
 
-// contain reports whether n is in one of the spans.
-func (s spans) contain(n uint64) bool {
-	_, found := slices.BinarySearchFunc(s, n, func(x span, n uint64) int {
+// Contain reports whether n is in one of the spans.
+func (s Spans) Contain(n uint64) bool {
+	_, found := slices.BinarySearchFunc(s, n, func(x Span, n uint64) int {
 		switch {
-		case x.to <= n:
+		case x.To <= n:
 			return -1
-		case x.from > n:
+		case x.From > n:
 			return 1
 		}
 		return 0
@@ -63,22 +63,22 @@ func (s spans) contain(n uint64) bool {
 	return found
 }
 
-// missing returns the parts of a span that aren't there.
-func (s spans) missing(from, to uint64) (parts []span) {
+// Missing returns the parts of a span that aren't there.
+func (s Spans) Missing(from, to uint64) (parts []Span) {
 	for _, x := range s {
-		if x.to <= from {
+		if x.To <= from {
 			continue
 		}
-		if x.from >= to {
+		if x.From >= to {
 			break
 		}
-		if x.from > from {
-			parts = append(parts, span{from, x.from})
+		if x.From > from {
+			parts = append(parts, Span{from, x.From})
 		}
-		from = x.to
+		from = x.To
 	}
 	if from < to {
-		parts = append(parts, span{from, to})
+		parts = append(parts, Span{from, to})
 	}
 	return parts
 }
