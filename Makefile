@@ -128,7 +128,7 @@ test-quic: quic ## the fork's hooks and the examples on it: linters, and tests w
 	@cd examples/quic && GOMAXPROCS=1 $(GO) test -run '^Test(Busy|Stock|Rebinding|Killed)$$' ./server # where the socket's reader has to let others run
 
 test-moq: quic ## examples/moq: linters, and tests with the race detector, also with other implementations (Python 3.12 or newer, cargo)
-	@tools/ensure quic
+	@tools/ensure test quic root
 	@examples/moq/endpoints/build
 	@examples/moq/endpoints/vectors/build
 	@tools/lint examples/moq && cd examples/moq && $(GO) vet ./... && $(GO) test -race $(TESTFLAGS) ./...

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/fastrelay/fastrelay-gen/examples/moq/moqrelay"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/acks"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/socket"
@@ -22,10 +23,22 @@ type connection struct {
 	subscribes atomic.Bool
 	requests   acks.Requests // its run loop's
 
-	mu     sync.Mutex
-	remote netip.AddrPort
-	door   *socket.Door // of one that publishes; nil: it has none
-	over   bool
+	// What the kernel has of a connection without protection.
+	hop      atomic.Pointer[hop] // of one with a relay below
+	prepared atomic.Bool         // or being prepared
+	entering sync.Mutex
+	source   uint32 // of one with an upstream relay; 0: none
+
+	mu      sync.Mutex
+	remote  netip.AddrPort
+	door    *socket.Door // of one that publishes; nil: it has none
+	over    bool
+	ours    map[uint64]quic.ConnectionID // by sequence number
+	active  quic.ConnectionID            // of the peer's
+	path    quic.PathState
+	limits  quic.Limits
+	row     *moqrelay.ConnectionsRow // nil: the kernel has none
+	entered []moqrelay.ConnectionsKey
 }
 
 type connectionKey struct{}
@@ -38,14 +51,52 @@ func (r *Relay) newConnection(ctx context.Context, info *quic.ClientInfo) (conte
 // hook has the socket's reader take the turns of a connection's run loop. Null protection is asked for if the peer is a
 // relay that may have it, and packets then are such as a program in the kernel can forward.
 func (r *Relay) hook(ctx context.Context, remote netip.AddrPort) context.Context {
-	c := &connection{relay: r, remote: remote}
+	c := &connection{relay: r, remote: remote, ours: map[uint64]quic.ConnectionID{}}
 	null := r.config.isNull(remote)
 	c.hooks = quic.Hooks{
 		NullProtection: null, LongNumbers: null, LoneStreamFrames: null, SparseMaxStreams: null,
-		Turns: &r.socket.Turns, Path: c.thin, Moved: func(_, remote net.Addr) { c.move(addressOf(remote)) },
-		Closing: func(error) { c.closeDoor() },
+		Turns: &r.socket.Turns, Path: c.setPath, Moved: func(_, remote net.Addr) { c.move(addressOf(remote)) },
+		Closing: func(error) { c.close() },
+	}
+	if null && r.kernel != nil {
+		c.hooks.Drain = func(register func(quic.OutsidePacket)) { c.with(func(h *hop) { h.register(register) }) }
+		c.hooks.Acked = func(p quic.OutsidePacket) { c.with(func(h *hop) { h.settled(p) }) }
+		c.hooks.Lost = func(p quic.OutsidePacket) (data []quic.StreamData) {
+			c.with(func(h *hop) { data = h.lost(p) })
+			return data
+		}
+		c.hooks.Limits = c.setLimits
+		c.hooks.StreamLimit = func(id quic.StreamID, limit uint64) { c.with(func(h *hop) { h.raise(id, limit) }) }
+		c.hooks.StopSending = func(id quic.StreamID, code quic.StreamErrorCode) {
+			c.with(func(h *hop) { h.stopped(id, code) })
+		}
+		c.hooks.ConnectionID = c.setID
 	}
 	return quic.WithHooks(context.WithValue(ctx, connectionKey{}, c), &c.hooks)
+}
+
+// with calls f with what the kernel has of a relay below, if it has any.
+func (c *connection) with(f func(h *hop)) {
+	if h := c.hop.Load(); h != nil {
+		f(h)
+	}
+}
+
+// setPath takes what may be sent on the path.
+func (c *connection) setPath(p quic.PathState) {
+	c.mu.Lock()
+	c.path = p
+	c.mu.Unlock()
+	c.thin(p)
+	c.with(func(h *hop) { h.setPath(p) })
+}
+
+// setLimits takes what the peer allows.
+func (c *connection) setLimits(l quic.Limits) {
+	c.mu.Lock()
+	c.limits = l
+	c.mu.Unlock()
+	c.with(func(h *hop) { h.setLimits(l) })
 }
 
 // isNull reports whether a peer at an address may have null protection.
@@ -113,20 +164,25 @@ func (c *connection) move(remote netip.AddrPort) {
 		go func() { _ = q.CloseWithError(quic.ApplicationErrorCode(wire.SessionUnauthorized), "moved") }()
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.remote = remote
-	if c.door == nil {
-		return
+	c.follow()
+	if c.door != nil {
+		if err := c.door.Connect(remote); err != nil {
+			c.relay.log.Warn("a publisher's datagrams wait as others do", "remote", remote, "error", err)
+		}
 	}
-	if err := c.door.Connect(remote); err != nil {
-		c.relay.log.Warn("a publisher's datagrams wait as others do", "remote", remote, "error", err)
-	}
+	c.mu.Unlock()
+	c.with((*hop).follow)
 }
 
-func (c *connection) closeDoor() {
+// close has nothing outside of the library send or receive any more.
+func (c *connection) close() {
+	c.with((*hop).stop)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over = true; c.door != nil {
+	c.over = true
+	c.follow()
+	if c.door != nil {
 		_ = c.door.Close() // nothing follows from it
 		c.door = nil
 	}

@@ -13,9 +13,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/examples/moq/moqrelay"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/webtransport"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
@@ -51,6 +53,9 @@ type upstream struct {
 	scope  string
 
 	session *session // that is used; the relay's mutex guards it
+
+	grouping sync.Mutex
+	group    *moqrelay.ReceiversGroup // of relays below, in the kernel; nil: it has none
 
 	sessions, failures atomic.Uint64
 	lastError          atomic.Value // string
@@ -241,8 +246,8 @@ func (u *upstream) dial(ctx context.Context, to *target) (_ transport, protocol 
 	return overHTTP{s}, s.Protocol(), nil
 }
 
-// dial connects to a relay: from a socket of the connection's own, or without protection, where that is allowed, from the
-// relay's address, by which the peer knows it.
+// dial connects to a relay: from a socket of the connection's own, or without protection, where that is allowed, from
+// this relay's address, by which the peer knows it.
 func (r *Relay) dial(ctx context.Context, to *target, t *tls.Config, config *quic.Config) (*quic.Conn, error) {
 	at, err := r.config.nullAddress(ctx, to)
 	if err != nil {
@@ -251,6 +256,9 @@ func (r *Relay) dial(ctx context.Context, to *target, t *tls.Config, config *qui
 	if !at.IsValid() {
 		return quic.DialAddr(ctx, to.address, t, config)
 	}
+	// The relay above may have much on its way, so that its kernel has credit for many streams: all is read at once.
+	config.InitialConnectionReceiveWindow *= 4
+	config.MaxConnectionReceiveWindow *= 4
 	q, err := r.transport.Dial(r.hook(ctx, at), net.UDPAddrFromAddrPort(at), t, config)
 	if err == nil {
 		connectionOf(q).quic.Store(q)
@@ -493,8 +501,8 @@ func (r *Relay) upstreamStats() (all []UpstreamStats) {
 		text, _ := u.lastError.Load().(string)
 		null := u.session != nil && u.session.quic.isNull()
 		all = append(all, UpstreamStats{
-			URI: u.name, Connected: u.session != nil, Null: null, Sessions: u.sessions.Load(), Failures: u.failures.Load(),
-			Error: text,
+			URI: u.name, Connected: u.session != nil, Null: null, Sessions: u.sessions.Load(),
+			Failures: u.failures.Load(), Error: text,
 		})
 	}
 	return all
