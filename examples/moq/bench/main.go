@@ -3,6 +3,11 @@
 // the subscribers say of the delay. Relays take turns.
 //
 //	cd examples/moq && endpoints/build && endpoints/build moq-relay && go run ./bench
+//
+// With -hops, it measures a relay between one above and some below instead, on hosts of their own: protected, without
+// protection, and in the kernel. What programs in the kernel take counts as well.
+//
+//	sudo go run ./bench -hops 1,8,64
 package main
 
 import (
@@ -56,6 +61,7 @@ func run(ctx context.Context, args []string) error {
 	size := flags.Int("size", 1000, "`bytes` of an object")
 	group := flags.Int("group", 50, "objects of a group")
 	took := flags.Duration("time", 8*time.Second, "how long each run is measured")
+	hops := flags.String("hops", "", "`numbers` of relays below one that is measured, instead of subscribers")
 	rounds := flags.Int("rounds", 3, "how many runs each has, of which the median counts")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -65,17 +71,34 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
+	if *hops != "" {
+		numbers, err := numbersOf(*hops)
+		if err != nil {
+			return fmt.Errorf("-hops: %w", err)
+		}
+		program, err := build(ctx, dir)
+		if err != nil {
+			return err
+		}
+		for _, n := range numbers {
+			s := setting{"22", n, min(*rate, 1000*n), *size, *group, *took}
+			if err := compareHops(ctx, dir, program, s, *rounds); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	numbers, err := numbersOf(*receivers)
+	if err != nil {
+		return fmt.Errorf("-receivers: %w", err)
+	}
 	relays, err := relaysOf(ctx, dir, strings.Split(*only, ","))
 	if err != nil {
 		return err
 	}
 	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(out, "draft\tsubscribers\trelay\tµs an object\tp90 ms\tdelivered\t/ "+relays[len(relays)-1].name+"\t")
-	for _, n := range strings.Split(*receivers, ",") {
-		number, err := strconv.Atoi(n)
-		if err != nil || number < 1 {
-			return fmt.Errorf("-receivers: %q isn't a number", n)
-		}
+	for _, number := range numbers {
 		for _, draft := range strings.Split(*drafts, ",") {
 			s := setting{draft, number, min(*rate, 1000*number), *size, *group, *took}
 			if err := compare(ctx, out, dir, relays, s, *rounds); err != nil {
@@ -84,6 +107,18 @@ func run(ctx context.Context, args []string) error {
 		}
 	}
 	return nil
+}
+
+// numbersOf returns the numbers of a list.
+func numbersOf(list string) (all []int, err error) {
+	for _, text := range strings.Split(list, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("%q isn't a number of at least 1", text)
+		}
+		all = append(all, n)
+	}
+	return all, nil
 }
 
 // compare measures all relays with one setting.

@@ -32,9 +32,9 @@ func relaysOf(ctx context.Context, dir string, names []string) (all []relay, err
 	for _, name := range names {
 		switch name {
 		case "ours":
-			program := filepath.Join(dir, "moq")
-			if out, err := exec.CommandContext(ctx, "go", "build", "-o", program, ".").CombinedOutput(); err != nil {
-				return nil, fmt.Errorf("go build: %w\n%s", err, out)
+			program, err := build(ctx, dir)
+			if err != nil {
+				return nil, err
 			}
 			all = append(all, relay{name, func(_ setting, address string) []string {
 				return []string{program, "-address", address, "-cert", cert, "-key", key, "-stats", "0"}
@@ -53,6 +53,15 @@ func relaysOf(ctx context.Context, dir string, names []string) (all []relay, err
 		}
 	}
 	return all, nil
+}
+
+// build builds our relay.
+func build(ctx context.Context, dir string) (program string, err error) {
+	program = filepath.Join(dir, "moq")
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return program, nil
 }
 
 func certificates(dir string) (cert, key string, err error) {
