@@ -3,7 +3,7 @@
 GO       ?= go
 BIN      := bin/fastrelay-gen
 # Specs whose packages are kept here.
-SPECS    := $(addsuffix /spec.cue,examples/turn examples/sfu examples/gate examples/paths examples/tunnel examples/quic examples/quicproxy examples/congestion bench/fanout/rewrite bench/ipvs/balance)
+SPECS    := $(addsuffix /spec.cue,examples/turn examples/sfu examples/gate examples/paths examples/tunnel examples/quic examples/moq examples/quicproxy examples/congestion bench/fanout/rewrite bench/ipvs/balance)
 # And one whose package isn't beside it, since other modules import what stands on it.
 SEGMENTS := examples/segments/spec.cue -o runtime/segments/segmentsrelay
 TIME     ?= 60s

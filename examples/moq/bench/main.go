@@ -50,7 +50,7 @@ type bench struct {
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	only := flags.String("only", "cost,join,capacity", "what to `measure`")
+	only := flags.String("only", "cost,hops,join,capacity", "what to `measure`")
 	names := flags.String("relays", "ours,moq-relay,quinn", "relays")
 	drafts := flags.String("drafts", "22,18", "drafts of MOQT")
 	receivers := flags.String("receivers", "1,8,64", "`numbers` of subscribers (cost)")
@@ -77,6 +77,14 @@ func run(ctx context.Context, args []string) error {
 	if b.relays, err = others.Relays(ctx, dir, strings.Split(*names, ",")...); err != nil {
 		return err
 	}
+	var numbers []int
+	for text := range strings.SplitSeq(*receivers, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return fmt.Errorf("-receivers: %q isn't a number of at least 1", text)
+		}
+		numbers = append(numbers, n)
+	}
 	for name := range strings.SplitSeq(*drafts, ",") {
 		number, err := strconv.Atoi(name)
 		if draft := wire.Draft(number); err != nil || draft != wire.Draft22 && draft != wire.Draft18 {
@@ -90,13 +98,15 @@ func run(ctx context.Context, args []string) error {
 	for what := range strings.SplitSeq(*only, ",") {
 		switch what {
 		case "cost":
-			err = b.costs(ctx, *receivers, *kinds, *rate)
+			err = b.costs(ctx, numbers, *kinds, *rate)
+		case "hops":
+			err = b.hops(ctx, numbers, *rate)
 		case "join":
 			err = b.joins(ctx)
 		case "capacity":
 			err = b.capacities(ctx)
 		default:
-			err = fmt.Errorf("-only: there are cost, join and capacity, and no %q", what)
+			err = fmt.Errorf("-only: there are cost, hops, join and capacity, and no %q", what)
 		}
 		if err != nil {
 			return err
@@ -173,7 +183,13 @@ type media struct {
 
 var medias = []media{{"audio", 50, 1000, 50}, {"video", 60, 4000, 60}}
 
-func (b *bench) costs(ctx context.Context, receivers, kinds string, rate int) error {
+// config is as many tracks as make so many kilobytes a second, with all receivers.
+func (m *media) config(rate, receivers int) load.Config {
+	tracks := max(1, int(1000*float64(rate)/m.rate)/m.size/receivers)
+	return load.Config{Tracks: tracks, Rate: m.rate, Size: m.size, Group: m.group}
+}
+
+func (b *bench) costs(ctx context.Context, receivers []int, kinds string, rate int) error {
 	show("media", "subscribers", "tracks", "draft", "relay", "µs/object", "/ last", "p50 ms", "p99 ms", "delivered %")
 	for kind := range strings.SplitSeq(kinds, ",") {
 		i := slices.IndexFunc(medias, func(m media) bool { return m.name == kind })
@@ -181,32 +197,33 @@ func (b *bench) costs(ctx context.Context, receivers, kinds string, rate int) er
 			return fmt.Errorf("-media: there are audio and video, and no %q", kind)
 		}
 		m := medias[i]
-		for n := range strings.SplitSeq(receivers, ",") {
-			number, err := strconv.Atoi(n)
-			if err != nil || number < 1 {
-				return fmt.Errorf("-receivers: %q isn't a number", n)
-			}
-			tracks := max(1, int(1000*float64(rate)/m.rate)/m.size/number)
-			c := load.Config{Tracks: tracks, Rate: m.rate, Size: m.size, Group: m.group}
+		for _, n := range receivers {
+			c := m.config(rate, n)
 			for _, draft := range b.drafts {
 				all, err := rows(b, draft, func(r *others.Relay, d wire.Draft) (cost, error) {
-					return measureCost(ctx, b.dir, r, d, c, number, b.time)
+					return measureCost(ctx, b.dir, r, d, c, n, b.time)
 				})
 				if err != nil {
 					return err
 				}
-				last := median(all[len(all)-1], func(c cost) float64 { return c.cpu })
+				last := costs(all[len(all)-1]).cpu
 				for i, runs := range all {
-					of := func(f func(cost) float64) float64 { return median(runs, f) }
-					cpu := of(func(c cost) float64 { return c.cpu })
-					show(m.name, number, tracks, int(draft), b.relays[i].Name, cpu, fmt.Sprintf("%.2f", cpu/last),
-						of(func(c cost) float64 { return c.p50 }), of(func(c cost) float64 { return c.p99 }),
-						of(func(c cost) float64 { return c.delivered }))
+					r := costs(runs)
+					show(m.name, n, c.Tracks, int(draft), b.relays[i].Name, r.cpu, fmt.Sprintf("%.2f", r.cpu/last),
+						r.p50, r.p99, r.delivered)
 				}
 			}
 		}
 	}
 	return nil
+}
+
+// costs returns the medians.
+func costs(runs []cost) cost {
+	return cost{
+		median(runs, func(c cost) float64 { return c.cpu }), median(runs, func(c cost) float64 { return c.p50 }),
+		median(runs, func(c cost) float64 { return c.p99 }), median(runs, func(c cost) float64 { return c.delivered }),
+	}
 }
 
 func (b *bench) joins(ctx context.Context) error {

@@ -55,11 +55,9 @@ func open(
 	if err := s.connect(delay); err != nil {
 		return s, err
 	}
-	placed := *r
-	placed.Run = func(ctx context.Context, name string, args ...string) *exec.Cmd {
-		return s.relay.Command(ctx, "taskset", append([]string{"-c", strconv.Itoa(measure.RelayCPU), name}, args...)...)
-	}
-	s.process, err = placed.Start(ctx, s.config.Relay, dir, strconv.Itoa(int(draft)))
+	here := *r
+	here.Run = placed(s.relay)
+	s.process, err = here.Start(ctx, s.config.Relay, dir, strconv.Itoa(int(draft)))
 	if err != nil {
 		return s, err
 	}
@@ -72,6 +70,13 @@ func open(
 	}
 	s.config.Listen = listen(s.players)
 	return s, nil
+}
+
+// placed prepares programs on a host, and on the relay's processor.
+func placed(h *testnet.Host) func(ctx context.Context, name string, args ...string) *exec.Cmd {
+	return func(ctx context.Context, name string, args ...string) *exec.Cmd {
+		return h.Command(ctx, "taskset", append([]string{"-c", strconv.Itoa(measure.RelayCPU), name}, args...)...)
+	}
 }
 
 func listen(h *testnet.Host) func() (*net.UDPConn, error) {
@@ -160,18 +165,25 @@ func measureCost(
 		return result, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
+	return s.cost(ctx, receivers, d)
+}
+
+// cost measures what objects cost while some receive them. It counts what the relay's programs take in the kernel, too,
+// if their run time is measured.
+func (s *stage) cost(ctx context.Context, receivers int, d time.Duration) (result cost, err error) {
 	if err := s.join(ctx, receivers); err != nil {
 		return result, err
 	}
 	if err := pause(ctx, warm); err != nil {
 		return result, err
 	}
-	used, sent, read := cpu(s.process.Process.Pid), s.publisher.Sent(), s.audience.Objects()
+	pid := s.process.Process.Pid
+	used, sent, read := cpu(pid)+inKernel(pid), s.publisher.Sent(), s.audience.Objects()
 	delays, err := s.audience.Watch(ctx, d)
 	if err != nil {
 		return result, err
 	}
-	used, sent, read = cpu(s.process.Process.Pid)-used, s.publisher.Sent()-sent, s.audience.Objects()-read
+	used, sent, read = cpu(pid)+inKernel(pid)-used, s.publisher.Sent()-sent, s.audience.Objects()-read
 	if used <= 0 || sent == 0 {
 		return result, errors.New("the relay or the publisher has ended")
 	}

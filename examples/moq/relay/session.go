@@ -32,7 +32,7 @@ type session struct {
 	relay  *Relay
 	serial uint64 // sessions count from 1
 	conn   transport
-	quic   *connection // nil: it was opened by the relay
+	quic   *connection // nil: the relay has connected to the peer from another socket
 	draft  wire.Draft
 	ctx    context.Context // ends with the session
 	ready  chan struct{}   // is closed when the peer's SETUP has come

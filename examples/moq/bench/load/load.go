@@ -27,6 +27,8 @@ type Config struct {
 	// Draft is that of MOQT; 0: the protocol of examples/quic/server, which knows no tracks. The streams have the same
 	// bytes.
 	Draft wire.Draft
+	// Null has subscribers do without 1-RTT protection, as relays below the relay may.
+	Null bool
 	// Listen opens a client's socket; nil: one of this host.
 	Listen func() (*net.UDPConn, error)
 
@@ -64,6 +66,10 @@ func (c *Config) dial(ctx context.Context) (_ *client, err error) {
 		protocol = c.Draft.ALPN()
 	}
 	d.transport = &quic.Transport{Conn: d.socket}
+	if c.Null {
+		d.transport.ConnectionIDLength = 8
+		ctx = quic.WithHooks(ctx, &quic.Hooks{NullProtection: true, SparseMaxStreams: true})
+	}
 	d.Conn, err = d.transport.Dial(ctx, net.UDPAddrFromAddrPort(c.Relay),
 		&tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}, &quic.Config{
 			MaxIncomingStreams: 1 << 14, MaxIncomingUniStreams: 1 << 14,
