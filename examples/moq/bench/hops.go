@@ -84,7 +84,7 @@ func (h *hop) measure(
 	if err != nil {
 		return result, err
 	}
-	defer top.Close()
+	s.top = top
 	ours.Run = placed(l.Relay)
 	if s.process, err = ours.Start(ctx, at, dir, "22", h.args(l, above, hash)...); err != nil {
 		return result, err

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/moq/bench/load"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/others"
+	moq "github.com/fastrelay/fastrelay-gen/examples/moq/relay"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
 	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
@@ -36,6 +37,7 @@ type stage struct {
 	players   *testnet.Host // of the subscribers
 	source    *testnet.Host // of the publisher
 	link      *testlink.Link
+	top       *moq.Relay // above the relay; nil: there is none
 	config    load.Config
 	process   *exec.Cmd
 	publisher *load.Publisher
@@ -128,6 +130,9 @@ func (s *stage) close() (err error) {
 		err = s.publisher.Close()
 	}
 	others.End(s.process)
+	if s.top != nil {
+		err = errors.Join(err, s.top.Close())
+	}
 	if s.link != nil {
 		err = errors.Join(err, s.link.Close())
 	}
