@@ -47,8 +47,8 @@ type Relay struct {
 	command func(at netip.AddrPort, draft string) []string // with the program
 }
 
-// Relays are those of the names ours, moq-relay, moq-relay-cubic, aiomoqt, and quinn: that of the bench of examples/quic,
-// which knows no MOQT. Ours is built in a folder, which also gets the certificate of all.
+// Relays are those of the names ours, moq-relay, moq-relay-cubic, aiomoqt, and quinn, which is that of the bench of
+// examples/quic, and knows no MOQT. Ours is built in a folder, which also gets the certificate of all.
 func Relays(ctx context.Context, dir string, names ...string) (all []Relay, err error) {
 	cert, key, err := certificates(dir)
 	if err != nil {

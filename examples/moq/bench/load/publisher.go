@@ -23,7 +23,7 @@ type Publisher struct {
 
 // published is a track as its publisher has it.
 type published struct {
-	wanted  atomic.Bool // somebody subscribes
+	wanted  atomic.Bool // the relay subscribes to it
 	group   uint64
 	object  uint64
 	writer  wire.Subgroup
