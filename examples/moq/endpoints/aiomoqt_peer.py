@@ -1,8 +1,7 @@
 """A publisher and a subscriber of MoQ Transport made of aiomoqt, with the commands and the output of peer/src/main.rs:
 
 aiomoqt_peer.py URL DRAFT publish NAMESPACE TRACK [FIRST] [datagrams]
-aiomoqt_peer.py URL DRAFT subscribe NAMESPACE TRACK COUNT [next|from=GROUP.OBJECT|groups=FIRST-LAST]
-aiomoqt_peer.py URL DRAFT fetch NAMESPACE TRACK FIRST-LAST
+aiomoqt_peer.py URL DRAFT subscribe NAMESPACE TRACK COUNT next
 """
 
 import asyncio
@@ -10,15 +9,13 @@ import hashlib
 import logging
 import sys
 
-from aiomoqt.agent import AgentError, AgentSession, FetchSpec, StartAt, SubscribeSpec, TrackRef
+from aiomoqt.agent import AgentError, AgentSession, SubscribeSpec, TrackRef
 from aiomoqt.client import MOQTClient
 from aiomoqt.delivery import StreamMapping
 from aiomoqt.track import PublishedTrack
 from aiomoqt.types import MOQTRequestError
 from aiomoqt.utils.logger import set_log_level
 from aiomoqt.utils.url import parse_relay_url
-
-LONG = 3600  # seconds: nothing is given up here, but by who runs this
 
 
 def say(*words):
@@ -74,32 +71,14 @@ async def publish(session, namespace, name, first="0", kind=""):
         await asked.put(line.decode().strip())
 
 
-def start_of(text):
-    kind, _, value = text.partition("=")
-    numbers = [int(n) for n in value.replace(".", "-").split("-") if n]
-    return {"next": StartAt.latest, "from": StartAt.at, "groups": StartAt.range}[kind](*numbers)
-
-
-async def read(reader):
+async def subscribe(agent, track, *_):
+    reader = await agent.reader(SubscribeSpec(track, buffer=65536))  # from the next object on
+    say("ok")
     while not reader.done or reader.buffered:
         for o in await reader.read():
             show(o.group, o.subgroup, o.object_id, o.payload)
-
-
-async def subscribe(agent, track, _count, start="next"):
-    reader = await agent.reader(SubscribeSpec(track, start_of(start), buffer=65536, timeout_s=LONG))
-    say("ok")
-    await read(reader)
     done = reader.publish_done
     say(f"done {done['status_code']:#x} {done['stream_count']} {reader.ended}")
-
-
-async def fetch(agent, track, groups):
-    first, last = map(int, groups.split("-"))
-    reader = await agent.fetch(FetchSpec(track, StartAt.range(first, last), timeout_s=LONG))
-    say("ok")
-    await read(reader)
-    say("fetched" if reader.ended == "complete" else reader.ended)
 
 
 async def run(url, draft, command, namespace, name, *more):
@@ -114,7 +93,7 @@ async def run(url, draft, command, namespace, name, *more):
             return
         try:
             async with AgentSession(session) as agent:
-                await {"subscribe": subscribe, "fetch": fetch}[command](agent, TrackRef(namespace, name), *more)
+                await subscribe(agent, TrackRef(namespace, name), *more)
         except (AgentError, MOQTRequestError) as refused:
             say("error", refused)
 

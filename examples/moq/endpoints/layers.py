@@ -54,13 +54,16 @@ async def subscribe(session, timeout, *priorities):
                 delays[name].append(1000 * (time.time() - due))
                 arrived.set()
 
-        end = asyncio.Event()
         parameters = {}
         if name == "enhancement" and int(timeout):
             parameters[ParamType.DELIVERY_TIMEOUT] = int(timeout)
-        await session.subscribe("video", name, priority=int(priority), parameters=parameters, wait_response=True,
-                                on_object=on_object, on_done=lambda *_: end.set())
-        await end.wait()
+        done = asyncio.get_running_loop().create_future()
+        ok = await session.subscribe("video", name, priority=int(priority), parameters=parameters, wait_response=True,
+                                     on_object=on_object, on_done=done.set_result)
+        ended = asyncio.Semaphore(0)  # streams
+        session.register_stream_end_handler(ok.track_alias, lambda *_, **__: ended.release())
+        for _ in range((await done).stream_count):  # PUBLISH_DONE may come before what the streams have
+            await ended.acquire()
 
     async def silence():
         while True:

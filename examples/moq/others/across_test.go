@@ -41,9 +41,12 @@ func (b *bed) across(t *testing.T, from client, track string) {
 	group := moqtapLate.subscribes(t, b.users.Command, b.at, track, (1+late)*objects)
 	group.gets(first[(early-1)*objects:])
 	second := p.sends(late, objects, size)
-	p.tell("done")
-	for _, s := range append(subscribers, next, group) {
+	subscribers = append(subscribers, next, group)
+	for _, s := range subscribers {
 		s.gets(second)
+	}
+	p.tell("done")
+	for _, s := range subscribers {
 		s.says("done 0x2")
 	}
 }
