@@ -81,6 +81,7 @@ func (k *kernel) run(ctx context.Context, s *socket.Socket, local netip.AddrPort
 		for k.relay.Runtime().AwaitEvents(ctx) == nil && s.StartRounds() == nil {
 			select {
 			case <-ctx.Done():
+				return // events may be left, and rounds that nothing ends any more
 			case <-s.RoundsOver():
 			}
 		}
