@@ -3,7 +3,7 @@
 GO       ?= go
 BIN      := bin/fastrelay-gen
 # Specs whose packages are kept here.
-SPECS    := $(addsuffix /spec.cue,examples/turn examples/sfu examples/gate examples/paths examples/tunnel examples/quic examples/quicproxy examples/congestion bench/fanout/rewrite bench/ipvs/balance)
+SPECS    := $(addsuffix /spec.cue,examples/turn examples/sfu examples/gate examples/paths examples/tunnel examples/quic examples/moq examples/quicproxy examples/congestion bench/fanout/rewrite bench/ipvs/balance)
 # And one whose package isn't beside it, since other modules import what stands on it.
 SEGMENTS := examples/segments/spec.cue -o runtime/segments/segmentsrelay
 TIME     ?= 60s
@@ -127,11 +127,11 @@ test-quic: quic ## the fork's hooks and the examples on it: linters, and tests w
 	@cd examples/quic && $(GO) test -run '^TestCredits$$' ./server # a model of one goroutine, 20 times slower with the race detector
 	@cd examples/quic && GOMAXPROCS=1 $(GO) test -run '^Test(Busy|Stock|Rebinding|Killed)$$' ./server # where the socket's reader has to let others run
 
-test-moq: quic ## examples/moq: linters, and tests with the race detector, also with other implementations (Python 3.12 or newer, cargo)
-	@tools/ensure quic
-	@examples/moq/endpoints/build
-	@examples/moq/endpoints/vectors/build
-	@tools/lint examples/moq && cd examples/moq && $(GO) vet ./... && $(GO) test -race $(TESTFLAGS) ./...
+test-moq: quic ## examples/moq: linters, and tests with the race detector, also with other implementations (Python 3.12 or newer, cargo, npm, Chromium)
+	@tools/ensure test experiment quic root
+	@for p in '' player moq-relay; do examples/moq/endpoints/build $$p || exit 1; done
+	@examples/moq/endpoints/vectors/build && examples/moq/endpoints/peer/build
+	@tools/lint examples/moq && cd examples/moq && $(GO) vet ./... && $(GO) test -race $(TESTFLAGS) ./... && $(GO) run ./conformance
 
 quic-upstream: ## quic-go's own tests on the fork; without hooks, the fork does what upstream does
 	@cd examples/quicfork && $(GO) run ./cmd/upstreamtests ../../.cache/quic-upstream

@@ -3,6 +3,8 @@ module github.com/fastrelay/fastrelay-gen/examples/moq
 go 1.26.0
 
 require (
+	github.com/cilium/ebpf v0.22.0
+	github.com/fastrelay/fastrelay-gen v0.0.0
 	github.com/fastrelay/fastrelay-gen/examples/quic v0.0.0
 	github.com/fastrelay/fastrelay-gen/examples/quicfork v0.0.0
 	github.com/fastrelay/fastrelay-gen/runtime v0.1.0
@@ -11,7 +13,6 @@ require (
 )
 
 require (
-	github.com/cilium/ebpf v0.22.0 // indirect
 	github.com/quic-go/qpack v0.6.0 // indirect
 	github.com/safchain/ethtool v0.7.0 // indirect
 	github.com/vishvananda/netlink v1.3.1 // indirect

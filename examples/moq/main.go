@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -48,13 +49,21 @@ func run(args []string) (err error) {
 	backlog := flags.Int("backlog", 0, "how many `bytes` wait for a subscriber's session at most (default 2 MiB)")
 	fewer := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer that are asked "+
 		"for an ACK (ACK_FREQUENCY); 0: they aren't")
+	null := prefixesFlag(flags, "null", "`prefix` of addresses of relays, above and below, with which packets aren't "+
+		"protected after the handshake if these relays have the flag as well, such as 192.0.2.0/24: for a network "+
+		"that protects itself; may be repeated")
+	interfaces := flags.String("interfaces", "", "`devices`, separated by commas, by which relays of -null are "+
+		"reached: there, the kernel copies what comes from -upstream to relays below")
 	upstreams := upstreamFlags(flags)
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	config := relay.Config{Grace: *grace, Keep: *keep, Cache: *cache, Backlog: *backlog}
+	config := relay.Config{Grace: *grace, Keep: *keep, Cache: *cache, Backlog: *backlog, Null: *null}
 	if config.Address, err = netip.ParseAddrPort(*address); err != nil {
 		return fmt.Errorf("-address: %w", err)
+	}
+	if *interfaces != "" {
+		config.Interfaces = strings.Split(*interfaces, ",")
 	}
 	if config.ACKs, err = acks.Parse(*fewer); err != nil {
 		return fmt.Errorf("-acks: %w", err)

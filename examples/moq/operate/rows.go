@@ -36,7 +36,7 @@ func dropped(s *relay.SubscriptionStats) (o api.Object) {
 // sessionFields are the fields of a session.
 var sessionFields = []api.Member{
 	{Name: "remote", Kind: "endpoint"}, text("scope"), number("draft"), text("transport"),
-	{Name: "leaving", Kind: "bool"},
+	{Name: "leaving", Kind: "bool"}, {Name: "null_protection", Kind: "bool"},
 	number("requests"), number("subscriptions"), number("tracks"), number("backlog"),
 }
 
@@ -51,8 +51,8 @@ func (o *Relay) Sessions(string) []api.Session {
 		all = append(all, api.Session{
 			ID: id(s.ID), Kind: sessionKind, Hops: []api.NextHop{},
 			Fields: object("remote", s.Remote, "scope", s.Scope, "draft", int(s.Draft), "transport", transport,
-				"leaving", s.Leaving, "requests", s.Requests, "subscriptions", s.Subscriptions, "tracks", s.Tracks,
-				"backlog", s.Backlog),
+				"leaving", s.Leaving, "null_protection", s.Null, "requests", s.Requests,
+				"subscriptions", s.Subscriptions, "tracks", s.Tracks, "backlog", s.Backlog),
 			Rows: []api.RowUse{{
 				Table: subscriptionsTable, Packets: s.Sent.Whole + s.Sent.Datagrams,
 				Bytes: s.Sent.Bytes + s.Sent.DatagramBytes,
@@ -69,7 +69,7 @@ func trackValues() []api.Member {
 	return append([]api.Member{
 		number("publishers"), number("subscribers"), number("waiting"), number("bits_per_second_in"),
 		number("bits_per_second_out"), number("objects_in"), number("bytes_in"), number("streams_out"),
-		number("bytes_out"), number("cached"),
+		number("bytes_out"), number("kernel_bytes_out"), number("cached"),
 	}, droppedMembers()...)
 }
 
@@ -80,7 +80,8 @@ func (o *Relay) trackRow(t *relay.TrackStats) api.Row {
 		Value: append(object("publishers", t.Publishers, "subscribers", len(t.Subscriptions), "waiting", t.Waiting,
 			"bits_per_second_in", in, "bits_per_second_out", out,
 			"objects_in", t.Received.Objects+t.Received.Datagrams, "bytes_in", t.Received.Bytes,
-			"streams_out", t.Sent.Streams, "bytes_out", t.Sent.Bytes+t.Sent.DatagramBytes, "cached", t.Cached),
+			"streams_out", t.Sent.Streams, "bytes_out", t.Sent.Bytes+t.Sent.DatagramBytes,
+			"kernel_bytes_out", t.Sent.KernelBytes, "cached", t.Cached),
 			dropped(&t.Sent)...),
 	}
 }
@@ -89,7 +90,9 @@ func (o *Relay) trackRow(t *relay.TrackStats) api.Row {
 var subscriptionMembers = []api.Member{text("session"), text("scope"), text("name")}
 
 func subscriptionValues() []api.Member {
-	return append([]api.Member{number("streams"), number("bytes"), number("datagrams")}, droppedMembers()...)
+	return append([]api.Member{
+		number("streams"), number("bytes"), number("kernel_bytes"), number("datagrams"),
+	}, droppedMembers()...)
 }
 
 func subscriptionRow(t *relay.TrackStats, s *relay.SubscriptionStats) api.Row {
@@ -97,7 +100,8 @@ func subscriptionRow(t *relay.TrackStats, s *relay.SubscriptionStats) api.Row {
 	return api.Row{
 		ID: session + "," + t.Scope + "," + t.Name, Hops: []api.NextHop{}, Session: session,
 		Key: object("session", session, "scope", t.Scope, "name", t.Name),
-		Value: append(object("streams", s.Streams, "bytes", s.Bytes+s.DatagramBytes, "datagrams", s.Datagrams),
+		Value: append(object("streams", s.Streams, "bytes", s.Bytes+s.DatagramBytes, "kernel_bytes", s.KernelBytes,
+			"datagrams", s.Datagrams),
 			dropped(s)...),
 	}
 }

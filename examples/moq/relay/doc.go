@@ -8,6 +8,9 @@
 //	interest.go      namespaces to and from upstream relays
 //	transport.go     what carries a session: QUIC, or WebTransport
 //	connection.go    a QUIC connection: turns of its run loop, fewer ACKs
+//	kernel.go        the kernel's part: what comes from upstream relays, to relays below
+//	hop.go           a connection with a relay below, on which the kernel sends
+//	leased.go        a stream of it
 //	session.go       a session: SETUP, control streams, GOAWAY, the beginning of requests
 //	request.go       requests: bidirectional streams with messages, which never wait for a peer
 //	ids.go           request IDs
@@ -44,6 +47,21 @@
 // its header names the subgroup, and its first object's ID is absolute. A subscriber whose range filters leave objects
 // out gets the same bytes but for the IDs that follow a gap; a header doesn't say then that the stream ends its group.
 //
+// # What the kernel sends
+//
+// Between relays without protection (Config.Null), a program copies the packets of an upstream relay to relays below
+// (Config.Interfaces). All relays' aliases have the same size then, so a subgroup stream below has the same bytes at
+// the same offsets, but for its header. When user space has read that, it opens the stream below, on a stream ID that
+// it leases of the library, and puts a row into a table of the kernel's: from there on, packets of the one stream are
+// copied as packets of the other. No row, no copy.
+//
+// User space writes to such a stream as to others. A record of each copy is in a ring before the packet is read, so it
+// is known what the kernel has sent of what is written; the library gets the rest, as far as the congestion window has
+// room, which both share, as they share packet numbers (package examples/quic/outside). What is lost is sent again by
+// the library, from what was written. Of flow control, each row has credit up to an offset, which moves on as user
+// space does. To reset a stream, user space removes its row, waits until no program is sending, and reads the ring:
+// then it knows the final size.
+//
 // # What a fetch gets
 //
 // Of each location in the range, an object is kept, or it is known not to exist, or neither. What isn't known is asked
@@ -76,5 +94,6 @@
 // # Locks
 //
 // A track's mutex guards its subscriptions and what is kept of it, the relay's mutex who is there, a session's mutex
-// its queue. They are taken in this order: track, relay, session, outgoing.
+// its queue, a hop's mutex the streams on which the kernel sends. They are taken in this order: track, relay, session,
+// outgoing, hop.
 package relay

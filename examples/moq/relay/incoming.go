@@ -18,6 +18,7 @@ type incoming struct {
 	session *session
 	stream  receiveStream
 	held    []byte // what has come, and can't be parsed yet
+	head    int    // the size of its header
 
 	source   *source
 	parser   wire.Subgroup
@@ -67,6 +68,7 @@ func (in *incoming) receiveSubgroup() {
 		if err == nil {
 			in.parser.Header = h
 			in.held = in.held[n:]
+			in.head = n
 			break
 		}
 		if errors.Is(err, wire.ErrIncomplete) {
@@ -231,6 +233,7 @@ func (in *incoming) accept(o *wire.Object, first bool) (bool, error) {
 	if p.whole || p.live != nil && p.live != in || p.began && o.ID <= p.last ||
 		t.missing.has(wire.Location{Group: g.id, Object: o.ID}) {
 		t.received.Duplicates++
+		in.differ()
 		return false, nil
 	}
 	if in.subgroup == nil {
@@ -241,6 +244,9 @@ func (in *incoming) accept(o *wire.Object, first bool) (bool, error) {
 		}
 		p.live = in
 		in.subgroup = g.newSubgroup(t, h, o.Properties)
+		if first && !p.began {
+			in.subgroup.above = in.copyable()
+		}
 	}
 	in.settled, in.before = false, *p
 	p.began, p.last = true, o.ID
@@ -248,6 +254,29 @@ func (in *incoming) accept(o *wire.Object, first bool) (bool, error) {
 		p.normal = wire.Some(o.ID)
 	}
 	return true, nil
+}
+
+// copyable returns the stream if the kernel may copy it: it is an upstream relay's, without protection.
+func (in *incoming) copyable() *above {
+	s := in.session
+	stream, raw := in.stream.(*quic.ReceiveStream)
+	if s.relay.kernel == nil || s.upstream == nil || !raw || !s.quic.isNull() {
+		return nil
+	}
+	return &above{session: s, id: stream.StreamID(), head: in.head}
+}
+
+// differ notes that subscribers don't get the same bytes as the relay: what the kernel has begun to copy is given up.
+func (in *incoming) differ() {
+	if in.subgroup == nil || in.subgroup.above == nil {
+		return
+	}
+	in.subgroup.above = nil
+	for o := range in.subgroup.outgoing {
+		if o.above != nil {
+			o.drop(droppedCancelled)
+		}
+	}
 }
 
 // same reports whether bytes of a payload that isn't forwarded are those that are kept.

@@ -73,14 +73,15 @@ type outgoing struct {
 	limit  uint64 // where what is asked for ends, in the subgroup
 	idle   bool   // the goroutine waits for more
 	sieve  *sieve // what passes range filters, instead of all from pos to limit; nil: all does
+	above  *above // the stream that the kernel may copy; nil: user space sends all
 
 	// The session's.
 	waits  int  // bytes that are to be sent
 	listed bool // it is in the session's list
 
 	mu      sync.Mutex
-	stream  sendStream // nil: it isn't open yet
-	urgency int8       // of it
+	stream  subgroupStream // nil: it isn't open yet
+	urgency int8           // of it
 	cancel  context.CancelFunc
 	why     reason
 }
@@ -228,6 +229,10 @@ func (o *outgoing) start() {
 	s := o.subscription.session
 	ctx, cancel := context.WithCancel(s.ctx)
 	o.cancel = cancel
+	if a := o.subgroup.above; a != nil && !o.subgroup.ended() && o.sieve == nil && o.pos == 0 &&
+		len(o.head) == a.head && o.subscription.last == all {
+		o.above = a
+	}
 	s.list(o)
 	if o.subgroup.fin {
 		o.startTimer()
@@ -295,6 +300,7 @@ func (o *outgoing) run(ctx context.Context) {
 	s.unlist(o)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	o.sent(0)
 	u.count(func(st *SubscriptionStats) {
 		if whole {
 			st.Whole++
@@ -311,7 +317,7 @@ func (o *outgoing) run(ctx context.Context) {
 func (o *outgoing) send(ctx context.Context) (whole bool) {
 	u := o.subscription
 	s := u.session
-	stream, err := s.conn.OpenUniStreamSync(ctx)
+	stream, err := o.open(ctx)
 	if err != nil {
 		return false
 	}
@@ -360,11 +366,20 @@ func (o *outgoing) send(ctx context.Context) (whole bool) {
 		case late:
 			o.drop(droppedTimeout)
 			return false
-		case outside:
+		case unasked:
 			o.drop(droppedCancelled)
 			return false
 		}
 	}
+}
+
+// open opens the stream: one on which the kernel sends as well, if it can.
+func (o *outgoing) open(ctx context.Context) (subgroupStream, error) {
+	s := o.subscription.session
+	if l, err := s.relay.kernel.open(ctx, o); l != nil || err != nil {
+		return orNil[subgroupStream](l, err)
+	}
+	return s.conn.OpenUniStreamSync(ctx)
 }
 
 // errGivenUp says that a stream was given up before it was open.
@@ -372,7 +387,7 @@ var errGivenUp = errors.New("the stream was given up")
 
 // begin gives the library what the stream begins with, which leaves together: its header, what there is of objects, and
 // the end. It returns quic.ErrWouldBlock if flow control has no room for the header.
-func (o *outgoing) begin(stream sendStream) error {
+func (o *outgoing) begin(stream subgroupStream) error {
 	s := o.subscription.session
 	s.relay.socket.Begin()
 	defer s.relay.socket.End()
@@ -411,7 +426,14 @@ func (o *outgoing) begin(stream sendStream) error {
 
 // sent counts bytes that were given to the library.
 func (o *outgoing) sent(n int) {
-	o.subscription.count(func(st *SubscriptionStats) { st.Bytes += uint64(n) })
+	kernel := uint64(0)
+	if l, ok := o.stream.(*leased); ok {
+		kernel = l.byKernel()
+	}
+	o.subscription.count(func(st *SubscriptionStats) {
+		st.Bytes += uint64(n)
+		st.KernelBytes += kernel
+	})
 }
 
 // finish ends the stream if all of it was given to the library, so that its end leaves with its last bytes. The
@@ -423,7 +445,7 @@ func (o *outgoing) finish() {
 }
 
 // opened notes the stream; it reports whether it was given up before it was open.
-func (o *outgoing) opened(stream sendStream) bool {
+func (o *outgoing) opened(stream subgroupStream) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.stream, o.urgency = stream, urgencyData
@@ -455,7 +477,7 @@ const (
 	ending  // all was sent
 	broken  // the publisher has reset it, and all that came was sent
 	late    // a delivery timeout
-	outside // what follows isn't asked for
+	unasked // what follows isn't asked for
 )
 
 // next returns what is to be sent next.
@@ -475,13 +497,13 @@ func (o *outgoing) take() ([]byte, step) {
 		return o.sieve.next(o)
 	}
 	if o.pos < sg.base {
-		return nil, outside // it was dropped for that
+		return nil, unasked // it was dropped for that
 	}
 	end := min(sg.size, o.limit)
 	switch {
 	case o.pos < end:
 	case o.pos == o.limit:
-		return nil, outside
+		return nil, unasked
 	case sg.fin:
 		return nil, ending
 	case sg.broken:

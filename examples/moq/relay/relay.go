@@ -57,6 +57,14 @@ type Config struct {
 	TrackCache, Cache int
 
 	ACKs acks.Policy // of subscribers
+	// Null are where relays are, above and below, with which packets aren't protected after the handshake (null
+	// protection, package quicfork), if they ask for the same: on a network that protects itself. Connections with all
+	// others are protected as ever. Upstream relays that are there are connected to from Address.
+	Null []netip.Prefix
+	// Interfaces are where packets of upstream relays without protection come in, and ACKs of such relays below. The
+	// kernel copies what it can of the former to the latter; Address is one address then. Without any, user space sends
+	// all.
+	Interfaces []string
 
 	// Rendezvous is how long a subscription may wait for a publisher at most (default: 30 s).
 	Rendezvous time.Duration
@@ -117,6 +125,7 @@ type Relay struct {
 	config    Config
 	log       *slog.Logger
 	socket    *socket.Socket
+	kernel    *kernel // nil: user space sends all
 	transport *quic.Transport
 	listener  *quic.Listener
 	stop      context.CancelFunc
@@ -149,13 +158,17 @@ func Start(config Config) (_ *Relay, err error) {
 	if !config.Address.IsValid() {
 		return nil, fmt.Errorf("%v is not an address with a port", config.Address)
 	}
-	s, err := config.listen()
+	k, err := config.loadKernel()
 	if err != nil {
 		return nil, err
 	}
+	s, err := config.listen(k)
+	if err != nil {
+		return nil, errors.Join(err, k.close())
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	r := &Relay{
-		config: config, log: config.Logger, socket: s, stop: stop,
+		config: config, log: config.Logger, socket: s, kernel: k, stop: stop, nextAlias: config.firstAlias(),
 		sessions: map[*session]struct{}{}, tracks: map[trackKey]*track{},
 		namespaces: map[namespaceKey]*publishedNamespace{},
 		watchers:   map[*namespaceWatcher]struct{}{}, followers: map[*trackFollower]struct{}{},
@@ -181,6 +194,7 @@ func Start(config Config) (_ *Relay, err error) {
 	if err != nil {
 		return nil, err
 	}
+	k.run(ctx, s, r.Addr())
 	for _, u := range r.upstreams {
 		r.running.Go(func() { u.run(ctx) })
 	}
@@ -198,6 +212,15 @@ func (r *Relay) quicConfig() *quic.Config {
 		InitialConnectionReceiveWindow: 4 * c.Window, MaxConnectionReceiveWindow: 4 * c.Window,
 		EnableDatagrams: true, EnableStreamResetPartialDelivery: true, KeepAlivePeriod: 10 * time.Second,
 	}
+}
+
+// firstAlias is the first alias of a track. Where the kernel may copy what a relay sends, aliases of all relays have
+// the same size (3 bytes, of 2 million tracks), so that offsets are the same.
+func (c *Config) firstAlias() uint64 {
+	if len(c.Null) > 0 {
+		return 1 << 14
+	}
+	return 0
 }
 
 // Addr is where the relay listens.
@@ -229,7 +252,7 @@ func (r *Relay) Close() error {
 		errs = append(errs, r.transport.Close())
 	}
 	<-ended
-	errs = append(errs, r.socket.Close())
+	errs = append(errs, r.socket.Close(), r.kernel.close())
 	if g := r.config.Generation; g != nil {
 		errs = append(errs, g.Close())
 	}
@@ -259,7 +282,7 @@ func (r *Relay) accept(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		connectionOf(q).outside.Store(q.Outside())
+		connectionOf(q).quic.Store(q)
 		r.running.Go(func() {
 			if protocol := q.ConnectionState().TLS.NegotiatedProtocol; protocol == http3.NextProtoH3 {
 				_ = http.Serve(q) // it says why the connection was closed
@@ -295,7 +318,7 @@ func (r *Relay) serve(conn transport, protocol, path string) {
 	r.mu.Unlock()
 }
 
-// tick has objects expire that nothing else would look at.
+// tick has objects expire that nothing else would look at, and says whether datagrams may wait for rounds.
 func (r *Relay) tick(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -304,11 +327,16 @@ func (r *Relay) tick(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
+			alone := true
 			for _, t := range r.list() {
 				t.mu.Lock()
 				t.expire(now)
 				t.trim()
+				alone = alone && t.isForHops()
 				t.mu.Unlock()
+			}
+			if r.kernel != nil {
+				r.kernel.alone.Store(alone)
 			}
 		}
 	}

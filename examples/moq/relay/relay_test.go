@@ -208,6 +208,25 @@ func TestRefused(t *testing.T) {
 	a.subscribes(track0(".session"), wire.Parameters{}).fails(wire.DoesNotExist)
 }
 
+// TestRefusedAndStopped hands down the refusal of a publisher that stops the request's other half, whichever comes
+// first.
+func TestRefusedAndStopped(t *testing.T) {
+	both(t, func(t *testing.T, o options) {
+		r := start(t, func(c *Config) { c.Patience = time.Hour })
+		p, a := dial(t, r, o), dial(t, r, o)
+		p.publishes("live")
+		first := a.subscribes(track0("live"), wire.Parameters{})
+		c, _ := asked[*wire.Subscribe](p)
+		c.stream.CancelRead(quic.StreamErrorCode(wire.ResetCancelled))
+		p.call(&wire.TrackStatus{RequestID: p.id(), Track: track0("none")}).fails(wire.DoesNotExist) // it has come
+		c.send(&wire.RequestError{Code: wire.RequestExcessiveLoad})
+		if err := c.stream.Close(); err != nil {
+			t.Fatal(err)
+		}
+		first.fails(wire.RequestExcessiveLoad)
+	})
+}
+
 // TestMandatory refuses tracks with a property that the relay would have to know.
 func TestMandatory(t *testing.T) {
 	r := start(t, nil)

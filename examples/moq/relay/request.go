@@ -113,17 +113,21 @@ type request struct {
 	goaway  bool // the peer has sent GOAWAY on it
 }
 
-func (s *session) newRequest(stream bidiStream) *request {
+func (s *session) newRequest(stream bidiStream, ours bool) *request {
 	stream.SetPriority(urgencyRequest, true)
 	r := &request{
 		outbox: outbox{stream: stream, draft: s.draft}, session: s, stream: stream,
 		reader: wire.NewReader(stream, s.draft),
 	}
 	// A peer cancels a request by STOP_SENDING, after a FIN of its own too. What was finished here is over when the
-	// peer has ended its half, or after a while.
+	// peer has ended its half, or after a while. A request of ours that the peer stops may have its answer on the way:
+	// REQUEST_ERROR with a FIN, and STOP_SENDING.
 	context.AfterFunc(stream.Context(), func() {
 		wait := lingering
-		if isRemote(context.Cause(stream.Context())) {
+		switch stopped := isRemote(context.Cause(stream.Context())); {
+		case stopped && ours:
+			wait = s.relay.config.Patience
+		case stopped:
 			wait = 0
 		}
 		_ = stream.SetReadDeadline(time.Now().Add(wait))

@@ -12,10 +12,14 @@ import (
 )
 
 // listen opens the socket, beside that of the relay that this one succeeds.
-func (c *Config) listen() (*socket.Socket, error) {
+func (c *Config) listen(k *kernel) (*socket.Socket, error) {
 	g := c.Generation
 	if g == nil {
-		return socket.Listen(socket.Config{Address: c.Address})
+		s := socket.Config{Address: c.Address}
+		if k != nil {
+			s.Drain, s.Turn = k.drain, k.endRound
+		}
+		return socket.Listen(s)
 	}
 	config := net.ListenConfig{Control: g.Control}
 	conn, err := config.ListenPacket(context.Background(), "udp", c.Address.String())

@@ -18,12 +18,14 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/moq/restart"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
 )
 
 // serveEnv makes the tests' program a relay: an address, and the file of its key.
 const serveEnv = "FASTRELAY_MOQ_SERVE"
 
 func TestMain(m *testing.M) {
+	testlink.Main()
 	if address, key, ok := strings.Cut(os.Getenv(serveEnv), " "); ok {
 		fmt.Println(serveUntilKilled(address, key))
 		os.Exit(1)

@@ -32,7 +32,7 @@ type session struct {
 	relay  *Relay
 	serial uint64 // sessions count from 1
 	conn   transport
-	quic   *connection // nil: it was opened by the relay
+	quic   *connection // nil: the relay has connected to the peer from another socket
 	draft  wire.Draft
 	ctx    context.Context // ends with the session
 	ready  chan struct{}   // is closed when the peer's SETUP has come
@@ -371,7 +371,7 @@ func (s *session) open(wait bool) (*request, error) {
 		if err != nil {
 			return nil, err
 		}
-		return s.newRequest(stream), nil
+		return s.newRequest(stream, true), nil
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, s.relay.config.Patience)
 	defer cancel()
@@ -379,7 +379,7 @@ func (s *session) open(wait bool) (*request, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.newRequest(stream), nil
+	return s.newRequest(stream, true), nil
 }
 
 // serve serves a request of the peer's.
@@ -387,7 +387,7 @@ func (s *session) serve(stream bidiStream) {
 	if !s.await() {
 		return
 	}
-	r := s.newRequest(stream)
+	r := s.newRequest(stream, false)
 	defer r.close()
 	m, err := r.next()
 	var rejection *wire.Rejection

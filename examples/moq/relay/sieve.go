@@ -101,7 +101,7 @@ func (s *sieve) next(o *outgoing) ([]byte, step) {
 	if len(s.runs) == 0 {
 		switch {
 		case s.over, sg.fin && s.ends && !s.direct:
-			return nil, outside
+			return nil, unasked
 		case sg.fin:
 			return nil, ending
 		case sg.broken:
@@ -113,7 +113,7 @@ func (s *sieve) next(o *outgoing) ([]byte, step) {
 	end := min(r.to, sg.size)
 	switch {
 	case r.from < sg.base:
-		return nil, outside // it was dropped for that
+		return nil, unasked // it was dropped for that
 	case r.from == end && sg.broken:
 		return nil, broken
 	case r.from == end:

@@ -47,6 +47,7 @@ type SubscriptionStats struct {
 	Streams          uint64 // that were opened
 	Whole            uint64 // subgroup streams that were sent to their end
 	Bytes            uint64 // of streams, after their headers
+	KernelBytes      uint64 // of these, those that the kernel has sent
 	Datagrams        uint64
 	DatagramBytes    uint64
 	DroppedDatagrams uint64
@@ -57,6 +58,7 @@ func (s *SubscriptionStats) add(o *SubscriptionStats) {
 	s.Streams += o.Streams
 	s.Whole += o.Whole
 	s.Bytes += o.Bytes
+	s.KernelBytes += o.KernelBytes
 	s.Datagrams += o.Datagrams
 	s.DatagramBytes += o.DatagramBytes
 	s.DroppedDatagrams += o.DroppedDatagrams
@@ -111,6 +113,7 @@ type SessionStats struct {
 	Scope         string // "": SETUP hasn't come
 	Draft         wire.Draft
 	WebTransport  bool
+	Null          bool // packets aren't protected after the handshake
 	Leaving       bool // the peer was asked to leave
 	Requests      int  // that are open, of both sides
 	Subscriptions int  // that are established
@@ -233,7 +236,8 @@ func (t *track) stats(sessions map[*session]*SessionStats) (TrackStats, Totals) 
 // stats returns what the session has, but for its tracks.
 func (s *session) stats() SessionStats {
 	_, http := s.conn.(overHTTP)
-	one := SessionStats{ID: s.serial, Remote: s.conn.RemoteAddr().String(), Draft: s.draft, WebTransport: http}
+	one := SessionStats{ID: s.serial, Remote: s.conn.RemoteAddr().String(), Draft: s.draft, WebTransport: http,
+		Null: s.quic.isNull()}
 	select {
 	case <-s.ready:
 		one.Scope = s.scope
@@ -282,6 +286,8 @@ func (s *Stats) writeTracks(b *strings.Builder) {
 			func(t *TrackStats) uint64 { return t.Sent.Streams }},
 		{"track_sent_bytes_total", "counter", "Bytes of objects that were sent on streams.",
 			func(t *TrackStats) uint64 { return t.Sent.Bytes }},
+		{"track_kernel_bytes_total", "counter", "Of these, bytes that the kernel has copied.",
+			func(t *TrackStats) uint64 { return t.Sent.KernelBytes }},
 		{"track_sent_datagrams_total", "counter", "Objects that were sent in datagrams.",
 			func(t *TrackStats) uint64 { return t.Sent.Datagrams }},
 		{"track_dropped_datagrams_total", "counter", "Datagrams that a subscriber had no room for, or that were late.",

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
 
 // A group is what is kept of a group of a track, and what is known of it.
@@ -47,11 +48,20 @@ type subgroup struct {
 	objects    []object // of which something is kept
 	newest     object   // the last one that has come
 
+	above    *above // the stream that the kernel may copy; nil: it may not
 	fin      bool
 	broken   bool // it was reset, with
 	code     wire.ResetCode
 	outgoing map[*outgoing]struct{}
 	changed  chan struct{} // is closed when there is more; nil: it isn't waited for
+}
+
+// An above is a stream of an upstream relay's. What follows its header is the same for subscribers, at the same offset
+// if their header has the same size.
+type above struct {
+	session *session
+	id      quic.StreamID
+	head    int // the size of its header
 }
 
 // A chunk is bytes as they came.

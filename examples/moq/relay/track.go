@@ -210,6 +210,9 @@ func (t *track) accept(u *subscription) {
 	close(u.settled)
 	u.answer()
 	t.subs = append(t.subs, u)
+	for _, src := range t.sources {
+		t.relay.kernel.prepare(u.session, src.session.upstream)
+	}
 	u.begin()
 	t.steer()
 }

@@ -24,15 +24,20 @@ type transport interface {
 	RemoteAddr() net.Addr
 }
 
-// A sendStream is a stream to the peer; package quic describes the methods.
+// A sendStream is a stream to the peer.
 type sendStream interface {
+	subgroupStream
+	SetWriteDeadline(t time.Time) error
+}
+
+// A subgroupStream is one that carries a subgroup; package quic describes the methods.
+type subgroupStream interface {
 	io.WriteCloser
 	TryWriteAll(b []byte) error
 	TryWriteNext(b []byte) error
 	CancelWrite(code quic.StreamErrorCode)
 	SetPriority(urgency int8, incremental bool)
 	SetReliableBoundary()
-	SetWriteDeadline(t time.Time) error
 	Context() context.Context
 }
 

@@ -316,7 +316,7 @@ func (in *incoming) takeOver(o *wire.Object) {
 	for !in.source.retired {
 		_, p := in.progress()
 		old := p.live
-		if old == nil || old == in || !old.source.retired || o.ID < p.last ||
+		if old == nil || old == in || !old.source.retired || o.ID < p.last || old.subgroup.above != nil ||
 			old.parser.Header.Properties != in.parser.Header.Properties {
 			return
 		}

@@ -231,7 +231,7 @@ func TestReadme(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := filepath.Glob("*_test.go")
+	files, err := filepath.Glob("../*/*_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,12 +9,15 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"net"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/examples/moq/moqrelay"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/webtransport"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
@@ -50,6 +53,9 @@ type upstream struct {
 	scope  string
 
 	session *session // that is used; the relay's mutex guards it
+
+	grouping sync.Mutex
+	group    *moqrelay.ReceiversGroup // of relays below, in the kernel; nil: it has none
 
 	sessions, failures atomic.Uint64
 	lastError          atomic.Value // string
@@ -223,7 +229,7 @@ func (u *upstream) dial(ctx context.Context, to *target) (_ transport, protocol 
 	}
 	config := u.relay.quicConfig()
 	config.KeepAlivePeriod, config.MaxIdleTimeout = u.relay.config.Patience/4, u.relay.config.Patience
-	q, err := quic.DialAddr(ctx, to.address, t, config)
+	q, err := u.relay.dial(ctx, to, t, config)
 	if err != nil {
 		return nil, "", dialError(to, err)
 	}
@@ -238,6 +244,48 @@ func (u *upstream) dial(ctx context.Context, to *target) (_ transport, protocol 
 		return nil, "", dialError(to, err)
 	}
 	return overHTTP{s}, s.Protocol(), nil
+}
+
+// dial connects to a relay: from a socket of the connection's own, or without protection, where that is allowed, from
+// this relay's address, by which the peer knows it.
+func (r *Relay) dial(ctx context.Context, to *target, t *tls.Config, config *quic.Config) (*quic.Conn, error) {
+	at, err := r.config.nullAddress(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	if !at.IsValid() {
+		return quic.DialAddr(ctx, to.address, t, config)
+	}
+	// The relay above may have much on its way, so that its kernel has credit for many streams: all is read at once.
+	config.InitialConnectionReceiveWindow *= 4
+	config.MaxConnectionReceiveWindow *= 4
+	q, err := r.transport.Dial(r.hook(ctx, at), net.UDPAddrFromAddrPort(at), t, config)
+	if err == nil {
+		connectionOf(q).quic.Store(q)
+	}
+	return q, err
+}
+
+// nullAddress returns a relay's address that may have null protection, if there is one.
+func (c *Config) nullAddress(ctx context.Context, to *target) (none netip.AddrPort, err error) {
+	if len(c.Null) == 0 {
+		return none, nil
+	}
+	_, service, err := net.SplitHostPort(to.address)
+	if err != nil {
+		return none, err
+	}
+	port, err := net.DefaultResolver.LookupPort(ctx, "udp", service)
+	if err != nil {
+		return none, err
+	}
+	all, err := net.DefaultResolver.LookupNetIP(ctx, "ip", to.host)
+	for _, a := range all {
+		if at := netip.AddrPortFrom(a.Unmap(), uint16(port)); c.isNull(at) {
+			return at, nil
+		}
+	}
+	return none, err
 }
 
 // dialError says what can be done about an error.
@@ -439,6 +487,7 @@ func (s *session) retire(ctx context.Context, next *session) {
 type UpstreamStats struct {
 	URI       string // without its query
 	Connected bool
+	Null      bool   // packets aren't protected after the handshake
 	Sessions  uint64 // that were established
 	Failures  uint64 // attempts that have failed, and sessions that have ended without GOAWAY
 	Error     string // the last failure
@@ -450,12 +499,21 @@ func (r *Relay) upstreamStats() (all []UpstreamStats) {
 	defer r.mu.Unlock()
 	for _, u := range r.upstreams {
 		text, _ := u.lastError.Load().(string)
+		null := u.session != nil && u.session.quic.isNull()
 		all = append(all, UpstreamStats{
-			URI: u.name, Connected: u.session != nil, Sessions: u.sessions.Load(), Failures: u.failures.Load(),
-			Error: text,
+			URI: u.name, Connected: u.session != nil, Null: null, Sessions: u.sessions.Load(),
+			Failures: u.failures.Load(), Error: text,
 		})
 	}
 	return all
+}
+
+// gauge is 1 if something is so.
+func gauge(is bool) uint64 {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 func (s *Stats) writeUpstreams(b *strings.Builder) {
@@ -464,12 +522,9 @@ func (s *Stats) writeUpstreams(b *strings.Builder) {
 		value            func(u *UpstreamStats) uint64
 	}{
 		{"upstream_connected", "gauge", "1 while there is a session with the upstream relay.",
-			func(u *UpstreamStats) uint64 {
-				if u.Connected {
-					return 1
-				}
-				return 0
-			}},
+			func(u *UpstreamStats) uint64 { return gauge(u.Connected) }},
+		{"upstream_null_protection", "gauge", "1 while packets to and from the upstream relay aren't protected.",
+			func(u *UpstreamStats) uint64 { return gauge(u.Null) }},
 		{"upstream_sessions_total", "counter", "Sessions with the upstream relay.",
 			func(u *UpstreamStats) uint64 { return u.Sessions }},
 		{"upstream_failures_total", "counter", "Attempts to connect that failed, and sessions that were cut off.",

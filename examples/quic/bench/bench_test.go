@@ -36,7 +36,7 @@ type delivery struct {
 // packets subscribers sent early (earlyOf).
 func (d delivery) run(t *testing.T, v Variant) (early int) {
 	t.Helper()
-	net, l, err := newLine()
+	net, l, err := measure.NewLine()
 	check(t, err)
 	defer net.Close()
 	p, err := start(l, v, settings{acks: "10,20"})
@@ -158,7 +158,7 @@ func TestThinned(t *testing.T) {
 // Without subscribers that take ACK_FREQUENCY, there are no figures of thinned ACKs.
 func TestThinnedRefusesOthers(t *testing.T) {
 	needs.Root(t)
-	net, l, err := newLine()
+	net, l, err := measure.NewLine()
 	check(t, err)
 	defer net.Close()
 	p, err := start(l, QuinnThinned, settings{acks: "10,20"})

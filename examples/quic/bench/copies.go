@@ -13,6 +13,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
+	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
@@ -40,7 +41,7 @@ const feed = 1
 var connection = [8]byte{0, 1, 2, 3, 4, 5, 6, 7}
 
 func measureCopiesTo(n, rounds int) (c fanout.Copy, err error) {
-	net, l, err := newLine()
+	net, l, err := measure.NewLine()
 	if err != nil {
 		return c, err
 	}

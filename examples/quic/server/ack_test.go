@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/acks"
-	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/outside"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
 
@@ -23,15 +23,15 @@ func (l *turns) Notify()                     { l.others++ }
 // a packet out.
 func TestHandOver(t *testing.T) {
 	now := time.Now()
-	fresh, old := now.Add(-late/2), now.Add(-late)
-	ack := func(first, largest uint64, at time.Time) *quicrelay.AckedEvent {
-		e := &quicrelay.AckedEvent{Type: 2, PN: uint32(largest), PNSize: 4, Largest: largest, First: largest - first}
-		e.Time = at
-		return e
+	fresh, old := now.Add(-time.Millisecond), now.Add(-time.Second)
+	ack := func(first, largest uint64, at time.Time) *outside.Acked {
+		return &outside.Acked{
+			Type: 2, PN: uint32(largest), PNSize: 4, Largest: largest, First: largest - first, Time: at,
+		}
 	}
 	for _, c := range []struct {
 		name           string
-		acks           []*quicrelay.AckedEvent
+		acks           []*outside.Acked
 		copied         time.Time
 		room           int // in a window of 20,000 bytes; 0: 10,000; -1: none
 		steering       *steering
@@ -44,15 +44,15 @@ func TestHandOver(t *testing.T) {
 		{name: "a new copy", copied: fresh, waiting: 1000, any: true},
 		{name: "an old copy", copied: old, waiting: 1000, turns: turns{others: 1}, any: true},
 		{
-			name: "new ACKs", acks: []*quicrelay.AckedEvent{ack(0, 1, fresh), ack(0, 3, fresh), ack(4, 5, fresh)},
+			name: "new ACKs", acks: []*outside.Acked{ack(0, 1, fresh), ack(0, 3, fresh), ack(4, 5, fresh)},
 			any: true,
 		},
 		{
-			name: "an old ACK", acks: []*quicrelay.AckedEvent{ack(0, 1, old), ack(0, 3, now)},
+			name: "an old ACK", acks: []*outside.Acked{ack(0, 1, old), ack(0, 3, now)},
 			turns: turns{acks: 2}, any: true,
 		},
 		{
-			name: "a gap", acks: []*quicrelay.AckedEvent{ack(0, 1, fresh), ack(3, 4, fresh)},
+			name: "a gap", acks: []*outside.Acked{ack(0, 1, fresh), ack(3, 4, fresh)},
 			turns: turns{acks: 2}, any: true,
 		},
 		{
@@ -60,15 +60,15 @@ func TestHandOver(t *testing.T) {
 			turns: turns{others: 1}, any: true, urgent: true,
 		},
 		{
-			name: "the window is nearly full", acks: []*quicrelay.AckedEvent{ack(0, 1, fresh)}, room: 4999,
+			name: "the window is nearly full", acks: []*outside.Acked{ack(0, 1, fresh)}, room: 4999,
 			turns: turns{acks: 1}, any: true, urgent: true,
 		},
 		{
-			name: "a quarter of the window is left", acks: []*quicrelay.AckedEvent{ack(0, 1, fresh)}, room: 5000,
+			name: "a quarter of the window is left", acks: []*outside.Acked{ack(0, 1, fresh)}, room: 5000,
 			any: true,
 		},
 		{
-			name: "with copies it is nearly full", acks: []*quicrelay.AckedEvent{ack(0, 1, fresh)}, room: 6000,
+			name: "with copies it is nearly full", acks: []*outside.Acked{ack(0, 1, fresh)}, room: 6000,
 			waiting: 1001, turns: turns{acks: 1}, any: true, urgent: true,
 		},
 		{name: "it is full, and nothing has come", room: -1, urgent: true},
@@ -84,27 +84,34 @@ func TestHandOver(t *testing.T) {
 			steering: &steering{window: 20000, path: quic.PathState{BytesInFlight: 5000}},
 		},
 		{
-			name: "data waits", acks: []*quicrelay.AckedEvent{ack(0, 1, fresh)}, queue: 1,
+			name: "data waits", acks: []*outside.Acked{ack(0, 1, fresh)}, queue: 1,
 			turns: turns{acks: 1}, any: true, urgent: true,
 		},
 	} {
 		l := &turns{}
-		u := &subscriber{library: l, feed: &feed{server: &Server{config: Config{ACKs: acks.Policy{Packets: -1}}}}}
+		u := &subscriber{
+			library: l, Sender: outside.Sender{Library: l},
+			feed: &feed{server: &Server{config: Config{ACKs: acks.Policy{Packets: -1}}}},
+		}
 		u.setPath(quic.PathState{CongestionWindow: 20000, Window: max(0, cmp.Or(c.room, 10000))})
-		u.window.waiting, u.queued, u.steering = c.waiting, c.queue, c.steering
+		u.queued, u.steering = c.queue, c.steering
 		if !c.stock {
 			u.kernel = &world{}
 		}
-		for _, e := range c.acks {
-			u.acks = append(u.acks, u.ackReader.read(e))
+		for _, a := range c.acks {
+			u.Acked(a)
 		}
-		if !c.copied.IsZero() {
-			u.unregistered = append(u.unregistered, quic.OutsidePacket{Time: c.copied})
+		if c.waiting > 0 {
+			u.Sent(quic.OutsidePacket{Time: cmp.Or(c.copied, fresh), Size: c.waiting})
 		}
 		if any, urgent := u.handOver(now); any != c.any || urgent != c.urgent || *l != c.turns {
 			t.Errorf("%s: %v, %v, %+v", c.name, any, urgent, *l)
 		}
-		if u.ackReader.gap {
+		if len(c.acks) == 0 {
+			continue
+		}
+		u.Sent(quic.OutsidePacket{Time: fresh})
+		if u.HandOver(now, false); *l != c.turns {
 			t.Errorf("%s: the gap is still there", c.name)
 		}
 	}
@@ -114,7 +121,7 @@ func TestHandOver(t *testing.T) {
 // over: most ACKs come through the socket if packets are lost. Without anything, rounds end all the same.
 func TestRounds(t *testing.T) {
 	now := time.Now()
-	u := &subscriber{library: &turns{}, feed: &feed{}, kernel: &world{}}
+	u := &subscriber{Sender: outside.Sender{Library: &turns{}}, feed: &feed{}, kernel: &world{}}
 	s := &Server{subscribers: map[uint32]*subscriber{1: u}}
 	for _, c := range []struct {
 		room   int // in a window of 20,000 bytes
@@ -123,7 +130,7 @@ func TestRounds(t *testing.T) {
 	}{
 		{10000, 0, round}, {0, quiet / 2, shortRound}, {10000, quiet, round}, {0, quiet, shortRound}, {0, quiet + 1, 0},
 	} {
-		u.window = window{size: 20000, room: c.room}
+		u.Window = outside.Window{Size: 20000, Room: c.room}
 		if length, _ := s.endRound(now.Add(c.after)); length != c.length {
 			t.Errorf("after %v, with room for %d: %v, want %v", c.after, c.room, length, c.length)
 		}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/examples/quic/outside"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
 
@@ -13,7 +14,7 @@ type stream struct {
 	number uint64 // its ID and the base of its publisher
 	level  int    // of priority, from 0, the most urgent
 	chunks []chunk
-	have   spans
+	have   outside.Spans
 	size   uint64 // of the data, if ended
 	ended  bool   // the size is known
 	reset  bool
@@ -47,7 +48,7 @@ func (st *stream) add(f *quic.StreamFrame) (c *chunk, added uint64) {
 		st.size, st.ended = one.dataEnd(), true
 	}
 	before := st.bytes()
-	st.have.add(one.offset, one.end())
+	st.have.Add(one.offset, one.end())
 	i := len(st.chunks)
 	for i > 0 && st.chunks[i-1].offset > one.offset {
 		i--
@@ -57,19 +58,19 @@ func (st *stream) add(f *quic.StreamFrame) (c *chunk, added uint64) {
 }
 
 // dataEnd is where the data of a span ends.
-func (st *stream) dataEnd(s span) uint64 {
+func (st *stream) dataEnd(s outside.Span) uint64 {
 	if st.ended {
-		return min(s.to, st.size)
+		return min(s.To, st.size)
 	}
-	return s.to
+	return s.To
 }
 
 // bytes is how many bytes of data came so far.
 func (st *stream) bytes() (n uint64) {
 	for _, s := range st.have {
-		n += s.to - s.from
+		n += s.To - s.From
 	}
-	if st.ended && len(st.have) > 0 && st.have[len(st.have)-1].to > st.size {
+	if st.ended && len(st.have) > 0 && st.have[len(st.have)-1].To > st.size {
 		n--
 	}
 	return n
@@ -77,7 +78,7 @@ func (st *stream) bytes() (n uint64) {
 
 // whole reports whether all of the stream came.
 func (st *stream) whole() bool {
-	return st.ended && len(st.have) == 1 && st.have[0] == span{0, st.size + 1}
+	return st.ended && len(st.have) == 1 && st.have[0] == outside.Span{To: st.size + 1}
 }
 
 // fromStart reports whether the stream is kept from its beginning, without a gap.
@@ -86,21 +87,21 @@ func (st *stream) fromStart() bool {
 }
 
 // slice returns the parts of a span, whose stream ID the caller fills in; ok is false if they aren't kept any more.
-func (st *stream) slice(s span) (parts []quic.StreamData, ok bool) {
+func (st *stream) slice(s outside.Span) (parts []quic.StreamData, ok bool) {
 	for i := range st.chunks {
 		c := &st.chunks[i]
-		if c.end() <= s.from {
+		if c.end() <= s.From {
 			continue
 		}
-		if c.offset > s.from {
+		if c.offset > s.From {
 			return nil, false
 		}
-		to := min(s.to, c.end())
+		to := min(s.To, c.end())
 		parts = append(parts, quic.StreamData{
-			Offset: s.from, Data: c.data[s.from-c.offset : max(s.from, min(to, c.dataEnd()))-c.offset],
+			Offset: s.From, Data: c.data[s.From-c.offset : max(s.From, min(to, c.dataEnd()))-c.offset],
 			Fin: c.fin && to == c.end(), Urgency: int8(st.level * 8 / levels),
 		})
-		if s.from = to; s.from == s.to {
+		if s.From = to; s.From == s.To {
 			return parts, true
 		}
 	}

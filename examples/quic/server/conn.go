@@ -60,7 +60,7 @@ func (s *Server) newConn(ctx context.Context, _ *quic.ClientInfo) (context.Conte
 	}
 	c.hooks = quic.Hooks{
 		NullProtection: s.relay != nil, Levels: levels, SparseMaxStreams: true, Turns: &s.socket.Turns,
-		Drain: func(register func(quic.OutsidePacket)) { c.with(func(u *subscriber) { u.register(register) }) },
+		Drain: func(register func(quic.OutsidePacket)) { c.with(func(u *subscriber) { u.Register(register) }) },
 		Lost: func(p quic.OutsidePacket) (data []quic.StreamData) {
 			if d, ok := p.User.(copied); ok {
 				c.with(func(u *subscriber) { data = u.lost(d) })

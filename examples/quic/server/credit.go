@@ -1,7 +1,5 @@
 package server
 
-import "time"
-
 // A budget is a subscriber's flow control credit of the connection (RFC 9000, section 4.1), which the kernel and user
 // space spend without asking each other.
 //
@@ -49,32 +47,3 @@ func (b *budget) send(r *reach, to uint64) {
 		r.sent = to
 	}
 }
-
-// A window is what the congestion window has room for. The kernel counts UDP payloads.
-type window struct {
-	size, room int    // as the library said last
-	registered uint64 // bytes of the copies that the library knows of
-	waiting    int    // bytes of the copies that it doesn't
-	ahead      uint64 // what the library will have sent itself when all is sent that it was given
-	given      time.Time
-}
-
-// backlog is what the library was given and hasn't sent; sent is what it has sent itself.
-func (w *window) backlog(sent uint64, now time.Time) int {
-	if w.ahead <= sent || now.Sub(w.given) > forgotten {
-		return 0
-	}
-	return int(w.ahead - sent)
-}
-
-// forgotten is when what the library was given counts as sent: it may have been dropped by now.
-const forgotten = 500 * time.Millisecond
-
-// give notes that the library was given data. Its headers don't count: an estimate that is too high would never be
-// corrected while more is given, and would take the window from the kernel.
-func (w *window) give(n int, sent uint64, now time.Time) {
-	w.ahead, w.given = sent+uint64(w.backlog(sent, now)+n), now
-}
-
-// limit returns what the kernel may spend in all: the room is what it was after the registered copies.
-func (w *window) limit(room, backlog int) uint64 { return w.registered + uint64(max(0, room-backlog)) }

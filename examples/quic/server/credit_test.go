@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/examples/quic/outside"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
@@ -37,7 +38,7 @@ type world struct {
 	socket       []frame
 	ring         []quicrelay.SentEvent
 	// the library
-	handed              map[uint64]*spans
+	handed              map[uint64]*outside.Spans
 	maxData, leasedData uint64
 	maxStreams, opened  uint64
 	// the subscriber
@@ -60,7 +61,7 @@ type program struct {
 type received struct {
 	end   uint64
 	final int64
-	data  spans
+	data  outside.Spans
 	reset bool
 }
 
@@ -69,7 +70,8 @@ func newWorld(seed uint64) *world {
 	w := &world{
 		r: r, window: 2000 + r.Uint64N(6000), now: time.Unix(1000, 0), conn: &conn{},
 		written: map[uint64]uint64{}, ends: map[uint64]uint64{}, names: map[uint64]uint64{}, held: map[uint64]bool{},
-		handed: map[uint64]*spans{}, maxStreamData: map[quic.StreamID]uint64{}, got: map[quic.StreamID]*received{},
+		handed: map[uint64]*outside.Spans{}, maxStreamData: map[quic.StreamID]uint64{},
+		got: map[quic.StreamID]*received{},
 	}
 	s := &Server{
 		config:  Config{Window: w.window, Backlog: 5000 + r.IntN(20000), Keep: 2 * time.Second},
@@ -84,11 +86,12 @@ func newWorld(seed uint64) *world {
 	w.feed = &feed{server: s, streams: map[uint64]*stream{}, datagrams: map[datagram]copies{}, publisher: w.conn}
 	w.allowed = w.window
 	w.user = &subscriber{
-		feed: w.feed, library: w, traffic: func() (sent, lost uint64) { return 0, 0 }, close: func() {},
+		feed: w.feed, library: w, close: func() {},
+		Sender:  outside.Sender{Library: w, Traffic: func() (sent, lost uint64) { return 0, 0 }},
 		streams: map[uint64]*outgoing{},
 		byID:    map[quic.StreamID]*outgoing{}, unopened: map[quic.StreamErrorCode]int{},
 	}
-	w.user.window.room = 1 << 20
+	w.user.Room = 1 << 20
 	w.maxData, w.maxStreams = 1000+r.Uint64N(20000), 3+r.Uint64N(60)
 	w.loss = r.Float64() * r.Float64()
 	for what, n := range []int{10, 4, 6, 1, 2, 1} {
@@ -208,9 +211,9 @@ func (w *world) handle() {
 	w.socket = w.socket[1:]
 	w.read()
 	if w.handed[f.id] == nil {
-		w.handed[f.id] = &spans{}
+		w.handed[f.id] = &outside.Spans{}
 	}
-	if w.handed[f.id].add(f.offset, end(f.offset, uint64(len(f.data)), f.fin)) == 0 {
+	if w.handed[f.id].Add(f.offset, end(f.offset, uint64(len(f.data)), f.fin)) == 0 {
 		return // the library leaves out what has come before
 	}
 	w.feed.frame(w.conn, &quic.StreamFrame{
@@ -219,7 +222,7 @@ func (w *world) handle() {
 	processed := uint64(0)
 	for _, st := range w.feed.streams {
 		if n := len(st.have); n > 0 {
-			end := st.have[n-1].to
+			end := st.have[n-1].To
 			if st.ended {
 				end = min(end, st.size)
 			}
@@ -288,7 +291,7 @@ func (w *world) receive(id quic.StreamID, offset, size uint64, fin bool) {
 		g.final = int64(end)
 	}
 	g.end = max(g.end, end)
-	g.data.add(offset, end)
+	g.data.Add(offset, end)
 	if g.end > w.maxStreamData[id] {
 		panic(fmt.Sprintf("stream %d: %d bytes, of %d that are allowed", id, g.end, w.maxStreamData[id]))
 	}
@@ -449,7 +452,7 @@ func TestCredits(t *testing.T) {
 				if !ok || g != nil && g.reset {
 					continue
 				}
-				if g == nil || g.final != int64(end) || len(g.data) != 1 || g.data[0] != (span{0, end}) {
+				if g == nil || g.final != int64(end) || len(g.data) != 1 || g.data[0] != (outside.Span{To: end}) {
 					t.Errorf("seed %d: stream %d of %d bytes isn't whole: %+v", seed, id, end, g)
 				}
 				wholes++
@@ -498,11 +501,11 @@ func TestForgotten(t *testing.T) {
 	if len(w.feed.streams) != 0 {
 		t.Fatalf("%d streams are kept", len(w.feed.streams))
 	}
-	before, known := w.user.stats, len(w.user.unregistered)
+	before, known := w.user.stats, w.user.Waiting()
 	again()
 	w.read()
 	if got := w.user.stats; len(w.feed.streams) != 0 || got.KernelBytes != before.KernelBytes ||
-		got.KernelPackets != before.KernelPackets+1 || len(w.user.unregistered) != known+1 {
+		got.KernelPackets != before.KernelPackets+1 || w.user.Waiting() <= known {
 		t.Errorf("%d streams are kept; before: %+v; then: %+v", len(w.feed.streams), before, got)
 	}
 }

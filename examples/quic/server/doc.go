@@ -13,7 +13,6 @@
 //	sealed.go      packets for protected subscribers that the library doesn't make
 //	credit.go      how much may be sent, by the kernel and by user space
 //	steer.go       algorithms that decide it
-//	ack.go         ACKs that the kernel took
 //	offload.go     the kernel's part
 //
 // # Who sends what

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/examples/quic/outside"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
@@ -23,7 +24,7 @@ type feed struct {
 	base        uint64
 	next        uint64 // the number after the highest one
 	streams     map[uint64]*stream
-	over        spans // the numbers of streams that were forgotten
+	over        outside.Spans // the numbers of streams that were forgotten
 	subscribers []*subscriber
 	received    uint64              // bytes of data
 	loose       uint64              // datagrams that were received
@@ -179,7 +180,7 @@ func (f *feed) copied(to []*subscriber, e *quicrelay.SentEvent) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var st *stream
-	if f.streams[e.Stream] != nil || !f.over.contain(e.Stream) { // else the publisher has sent it again, much later
+	if f.streams[e.Stream] != nil || !f.over.Contain(e.Stream) { // else the publisher has sent it again, much later
 		st = f.stream(e.Stream)
 	}
 	for i, u := range to {
@@ -213,9 +214,7 @@ func (f *feed) copiedDatagram(to []*subscriber, e *quicrelay.DatagramEvent) {
 		}
 		c.to = append(c.to, u)
 		u.stats.KernelDatagrams++
-		u.window.waiting += int(e.Size)
-		p := quic.OutsidePacket{Number: e.Copies[i].PN, Time: e.Time, Size: int(e.Size)}
-		u.unregistered = append(u.unregistered, p)
+		u.Sent(quic.OutsidePacket{Number: e.Copies[i].PN, Time: e.Time, Size: int(e.Size)})
 	}
 	f.datagrams[d] = c
 }
@@ -262,7 +261,10 @@ func (f *feed) acked(u *subscriber, e *quicrelay.AckedEvent) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	u.stats.ACKs++
-	u.acks = append(u.acks, u.ackReader.read(e))
+	u.Acked(&outside.Acked{
+		PN: e.PN, PNSize: e.PNSize, Size: e.Size, Type: e.Type, Largest: e.Largest, Delay: e.Delay, First: e.First,
+		ECT0: e.Ect0, ECT1: e.Ect1, CE: e.Ce, Time: e.Time,
+	})
 }
 
 // ending reports whether a subscriber's stream was dropped, and isn't reset yet.
@@ -308,7 +310,7 @@ func (f *feed) tick(now time.Time) (some, all bool) {
 	}
 	for _, number := range over {
 		delete(f.streams, number)
-		f.over.add(number, number+4)
+		f.over.Add(number, number+4)
 	}
 	return some, all
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/examples/quic/outside"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/socket"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go/quicvarint"
@@ -113,10 +114,10 @@ func (u *subscriber) seal(give []quic.StreamData, room int) (rest []quic.StreamD
 				return give[i:]
 			}
 			to := d.Offset + uint64(len(part.Data))
-			p.User = copied{u.byID[d.ID], span{d.Offset, end(d.Offset, uint64(len(part.Data)), part.Fin)}, to}
+			s := outside.Span{From: d.Offset, To: end(d.Offset, uint64(len(part.Data)), part.Fin)}
+			p.User = copied{u.byID[d.ID], s, to}
 			room -= p.Size
-			u.window.waiting += p.Size
-			u.unregistered = append(u.unregistered, p)
+			u.Sent(p)
 			u.stats.SealedPackets++
 			if len(part.Data) == len(d.Data) {
 				break

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/congestion/control"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/acks"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/outside"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/socket"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
@@ -221,10 +222,10 @@ func (s *Server) newSubscriber(c *conn, f *feed) *subscriber {
 		feed: f, id: s.nextID, library: c.quic.Outside(), streams: map[uint64]*outgoing{},
 		byID:     map[quic.StreamID]*outgoing{},
 		unopened: map[quic.StreamErrorCode]int{},
-		traffic: func() (sent, lost uint64) {
+		Sender: outside.Sender{Library: c.quic.Outside(), Traffic: func() (sent, lost uint64) {
 			st := c.quic.ConnectionStats()
 			return st.BytesSent, st.BytesLost
-		},
+		}},
 		datagrams: make(chan []byte, 64),
 		close:     func() { _ = c.quic.CloseWithError(codeRequest, "") },
 	}
@@ -232,7 +233,7 @@ func (s *Server) newSubscriber(c *conn, f *feed) *subscriber {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	u.lease(c.limits)
-	u.window.size, u.window.room = c.path.CongestionWindow, c.path.Window
+	u.Size, u.Room = c.path.CongestionWindow, c.path.Window
 	u.packetSize, u.ecn = c.path.MaxPacketSize, c.path.ECN
 	u.thin(c.path.CongestionWindow, c.path.MaxPacketSize)
 	c.sub.Store(u)

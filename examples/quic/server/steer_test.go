@@ -150,7 +150,7 @@ type watched struct {
 // setWindow checks that the kernel has spent no more than it was given, and that it isn't given more than the window
 // that was decided has room for.
 func (w *watched) setWindow(limit uint64) {
-	spent, room := w.kernel.(*receiver).v.State.Window.Spent(), w.user.window.registered+uint64(w.user.steering.room())
+	spent, room := w.kernel.(*receiver).v.State.Window.Spent(), w.user.Limit(w.user.steering.room(), 0)
 	if w.wrong == nil && (w.times > 0 && spent > max(w.limit, w.spent) || limit > room) {
 		w.wrong = fmt.Errorf("%d is spent, after %d, of %d; %d is given, and there is room up to %d: %+v", spent,
 			w.spent, w.limit, limit, room, w.user.steering)

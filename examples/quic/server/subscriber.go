@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/acks"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/outside"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
@@ -21,13 +22,12 @@ const (
 
 // A library is what a subscriber needs of its connection (quic.Outside).
 type library interface {
+	outside.Library
 	LeaseUniStreams(n int) (first quic.StreamID, leased int)
 	LeaseData(n uint64) (leased uint64)
 	Send(data ...quic.StreamData)
 	Reset(id quic.StreamID, code quic.StreamErrorCode, finalSize uint64)
-	ReceiveACKs(acks []quic.ACK)
 	RequestACKs(packets int, delay time.Duration) bool
-	Notify()
 }
 
 // A kernel is the part of a subscriber that the kernel works on.
@@ -51,9 +51,9 @@ type subscriber struct {
 	feed    *feed
 	id      uint32
 	library library
-	traffic func() (sent, lost uint64) // bytes of the connection's packets, copies included
-	kernel  kernel                     // nil: user space sends all
-	sealer  *sealer                    // of a protected connection; nil: the library makes all packets
+	outside.Sender
+	kernel kernel  // nil: user space sends all
+	sealer *sealer // of a protected connection; nil: the library makes all packets
 
 	close     func()
 	datagrams chan []byte // for the library
@@ -71,18 +71,14 @@ type subscriber struct {
 	spare   []quic.StreamID // that were taken, and no stream has
 	starved bool            // a stream waits for an ID
 	// How many streams were dropped, by code, before there was an ID for them.
-	unopened     map[quic.StreamErrorCode]int
-	leasedIDs    uint64
-	budget       budget
-	window       window
-	packetSize   int // the largest UDP payload that the path takes
-	ecn          quic.ECN
-	steering     *steering // nil: the library decides the window
-	unregistered []quic.OutsidePacket
-	acks         []quic.ACK
-	ackReader    ackReader
-	requests     acks.Requests
-	gone         bool
+	unopened   map[quic.StreamErrorCode]int
+	leasedIDs  uint64
+	budget     budget
+	packetSize int // the largest UDP payload that the path takes
+	ecn        quic.ECN
+	steering   *steering // nil: the library decides the window
+	requests   acks.Requests
+	gone       bool
 
 	stats SubscriberStats
 }
@@ -90,7 +86,7 @@ type subscriber struct {
 // A piece is a part of a stream that user space has to send.
 type piece struct {
 	of *outgoing
-	span
+	outside.Span
 	at time.Time // when the data came
 }
 
@@ -100,7 +96,7 @@ type outgoing struct {
 	st    *stream
 	id    quic.StreamID
 	hasID bool
-	done  spans // sent by the kernel, or given to the library
+	done  outside.Spans // sent by the kernel, or given to the library
 	reach
 	limit   uint64 // MAX_STREAM_DATA
 	dropped bool   // given up,
@@ -112,7 +108,7 @@ type outgoing struct {
 // copied is what a copy that the kernel sent carries: what quic.OutsidePacket has as User.
 type copied struct {
 	*outgoing
-	span
+	outside.Span
 	dataEnd uint64
 }
 
@@ -136,9 +132,9 @@ func (u *subscriber) offer(st *stream, c *chunk) {
 		u.countUnsent(o)
 		return
 	}
-	for _, part := range o.done.missing(c.offset, c.end()) {
+	for _, part := range o.done.Missing(c.offset, c.end()) {
 		u.queue[st.level] = append(u.queue[st.level], piece{o, part, c.at})
-		u.queued += int(part.to - part.from)
+		u.queued += int(part.To - part.From)
 	}
 }
 
@@ -150,9 +146,9 @@ func (u *subscriber) copiedByKernel(st *stream, e *quicrelay.SentEvent, c *quicr
 	}
 	o, dataEnd := u.outgoing(st), e.Offset+uint64(e.Length)
 	u.named(o, quic.StreamID(c.ID))
-	part := span{e.Offset, end(e.Offset, uint64(e.Length), e.Type&1 != 0)}
-	u.stats.KernelBytes += o.done.add(part.from, dataEnd)
-	o.done.add(part.from, part.to)
+	part := outside.Span{From: e.Offset, To: end(e.Offset, uint64(e.Length), e.Type&1 != 0)}
+	u.stats.KernelBytes += o.done.Add(part.From, dataEnd)
+	o.done.Add(part.From, part.To)
 	if o.dropped {
 		u.countUnsent(o)
 	}
@@ -164,23 +160,7 @@ func (u *subscriber) copiedByKernel(st *stream, e *quicrelay.SentEvent, c *quicr
 func (u *subscriber) sentByKernel(e *quicrelay.SentEvent, c *quicrelay.SentCopy, user any) {
 	u.stats.KernelPackets++
 	u.budget.charged += uint64(e.Length)
-	u.window.waiting += int(e.Size)
-	p := quic.OutsidePacket{Number: c.PN, Time: e.Time, Size: int(e.Size), User: user}
-	u.unregistered = append(u.unregistered, p)
-}
-
-// own is how many bytes the library has sent itself.
-func (u *subscriber) own() uint64 {
-	sent, _ := u.traffic()
-	return sent - u.window.registered
-}
-
-// backlog is what the library was given and hasn't sent.
-func (u *subscriber) backlog(now time.Time) int {
-	if u.window.ahead == 0 { // nothing yet: this spares a lock of the connection's
-		return 0
-	}
-	return u.window.backlog(u.own(), now)
+	u.Sent(quic.OutsidePacket{Number: c.PN, Time: e.Time, Size: int(e.Size), User: user})
 }
 
 // pump gives the library what is queued, as far as there is room and credit, and then sets the kernel's limits.
@@ -188,12 +168,12 @@ func (u *subscriber) pump(now time.Time) {
 	if u.gone || u.kernel == nil && u.queued == 0 && len(u.unopened) == 0 {
 		return
 	}
-	backlog := u.backlog(now)
-	window := u.window.room
+	backlog := u.Backlog(now)
+	window := u.Room
 	if u.steering != nil {
 		window = min(window, u.steering.room())
 	}
-	room := window - u.window.waiting - backlog
+	room := window - u.Waiting() - backlog
 	if u.kernel != nil {
 		u.kernel.setData(u.budget.limit())
 	}
@@ -222,15 +202,15 @@ func (u *subscriber) pump(now time.Time) {
 		u.drop(o, codeDropped)
 	}
 	if backlog == 0 {
-		give = u.seal(give, u.window.room-u.window.waiting)
+		give = u.seal(give, u.Room-u.Waiting())
 	}
 	if len(give) > 0 {
 		given = 0
 		for _, d := range give {
 			given += len(d.Data)
 		}
-		u.window.give(given, u.own(), now)
-		backlog = u.backlog(now)
+		u.Give(given, now)
+		backlog = u.Backlog(now)
 		u.library.Send(give...)
 	}
 	if u.kernel != nil {
@@ -238,7 +218,7 @@ func (u *subscriber) pump(now time.Time) {
 		if u.steering != nil && backlog == 0 && u.queued == 0 {
 			window = u.steering.room()
 		}
-		u.kernel.setWindow(u.window.limit(window, backlog))
+		u.kernel.setWindow(u.Limit(window, backlog))
 	}
 	u.lighten(now)
 	if !u.starved {
@@ -249,17 +229,17 @@ func (u *subscriber) pump(now time.Time) {
 // take appends what is to be sent of a piece, and what has to wait for credit; ok is false if the data is gone.
 func (u *subscriber) take(p piece, give *[]quic.StreamData, wait *[]piece) (ok bool) {
 	o := p.of
-	u.queued -= int(p.to - p.from)
-	for _, part := range o.done.missing(p.from, p.to) {
+	u.queued -= int(p.To - p.From)
+	for _, part := range o.done.Missing(p.From, p.To) {
 		first := part
 		if limit := min(o.limit, o.reach.sent+u.budget.room()); o.st.dataEnd(part) > limit {
-			first.to = max(part.from, limit)
+			first.To = max(part.From, limit)
 		}
 		if first != part {
-			*wait = append(*wait, piece{o, span{first.to, part.to}, p.at})
-			u.queued += int(part.to - first.to)
+			*wait = append(*wait, piece{o, outside.Span{From: first.To, To: part.To}, p.at})
+			u.queued += int(part.To - first.To)
 		}
-		if first.from == first.to {
+		if first.From == first.To {
 			continue
 		}
 		parts, kept := o.st.slice(first)
@@ -269,7 +249,7 @@ func (u *subscriber) take(p piece, give *[]quic.StreamData, wait *[]piece) (ok b
 		if !u.giveID(o) {
 			u.starved = true
 			*wait = append(*wait, piece{o, first, p.at})
-			u.queued += int(first.to - first.from)
+			u.queued += int(first.To - first.From)
 			continue
 		}
 		for i := range parts {
@@ -277,7 +257,7 @@ func (u *subscriber) take(p piece, give *[]quic.StreamData, wait *[]piece) (ok b
 			u.stats.UserBytes += uint64(len(parts[i].Data))
 		}
 		*give = append(*give, parts...)
-		o.done.add(first.from, first.to)
+		o.done.Add(first.From, first.To)
 		u.budget.send(&o.reach, o.st.dataEnd(first))
 	}
 	return true
@@ -288,13 +268,13 @@ func (u *subscriber) lost(c copied) []quic.StreamData {
 	if u.gone || c.dropped {
 		return nil
 	}
-	if len(c.st.have.missing(c.from, c.to)) > 0 {
+	if len(c.st.have.Missing(c.From, c.To)) > 0 {
 		// The publisher's frame is still on its way from the socket: its data is queued when it comes.
-		u.stats.KernelBytes -= c.done.remove(c.from, c.dataEnd)
-		c.done.remove(c.from, c.to)
+		u.stats.KernelBytes -= c.done.Remove(c.From, c.dataEnd)
+		c.done.Remove(c.From, c.To)
 		return nil
 	}
-	parts, ok := c.st.slice(c.span)
+	parts, ok := c.st.slice(c.Span)
 	if !ok {
 		u.drop(c.outgoing, codeDropped)
 		return nil
@@ -306,7 +286,7 @@ func (u *subscriber) lost(c copied) []quic.StreamData {
 		again += len(parts[i].Data)
 	}
 	if u.steering != nil {
-		u.window.give(again, u.own(), time.Now())
+		u.Give(again, time.Now())
 	}
 	return parts
 }
@@ -347,7 +327,7 @@ func (u *subscriber) drop(o *outgoing, code quic.StreamErrorCode) {
 	for level := range u.queue {
 		u.queue[level] = slices.DeleteFunc(u.queue[level], func(p piece) bool {
 			if p.of == o {
-				u.queued -= int(p.to - p.from)
+				u.queued -= int(p.To - p.From)
 			}
 			return p.of == o
 		})
@@ -359,8 +339,8 @@ func (u *subscriber) drop(o *outgoing, code quic.StreamErrorCode) {
 func (u *subscriber) countUnsent(o *outgoing) {
 	n := uint64(0)
 	for _, received := range o.st.have {
-		for _, part := range o.done.missing(received.from, o.st.dataEnd(received)) {
-			n += part.to - part.from
+		for _, part := range o.done.Missing(received.From, o.st.dataEnd(received)) {
+			n += part.To - part.From
 		}
 	}
 	u.stats.DroppedBytes += n - o.unsent
@@ -394,17 +374,6 @@ func (u *subscriber) resetUnopened() {
 		}
 		u.unopened[code] = n
 	}
-}
-
-// register tells the library of the copies that were sent.
-func (u *subscriber) register(register func(quic.OutsidePacket)) {
-	for _, p := range u.unregistered {
-		register(p)
-		u.window.registered += uint64(p.Size)
-	}
-	u.window.waiting = 0
-	clear(u.unregistered)
-	u.unregistered = u.unregistered[:0]
 }
 
 // reserved is credit that is left to the library, for streams of its own.
@@ -497,9 +466,9 @@ func (u *subscriber) unwanted(id quic.StreamID, code quic.StreamErrorCode) {
 
 // setPath takes what may be sent on the path.
 func (u *subscriber) setPath(p quic.PathState) {
-	u.window.size, u.window.room, u.packetSize, u.ecn = p.CongestionWindow, p.Window, p.MaxPacketSize, p.ECN
+	u.Size, u.Room, u.packetSize, u.ecn = p.CongestionWindow, p.Window, p.MaxPacketSize, p.ECN
 	if u.steering != nil {
-		sent, lost := u.traffic()
+		sent, lost := u.Traffic()
 		u.steering.update(p, sent, lost, time.Now())
 	}
 	u.thin(p.CongestionWindow, p.MaxPacketSize)
@@ -517,46 +486,18 @@ func (u *subscriber) thin(window, size int) {
 	u.requests.Update(u.library, u.feed.server.config.ACKs, window, size)
 }
 
-// late is how long the library may not know of copies and of ACKs: less than loss detection waits for an ACK.
-const late = 10 * time.Millisecond
-
-// tight reports whether the kernel may soon have to wait for an ACK: there is room for less than a quarter of the
-// window, which is about what an ACK makes room for (package acks), or for less than has been sent since the library
-// said how much there is.
-func (u *subscriber) tight() bool {
-	size, room := u.window.size, u.window.room
-	if u.steering != nil {
-		size, room = u.steering.bytes(), u.steering.room()
-	}
-	return room-u.window.waiting < max(size/4, u.window.waiting)
-}
-
-// handOver gives the library ACKs that the kernel took, or has it register copies that it doesn't know; each time is a
-// turn of its run loop. It reports whether there is, or will be, something to do, and whether ACKs are urgent: they are
-// if the kernel may have to wait for them, also for those that are still to come, most of which come through the socket
-// if packets are lost: the kernel takes ACKs of one range only.
+// handOver has the library learn of ACKs that the kernel took, and of copies. It reports whether there is, or will be,
+// something to do, and whether ACKs are urgent.
 func (u *subscriber) handOver(now time.Time) (any, urgent bool) {
 	if u.gone {
 		return false, false
 	}
-	urgent = u.kernel != nil && (u.queued > 0 || u.tight())
-	if len(u.acks) == 0 && len(u.unregistered) == 0 {
-		return false, urgent
+	if u.kernel != nil {
+		size, room := u.Size, u.Room
+		if u.steering != nil {
+			size, room = u.steering.bytes(), u.steering.room()
+		}
+		urgent = u.IsUrgent(u.queued > 0, size, room)
 	}
-	oldest := now
-	if len(u.acks) > 0 {
-		oldest = u.acks[0].Time
-	}
-	if len(u.unregistered) > 0 && u.unregistered[0].Time.Before(oldest) {
-		oldest = u.unregistered[0].Time
-	}
-	switch {
-	case !urgent && !u.ackReader.gap && now.Sub(oldest) < late:
-	case len(u.acks) > 0:
-		u.library.ReceiveACKs(u.acks)
-		u.acks, u.ackReader.gap = nil, false
-	default:
-		u.library.Notify()
-	}
-	return true, urgent
+	return u.HandOver(now, urgent), urgent
 }

@@ -1,10 +1,26 @@
-package server
+package outside
 
 import (
-	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
+	"time"
+
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go/quicvarint"
 )
+
+// An Acked is a packet with nothing but an ACK frame of one range (RFC 9000, section 19.3), as a program writes it into
+// an event. Of the packet's number it has as many bytes as the packet.
+type Acked struct {
+	PN         uint32
+	PNSize     uint8
+	Size       uint32 // of the UDP payload
+	Type       uint8
+	Largest    uint64
+	Delay      uint64
+	First      uint64
+	ECT0, ECT1 uint64
+	CE         uint64
+	Time       time.Time
+}
 
 // An ackReader makes of the kernel's events what the library takes instead of the packets.
 type ackReader struct {
@@ -15,7 +31,7 @@ type ackReader struct {
 
 // read returns an ACK frame with the number of its packet. Of numbers, the lower bytes are in the packet (RFC 9000,
 // section 17.1).
-func (r *ackReader) read(e *quicrelay.AckedEvent) quic.ACK {
+func (r *ackReader) read(e *Acked) quic.ACK {
 	number := uint64(e.PN)
 	if size := 8 * uint64(e.PNSize); size < 64 {
 		number = nearest(r.largest+1, number, 1<<size)
@@ -30,9 +46,9 @@ func (r *ackReader) read(e *quicrelay.AckedEvent) quic.ACK {
 	b = quicvarint.Append(b, 0) // further ranges
 	b = quicvarint.Append(b, e.First)
 	if e.Type == 3 {
-		b = quicvarint.Append(b, e.Ect0)
-		b = quicvarint.Append(b, e.Ect1)
-		b = quicvarint.Append(b, e.Ce)
+		b = quicvarint.Append(b, e.ECT0)
+		b = quicvarint.Append(b, e.ECT1)
+		b = quicvarint.Append(b, e.CE)
 	}
 	return quic.ACK{Number: number, Frame: b, Time: e.Time, Size: int(e.Size)}
 }

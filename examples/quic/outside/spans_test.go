@@ -1,4 +1,4 @@
-package server
+package outside
 
 import (
 	"math/rand/v2"
@@ -10,7 +10,7 @@ func TestSpans(t *testing.T) {
 	const size = 60
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
-		var s spans
+		var s Spans
 		var set [size]bool
 		for range r.IntN(20) {
 			from := r.Uint64N(size)
@@ -25,9 +25,9 @@ func TestSpans(t *testing.T) {
 			}
 			var got uint64
 			if adds {
-				got = s.add(from, to)
+				got = s.Add(from, to)
 			} else {
-				got = s.remove(from, to)
+				got = s.Remove(from, to)
 			}
 			if got != want {
 				t.Fatalf("[%d, %d): %d changed, want %d", from, to, got, want)
@@ -36,8 +36,8 @@ func TestSpans(t *testing.T) {
 		from := r.Uint64N(size)
 		to := from + r.Uint64N(size-from+1)
 		missing := map[uint64]bool{}
-		for _, m := range s.missing(from, to) {
-			for i := m.from; i < m.to; i++ {
+		for _, m := range s.Missing(from, to) {
+			for i := m.From; i < m.To; i++ {
 				missing[i] = true
 			}
 		}
@@ -47,12 +47,12 @@ func TestSpans(t *testing.T) {
 			}
 		}
 		for i := range uint64(size) {
-			if s.contain(i) != set[i] {
+			if s.Contain(i) != set[i] {
 				t.Fatalf("%v: %d is in them: %v", s, i, !set[i])
 			}
 		}
 		for i := range s {
-			if s[i].from >= s[i].to || i > 0 && s[i-1].to >= s[i].from {
+			if s[i].From >= s[i].To || i > 0 && s[i-1].To >= s[i].From {
 				t.Fatalf("%v touch", s)
 			}
 		}
