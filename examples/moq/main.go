@@ -54,11 +54,15 @@ func run(args []string) (err error) {
 		"that protects itself; may be repeated")
 	interfaces := flags.String("interfaces", "", "`devices`, separated by commas, by which relays of -null are "+
 		"reached: there, the kernel copies what comes from -upstream to relays below")
+	var inKernel control.Flags
+	flags.StringVar(&inKernel.Socket, "kernel-control", "", "path of a control socket for -interfaces' programs, or a "+
+		"name: that of one in /run/fastrelay")
+	flags.StringVar(&inKernel.Metrics, "kernel-metrics", "", "address:port for their /metrics")
 	upstreams := upstreamFlags(flags)
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	config := relay.Config{Grace: *grace, Keep: *keep, Cache: *cache, Backlog: *backlog, Null: *null}
+	config := relay.Config{Grace: *grace, Keep: *keep, Cache: *cache, Backlog: *backlog, Null: *null, Watch: inKernel}
 	if config.Address, err = netip.ParseAddrPort(*address); err != nil {
 		return fmt.Errorf("-address: %w", err)
 	}

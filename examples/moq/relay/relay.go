@@ -23,6 +23,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/quic/socket"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go/http3"
+	"github.com/fastrelay/fastrelay-gen/runtime/control"
 )
 
 // Config is what a relay needs to know. Zero means the default, but for Address and TLS.
@@ -65,6 +66,8 @@ type Config struct {
 	// kernel copies what it can of the former to the latter; Address is one address then. Without any, user space sends
 	// all.
 	Interfaces []string
+	// Watch is how the programs in the kernel are watched and operated, beside the relay (package operate).
+	Watch control.Flags
 
 	// Rendezvous is how long a subscription may wait for a publisher at most (default: 30 s).
 	Rendezvous time.Duration
