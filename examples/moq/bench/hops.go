@@ -21,7 +21,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/moq/others"
 	moq "github.com/fastrelay/fastrelay-gen/examples/moq/relay"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
-	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/bench/line"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
@@ -76,7 +76,7 @@ func (h *hop) measure(
 	s := &stage{config: c}
 	defer func() { err = errors.Join(err, s.close()) }()
 	var l *testnet.Line
-	if s.hosts, l, err = measure.NewLine(); err != nil {
+	if s.hosts, l, err = line.New(); err != nil {
 		return result, err
 	}
 	above, at := netip.AddrPortFrom(l.ClientAddr.V4, port), netip.AddrPortFrom(l.RelayInAddr.V4, port)

@@ -19,6 +19,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/moq/others"
 	moq "github.com/fastrelay/fastrelay-gen/examples/moq/relay"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/wire"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/bench/line"
 	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
@@ -95,7 +96,7 @@ func listen(h *testnet.Host) func() (*net.UDPConn, error) {
 func (s *stage) connect(delay time.Duration) (err error) {
 	if delay == 0 {
 		var l *testnet.Line
-		if s.hosts, l, err = measure.NewLine(); err != nil {
+		if s.hosts, l, err = line.New(); err != nil {
 			return err
 		}
 		s.relay, s.source, s.players = l.Relay, l.Client, l.Peer

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/examples/quic/bench/line"
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
@@ -36,7 +37,7 @@ type delivery struct {
 // packets subscribers sent early (earlyOf).
 func (d delivery) run(t *testing.T, v Variant) (early int) {
 	t.Helper()
-	net, l, err := measure.NewLine()
+	net, l, err := line.New()
 	check(t, err)
 	defer net.Close()
 	p, err := start(l, v, settings{acks: "10,20"})
@@ -158,7 +159,7 @@ func TestThinned(t *testing.T) {
 // Without subscribers that take ACK_FREQUENCY, there are no figures of thinned ACKs.
 func TestThinnedRefusesOthers(t *testing.T) {
 	needs.Root(t)
-	net, l, err := measure.NewLine()
+	net, l, err := line.New()
 	check(t, err)
 	defer net.Close()
 	p, err := start(l, QuinnThinned, settings{acks: "10,20"})

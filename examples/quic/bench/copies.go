@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/bench/line"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
-	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
@@ -41,7 +41,7 @@ const feed = 1
 var connection = [8]byte{0, 1, 2, 3, 4, 5, 6, 7}
 
 func measureCopiesTo(n, rounds int) (c fanout.Copy, err error) {
-	net, l, err := measure.NewLine()
+	net, l, err := line.New()
 	if err != nil {
 		return c, err
 	}

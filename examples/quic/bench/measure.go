@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
+	"github.com/fastrelay/fastrelay-gen/examples/quic/bench/line"
 	"github.com/fastrelay/fastrelay-gen/internal/test/measure"
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
@@ -142,7 +143,7 @@ type bench struct {
 // measure measures one variant of a cell.
 func (b *bench) measure(v Variant, c *Cell, s settings) (r Result, err error) {
 	n, rate := c.Subscribers, float64(c.Rate)/float64(c.Subscribers)
-	hosts, l, err := measure.NewLine()
+	hosts, l, err := line.New()
 	if err != nil {
 		return r, err
 	}
