@@ -93,7 +93,9 @@ func (p *Publisher) run(ctx context.Context) error {
 	for turn := 0; ctx.Err() == nil; turn++ {
 		number := turn % len(p.tracks)
 		if t := &p.tracks[number]; t.wanted.Load() {
-			if err := p.send(ctx, t, uint64(number), payload); err != nil {
+			if err := p.send(ctx, t, uint64(number), payload); ctx.Err() != nil {
+				return nil // it was about to open a stream
+			} else if err != nil {
 				return err
 			}
 		}
