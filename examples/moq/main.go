@@ -49,6 +49,10 @@ func run(args []string) (err error) {
 	backlog := flags.Int("backlog", 0, "how many `bytes` wait for a subscriber's session at most (default 2 MiB)")
 	fewer := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer that are asked "+
 		"for an ACK (ACK_FREQUENCY); 0: they aren't")
+	wait := flags.Duration("wait", 0, "how long what a publisher sends waits at most while it comes by the thousand "+
+		"packets a second: what is made of several at once costs less (default 1ms; negative: it never waits)")
+	inSegments := flags.Bool("segments", false, "send packets to many subscribers as segments of few datagrams, "+
+		"by two virtual devices: it costs less with dozens of them, and needs CAP_NET_ADMIN and CAP_BPF")
 	null := prefixesFlag(flags, "null", "`prefix` of addresses of relays, above and below, with which packets aren't "+
 		"protected after the handshake if these relays have the flag as well, such as 192.0.2.0/24: for a network "+
 		"that protects itself; may be repeated")
@@ -62,7 +66,10 @@ func run(args []string) (err error) {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	config := relay.Config{Grace: *grace, Keep: *keep, Cache: *cache, Backlog: *backlog, Null: *null, Watch: inKernel}
+	config := relay.Config{
+		Grace: *grace, Keep: *keep, Cache: *cache, Backlog: *backlog, Wait: *wait, Segments: *inSegments, Null: *null,
+		Watch: inKernel,
+	}
 	if config.Address, err = netip.ParseAddrPort(*address); err != nil {
 		return fmt.Errorf("-address: %w", err)
 	}

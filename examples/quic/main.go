@@ -49,6 +49,8 @@ func run(args []string) (err error) {
 	flags.StringVar(&watch.Metrics, "metrics", "", "address:port where anyone may read /metrics")
 	inSegments := flags.Bool("segments", false, "send packets to many subscribers as segments of few datagrams, "+
 		"by two virtual devices: it costs less with dozens of them, and needs CAP_NET_ADMIN and CAP_BPF")
+	wait := flags.Duration("wait", 0, "how long what a publisher sends waits at most while it comes by the thousand "+
+		"packets a second: what is made of several at once costs less (default 1ms; negative: it never waits)")
 	policy := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer it are asked "+
 		"for an ACK: fewer cost less; 0: none is asked")
 	every := flags.Duration("stats", 10*time.Second, "how often counters are printed; 0: never")
@@ -56,7 +58,7 @@ func run(args []string) (err error) {
 		return err
 	}
 	config := server.Config{Pins: *pins, Control: control.Algorithms[*algorithm], Watch: watch,
-		Segments: *inSegments}
+		Wait: *wait, Segments: *inSegments}
 	if config.ACKs, err = acks.Parse(*policy); err != nil {
 		return fmt.Errorf("-acks: %w", err)
 	}

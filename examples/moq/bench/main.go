@@ -56,6 +56,7 @@ func run(ctx context.Context, args []string) error {
 	receivers := flags.String("receivers", "1,8,64", "`numbers` of subscribers (cost)")
 	kinds := flags.String("media", "audio,video",
 		"audio: 50 objects of 1,000 bytes a second; video: 60 of 4,000 (cost)")
+	ours := flags.String("flags", "", "further `flags` of our relay, separated by spaces")
 	rate := flags.Int("rate", 8000, "`kilobytes` a second that are delivered, about: it takes so many tracks (cost)")
 	took := flags.Duration("time", 8*time.Second, "how long each run is measured (cost)")
 	rounds := flags.Int("rounds", 3, "how many runs each has, of which the median counts")
@@ -76,6 +77,11 @@ func run(ctx context.Context, args []string) error {
 	b := &bench{dir: dir, rounds: *rounds, time: *took}
 	if b.relays, err = others.Relays(ctx, dir, strings.Split(*names, ",")...); err != nil {
 		return err
+	}
+	for i := range b.relays {
+		if r := &b.relays[i]; r.Name == "ours" {
+			r.Args = strings.Fields(*ours)
+		}
 	}
 	var numbers []int
 	for text := range strings.SplitSeq(*receivers, ",") {

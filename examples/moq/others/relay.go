@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -42,6 +43,7 @@ func Path(name ...string) (string, error) {
 // A Relay is a program that relays.
 type Relay struct {
 	Name string
+	Args []string // beside those it needs
 	// Run prepares a program as exec.CommandContext does, which stands for nil.
 	Run     func(ctx context.Context, name string, args ...string) *exec.Cmd
 	command func(at netip.AddrPort, draft string) []string // with the program
@@ -151,7 +153,7 @@ func Free() (netip.AddrPort, error) {
 // Start starts a relay at an address of this host, for one draft if it can be told, with arguments beside those it
 // needs. Its output is in a file of the folder.
 func (r *Relay) Start(ctx context.Context, at netip.AddrPort, dir, draft string, args ...string) (*exec.Cmd, error) {
-	args = append(r.command(at, draft), args...)
+	args = slices.Concat(r.command(at, draft), r.Args, args)
 	run := r.Run
 	if run == nil {
 		run = exec.CommandContext

@@ -12,6 +12,54 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
+// TestLeafKilled kills the relay that players have, which comes back at its address. Players who come back as well get
+// what follows, and one who asks for it the largest group, which was published meanwhile.
+func TestLeafKilled(t *testing.T) {
+	build(t, aiomoqt, moqtap)
+	ours, _ := programs(t, "ours")
+	for _, on := range hops {
+		t.Run(on.String(), func(t *testing.T) {
+			root, hash := inside(t, local)
+			args := []string{
+				"-reset-key", filepath.Join(t.TempDir(), "key"), "-upstream", on.url(root.Addr()), "-upstream-hash", hash,
+			}
+			leaf, at := outside(t, ours[0], netip.AddrPort{}, on.draft, args...)
+			const objects, size = 10, 3000
+			var publishers, players []*peer
+			for i, c := range clients {
+				track := fmt.Sprint("track", i)
+				publishers = append(publishers, c.publishes(t, here, root.Addr(), track, 0))
+				players = append(players, c.subscribes(t, here, at, track, 3*objects, "next"))
+			}
+			for i, p := range publishers {
+				p.says("subscribed")
+				players[i].gets(p.sends(2, objects, size))
+			}
+			check(t, leaf.Process.Kill())
+			_ = leaf.Wait() // it was killed
+			var missed [][]string
+			for _, p := range publishers {
+				missed = append(missed, p.sends(1, objects, size))
+			}
+			outside(t, ours[0], at, on.draft, args...)
+			for i, p := range publishers {
+				track := fmt.Sprint("track", i)
+				next := aiomoqtLate.subscribes(t, here, at, track, objects, "next")
+				group := moqtapLate.subscribes(t, here, at, track, 2*objects)
+				group.gets(missed[i])
+				sent := p.sends(1, objects, size)
+				for _, s := range []*peer{next, group} {
+					s.gets(sent)
+				}
+				p.tell("done")
+				for _, s := range []*peer{next, group} {
+					s.says("done 0x2")
+				}
+			}
+		})
+	}
+}
+
 // A tree is three relays of ours, with publishers at the root and players at the leaf. The middle one is killed and
 // comes back at its address.
 type tree struct {

@@ -58,6 +58,12 @@ type Config struct {
 	TrackCache, Cache int
 
 	ACKs acks.Policy // of subscribers
+	// Wait is how long what a publisher sends waits at most while it comes by the thousand packets a second: what is made
+	// of several at once costs less (default: 1 ms; negative: it never waits).
+	Wait time.Duration
+	// Segments has what leaves for dozens of subscribers at once leave in segments of few datagrams (package
+	// runtime/segments, which says what that needs), instead of by sendmmsg.
+	Segments bool
 	// Null are where relays are, above and below, with which packets aren't protected after the handshake (null
 	// protection, package quicfork), if they ask for the same: on a network that protects itself. Connections with all
 	// others are protected as ever. Upstream relays that are there are connected to from Address.
@@ -331,6 +337,7 @@ func (r *Relay) tick(ctx context.Context) {
 			return
 		case now := <-ticker.C:
 			alone := true
+			r.socket.Sweep(now)
 			for _, t := range r.list() {
 				t.mu.Lock()
 				t.expire(now)

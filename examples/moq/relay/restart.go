@@ -13,20 +13,23 @@ import (
 
 // listen opens the socket, beside that of the relay that this one succeeds.
 func (c *Config) listen(k *kernel) (*socket.Socket, error) {
+	own := socket.Config{
+		Address: c.Address, Wait: c.Wait, Segments: c.Segments, Lease: lease, Logger: c.Logger,
+	}
+	if k != nil {
+		own.Drain, own.Turn = k.drain, k.endRound
+	}
 	g := c.Generation
 	if g == nil {
-		s := socket.Config{Address: c.Address}
-		if k != nil {
-			s.Drain, s.Turn = k.drain, k.endRound
-		}
-		return socket.Listen(s)
+		return socket.Listen(own)
 	}
 	config := net.ListenConfig{Control: g.Control}
 	conn, err := config.ListenPacket(context.Background(), "udp", c.Address.String())
 	if err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
-	s, err := socket.Listen(socket.Config{Conn: conn.(*net.UDPConn)})
+	own.Conn = conn.(*net.UDPConn)
+	s, err := socket.Listen(own)
 	if err != nil {
 		return nil, errors.Join(err, g.Close())
 	}

@@ -43,8 +43,11 @@ type Config struct {
 	// Segments has what user space sends leave in segments of few datagrams (package runtime/segments, which says what
 	// that needs), instead of by sendmmsg.
 	Segments bool
-	ACKs     acks.Policy // of subscribers
-	Pins     string      // a folder in a BPF file system, so that a successor takes over from a server that was killed
+	// Wait is how long what a publisher sends waits at most while it comes by the thousand packets a second: what is made
+	// of several at once costs less (default: 1 ms; negative: it never waits).
+	Wait time.Duration
+	ACKs acks.Policy // of subscribers
+	Pins string      // a folder in a BPF file system, so that a successor takes over from a server that was killed
 	// ResetKey, if a successor has the same, lets it tell clients at once that their connections are gone.
 	ResetKey *quic.StatelessResetKey
 	Watch    relaycontrol.Flags // how the relay is watched and operated
@@ -114,7 +117,7 @@ func Start(config Config) (_ *Server, err error) {
 	}
 	if s.socket, err = socket.Listen(socket.Config{
 		Address: config.Address, Drain: s.drain, Turn: s.endRound,
-		Segments: config.Segments, Lease: lease, Logger: config.Logger,
+		Wait: config.Wait, Segments: config.Segments, Lease: lease, Logger: config.Logger,
 	}); err != nil {
 		return nil, err
 	}

@@ -32,6 +32,17 @@ func Marked(ecn quic.ECN, v4 bool) []byte {
 	return controls[0][ecn&3]
 }
 
+// appendSize appends control data that says that a message is several datagrams, of this size but for the last one.
+func appendSize(oob []byte, size int) []byte {
+	at := len(oob)
+	oob = append(oob, make([]byte, unix.CmsgSpace(2))...)
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&oob[at]))
+	h.Level, h.Type = unix.IPPROTO_UDP, unix.UDP_SEGMENT
+	h.SetLen(unix.CmsgLen(2))
+	binary.NativeEndian.PutUint16(oob[at+unix.CmsgLen(0):], uint16(size))
+	return oob
+}
+
 // parseControl returns what control data (cmsg(3)) says of a message: the size of its datagrams, if it may be several,
 // and ECN.
 func parseControl(oob []byte) (size int, ecn uint8) {

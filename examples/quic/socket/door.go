@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/net/ipv4"
@@ -36,17 +37,21 @@ type doors struct {
 	local  netip.AddrPort
 	ns     netns.NsHandle // where it is
 
-	mu    sync.Mutex
-	heard bool
-	all   map[int]*Door // by file descriptor
+	patience patience
+
+	mu  sync.Mutex
+	all map[int]*Door // by file descriptor
 }
 
-func newDoors(w *waiter, own *udp, local netip.AddrPort) (*doors, error) {
+func newDoors(w *waiter, own *udp, local netip.AddrPort, longest time.Duration) (*doors, error) {
 	ns, err := netns.Get()
 	if err != nil {
 		return nil, fmt.Errorf("network namespace: %w", err)
 	}
-	return &doors{waiter: w, own: own, local: local, ns: ns, heard: true, all: map[int]*Door{}}, nil
+	return &doors{
+		waiter: w, own: own, local: local, ns: ns, all: map[int]*Door{},
+		patience: patience{few: fewByDoor, many: manyByDoor, longest: max(longest, 0)},
+	}, nil
 }
 
 // Open opens a door, for a peer of a socket that listens at one address. Until it is closed, or connected to another
@@ -102,7 +107,7 @@ func (s *doors) open(remote netip.AddrPort) (_ *Door, err error) {
 		s.own.File.Set(unix.SOL_SOCKET, unix.SO_REUSEADDR, 0),
 		d.connect(remote),
 	)
-	if err == nil && s.heard {
+	if err == nil {
 		err = s.waiter.listen(d.Descriptor, true)
 	}
 	if err != nil {
@@ -141,31 +146,6 @@ func (s *doors) of(fd int) *Door {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.all[fd]
-}
-
-// list returns all doors.
-func (s *doors) list(to []*source) []*source {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, d := range s.all {
-		to = append(to, &d.source)
-	}
-	return to
-}
-
-// hear has the waiter wait for doors' datagrams, or not.
-func (s *doors) hear(on bool) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.heard == on {
-		return nil
-	}
-	s.heard = on
-	var errs []error
-	for _, d := range s.all {
-		errs = append(errs, s.waiter.listen(d.Descriptor, on))
-	}
-	return errors.Join(errs...)
 }
 
 // Close is called when the server closes.

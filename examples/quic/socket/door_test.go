@@ -91,7 +91,9 @@ func testDoors(t *testing.T, host netip.Addr) {
 	s.patience.wait.Store(0)
 	send(1, "at once")
 	receive("at once")
-	for i := range 40 { // more than are reported at once
+	s.doors.patience.wait.Store(int64(time.Millisecond)) // then all wait
+	s.doors.patience.since = time.Now().Add(time.Hour)
+	for i := range 80 { // more than are reported at once
 		if d, err = s.Open(of(i % 2)); err != nil {
 			t.Fatal(err)
 		}
@@ -100,4 +102,7 @@ func testDoors(t *testing.T, host netip.Addr) {
 	send(0, "x")
 	send(1, "y")
 	receive("x", "y")
+	s.doors.patience.wait.Store(0)
+	send(0, "x")
+	receive("x")
 }

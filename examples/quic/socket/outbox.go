@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"net/netip"
@@ -24,6 +25,8 @@ type outbox struct {
 	mu        sync.Mutex
 	begun     int            // calls of begin without end
 	waiting   []ipv4.Message // of capacity outboxSize, whose memory is kept
+	latest    map[*net.UDPAddr]*joined
+	joined    []joined // for each message that waits
 	receivers *segments.Receivers
 	packets   []segments.Packet // inSegments'
 	// A device takes several in one call only if it computes checksums (else EIO, udp(7)): then the library sends them
@@ -33,14 +36,24 @@ type outbox struct {
 	failed map[netip.AddrPort]error
 }
 
+// A joined is a message of datagrams that were added one by one, all but the last one of the same size.
+type joined struct {
+	message *ipv4.Message
+	size    int // of the first one; 0: no more is added
+	count   int
+}
+
 const (
 	outboxSize = 64
-	fewest     = 32 // datagrams that are worth segments: with 8, sendmmsg costs a seventh less
+	mostJoined = 16       // datagrams in a message: more cost hardly less
+	largest    = 32 << 10 // of these: the kernel takes no more than 64 KiB
+	fewest     = 32       // datagrams that are worth segments: with 8, sendmmsg costs a seventh less
 )
 
 func newOutbox(conn *ipv4.PacketConn, sender *segments.Sender) *outbox {
 	o := &outbox{
 		conn: conn, sender: sender, waiting: make([]ipv4.Message, outboxSize), failed: map[netip.AddrPort]error{},
+		latest: map[*net.UDPAddr]*joined{}, joined: make([]joined, 0, outboxSize),
 	}
 	if sender != nil {
 		o.receivers = segments.NewReceivers(sender)
@@ -87,13 +100,44 @@ func (o *outbox) add(b, oob []byte, to *net.UDPAddr) (taken bool, err error) {
 		o.flush()
 		return false, nil
 	}
+	if o.join(b, oob, to) {
+		return true, nil
+	}
 	o.waiting = o.waiting[:len(o.waiting)+1]
 	m := &o.waiting[len(o.waiting)-1]
 	m.Buffers[0], m.OOB, m.Addr = append(m.Buffers[0][:0], b...), append(m.OOB[:0], oob...), to
+	j := joined{message: m, count: 1}
+	if !o.single && !several(b, oob) {
+		j.size = len(b)
+	}
+	o.joined = append(o.joined, j)
+	o.latest[to] = &o.joined[len(o.joined)-1]
 	if len(o.waiting) == outboxSize {
 		o.flush()
 	}
 	return true, nil
+}
+
+// join adds a datagram to the message that waits for its peer, if both can leave as one.
+func (o *outbox) join(b, oob []byte, to *net.UDPAddr) bool {
+	j := o.latest[to]
+	if j == nil || j.size == 0 || len(b) > j.size || j.count == mostJoined || len(j.message.Buffers[0])+len(b) > largest ||
+		!bytes.Equal(oob, j.message.OOB) {
+		return false
+	}
+	j.message.Buffers[0] = append(j.message.Buffers[0], b...)
+	if j.count++; len(b) < j.size {
+		j.close()
+	}
+	return true
+}
+
+// close has the message take no more datagrams.
+func (j *joined) close() {
+	if j.count > 1 && j.size > 0 {
+		j.message.OOB = appendSize(j.message.OOB, j.size)
+	}
+	j.size = 0
 }
 
 // several reports whether a message is several datagrams.
@@ -109,6 +153,11 @@ func peer(a *net.UDPAddr) netip.AddrPort {
 
 // flush sends what waits. o.mu is held.
 func (o *outbox) flush() {
+	for i := range o.joined {
+		o.joined[i].close()
+	}
+	o.joined = o.joined[:0]
+	clear(o.latest)
 	ms := o.waiting
 	if o.sender != nil && len(ms) >= fewest {
 		ms = o.inSegments(ms)

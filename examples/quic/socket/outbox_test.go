@@ -10,15 +10,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
 
 var loopback = netip.MustParseAddrPort("127.0.0.1:0")
 
 // Datagrams wait if there are many, the longer the more there are, and not once there are few again.
 func TestPatience(t *testing.T) {
-	p := &patience{since: time.Unix(1000, 0)}
-	now := p.since
 	var sent atomic.Int64
+	p := &patience{few: few, many: many, longest: longestWait, sent: &sent, since: time.Unix(1000, 0)}
+	now := p.since
 	for _, c := range []struct {
 		rate, sent int
 		want       time.Duration
@@ -31,7 +33,7 @@ func TestPatience(t *testing.T) {
 		for range 10 {
 			now = now.Add(10 * time.Millisecond)
 			sent.Add(int64(c.sent / 100))
-			p.read(c.rate/100, &sent, now)
+			p.read(c.rate/100, now)
 		}
 		if p.busy() != c.want {
 			t.Errorf("with %d datagrams a second, and %d sent, they wait for %s, want %s",
@@ -39,56 +41,129 @@ func TestPatience(t *testing.T) {
 		}
 	}
 	now = now.Add(time.Hour)
-	if p.read(1000, &sent, now); p.busy() != 0 {
+	if p.read(1000, now); p.busy() != 0 {
 		t.Errorf("after a pause they wait for %s", p.busy())
 	}
 }
 
-// What waits leaves in order, each to its own peer, before what is sent when nobody waits any more.
+// What waits leaves in order, each to its own peer and marked as it was, before what is sent when nobody waits any more.
+// What can leave as one message does.
 func TestOutbox(t *testing.T) {
+	for name, c := range map[string]struct {
+		size     func(n int) int
+		messages int // to each peer; 0: there are too many to wait
+	}{
+		"of one size":     {func(int) int { return 10 }, 3},
+		"a smaller one":   {func(n int) int { return 20 - n%5%2 }, 18}, // 20 19, 20 19, 20 20 19, …
+		"ever larger":     {func(n int) int { return 10 + n }, 0},
+		"larger than all": {func(n int) int { return 3000 }, 4},
+	} {
+		t.Run(name, func(t *testing.T) { testOutbox(t, c.size, c.messages) })
+	}
+}
+
+func testOutbox(t *testing.T, size func(n int) int, messages int) {
 	s, err := Listen(Config{Address: loopback})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
 	var peers []*net.UDPConn
+	var to []*net.UDPAddr
 	for range 3 {
 		p, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		peers = append(peers, p)
+		raw, err := p.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVTOS, 1)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		peers, to = append(peers, p), append(to, p.LocalAddr().(*net.UDPAddr))
 	}
+	text := func(n, i int) string { return fmt.Sprintf("%02d to %d%*s", n, i, size(n)-7, "") }
+	const sent, marked = 40, 30 // those from there on
 	send := func(n int) {
 		t.Helper()
-		for i, p := range peers {
-			b := fmt.Appendf(nil, "%d to %d", n, i)
-			if _, err := s.WriteTo(b, p.LocalAddr()); err != nil {
+		for i := range peers {
+			var oob []byte
+			if n >= marked {
+				oob = Marked(quic.ECT0, true)
+			}
+			b := []byte(text(n, i))
+			if _, _, err := s.WriteMsgUDP(b, oob, to[i]); err != nil {
 				t.Fatal(err)
 			}
 			clear(b) // it is the caller's again
 		}
 	}
-	const sent = 50 // more than there is room for
 	s.Begin()
-	for n := range sent - 1 {
+	for n := range sent {
 		send(n)
 	}
-	if n := len(s.outbox.waiting); n != (sent-1)*len(peers)%outboxSize {
-		t.Errorf("%d datagrams wait", n)
+	if n := len(s.outbox.waiting); messages > 0 && n != messages*len(peers) || messages == 0 && n >= sent*len(peers) {
+		t.Errorf("%d messages wait", n)
 	}
 	s.End()
-	send(sent - 1)
-	b := make([]byte, 100)
+	send(sent)
+	b, oob := make([]byte, 5000), make([]byte, 100)
 	for i, p := range peers {
-		for n := range sent {
-			size, err := p.Read(b)
-			if want := fmt.Sprintf("%d to %d", n, i); err != nil || string(b[:size]) != want {
+		for n := range sent + 1 {
+			size, with, _, _, err := p.ReadMsgUDP(b, oob)
+			if want := text(n, i); err != nil || string(b[:size]) != want {
 				t.Fatalf("%q, %v; want %q", b[:size], err, want)
+			}
+			if _, ecn := parseControl(oob[:with]); (ecn == uint8(quic.ECT0)) != (n >= marked) {
+				t.Fatalf("%q has the codepoint %d", b[:size], ecn)
 			}
 		}
 	}
+}
+
+// What several have to send leaves when the last of them ends, or when the first one has waited for long.
+func TestTogether(t *testing.T) {
+	s, err := Listen(Config{Address: loopback})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	to := net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:9"))
+	waits := func(want int) {
+		t.Helper()
+		if n := len(s.outbox.waiting); n != want {
+			t.Errorf("%d messages wait, want %d", n, want)
+		}
+	}
+	add := func() {
+		t.Helper()
+		s.Begin()
+		s.since = time.Now().Add(time.Hour)
+		if _, err := s.WriteTo(make([]byte, 100), to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add()
+	add()
+	s.End()
+	waits(1)
+	s.End()
+	waits(0)
+	add()
+	add()
+	s.since = time.Now().Add(-time.Hour)
+	s.End()
+	waits(0)
+	add() // it waits for the one who has begun before, anew
+	s.End()
+	waits(1)
+	s.End()
+	waits(0)
 }
 
 // An error is returned once, to who next sends there; that a datagram was too large isn't one.

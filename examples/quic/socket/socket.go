@@ -1,11 +1,14 @@
 package socket
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -29,6 +32,9 @@ type Config struct {
 	// the goroutine that reads. It says how long the next round is, or 0 if there is none, and whether datagrams wait
 	// for its end.
 	Turn func(now time.Time) (length time.Duration, wait bool)
+	// Wait is how long publishers' datagrams, which come through doors, wait at most while they come by the thousand, as
+	// others do: what is made of several at once costs less (default: 1 ms; negative: they never wait).
+	Wait time.Duration
 	// Segments has what connections send leave in segments of few datagrams (package runtime/segments, which says what
 	// that needs), if dozens leave together. Lease is its relay's.
 	Segments bool
@@ -52,6 +58,11 @@ type Socket struct {
 	rounds   *rounds
 	patience *patience
 	heard    bool // the process is woken for datagrams
+	crowded  bool // more doors have some than the last wait has returned
+
+	mu    sync.Mutex
+	users int       // calls of Begin without End
+	since time.Time // when the first of them was
 }
 
 // Rounds are when a server looks for records of the kernel's program while there are any: being woken for each would
@@ -65,28 +76,36 @@ type rounds struct {
 	wait bool
 }
 
-// A patience is how long the reader of a socket leaves datagrams waiting, so that it gets several at once, and the
-// answers to them leave together. Being woken for each one costs more than most of what is done with it. While few come
-// and few are sent, it leaves none waiting. Those that come through doors, publishers', end a wait.
+// A patience is how long the reader of a socket leaves datagrams waiting, so that it gets several at once, and what
+// follows from them leaves together. Being woken for each one costs more than most of what is done with it. While few
+// come and few are sent, it leaves none waiting.
 type patience struct {
+	few, many float64       // datagrams a second: up to so few none waits, and from so many on they wait for the
+	longest   time.Duration // longest time
+	sent      *atomic.Int64 // datagrams that were sent since counting began; nil: they don't matter
+
 	wait  atomic.Int64 // a time.Duration
 	since time.Time    // when counting began
 	count int          // of datagrams that were read since
 	last  time.Time    // when a datagram was read
 }
 
+// What comes to the socket itself, ACKs mostly, waits for longer than what comes through doors, publishers' datagrams,
+// which end a wait while they don't wait themselves.
 const (
-	few  = 2000 // datagrams a second: up to so many none waits,
-	many = 4000 // and from so many on they wait for the longest time.
-
-	longestWait = 2 * time.Millisecond
-	weight      = 2 // so many that are sent count as one that comes: their ACK, also if peers send fewer
-	counting    = 20 * time.Millisecond
-	idle        = 20 * time.Millisecond // after so long without a datagram, the reader waits as other goroutines do
+	few, many     = 2000, 4000
+	longestWait   = 2 * time.Millisecond
+	fewByDoor     = 250
+	manyByDoor    = 500
+	longestByDoor = time.Millisecond
+	weight        = 2 // so many that are sent count as one that comes: their ACK, also if peers send fewer
+	counting      = 20 * time.Millisecond
+	idle          = 20 * time.Millisecond // after so long without one, the reader waits as other goroutines do
+	atLeast       = 1.0                   // datagrams in a wait: waits without any would cost more than they save
 )
 
-// read notes how many datagrams were read, and how many were sent.
-func (p *patience) read(n int, sent *atomic.Int64, now time.Time) {
+// read notes how many datagrams were read.
+func (p *patience) read(n int, now time.Time) {
 	p.count += n
 	if n > 0 {
 		p.last = now
@@ -95,9 +114,13 @@ func (p *patience) read(n int, sent *atomic.Int64, now time.Time) {
 	if took < counting {
 		return
 	}
-	received, left := float64(p.count)/took.Seconds(), float64(sent.Swap(0))/took.Seconds()
-	wait := float64(longestWait) * min(1, max(0, max(received, left/weight)-few)/(many-few))
-	if wait*max(received, left) < float64(time.Second) { // rounds without a datagram would cost more than they save
+	rate, left := float64(p.count)/took.Seconds(), 0.0
+	if p.sent != nil {
+		left = float64(p.sent.Swap(0)) / took.Seconds()
+	}
+	share := min(1, max(0, max(rate, left/weight)-p.few)/(p.many-p.few))
+	wait := time.Duration(float64(p.longest) * share)
+	if wait.Seconds()*max(rate, left) < atLeast {
 		wait = 0
 	}
 	p.wait.Store(int64(wait))
@@ -121,7 +144,7 @@ func Listen(c Config) (_ *Socket, err error) {
 	}
 	s := &Socket{
 		udp: &udp{UDP: u}, own: source{u.File, ipv4.NewPacketConn(u)}, drain: c.Drain,
-		rounds: &rounds{over: make(chan struct{}, 1), turn: c.Turn}, patience: &patience{},
+		rounds: &rounds{over: make(chan struct{}, 1), turn: c.Turn},
 	}
 	defer func() {
 		if err != nil {
@@ -143,7 +166,8 @@ func Listen(c Config) (_ *Socket, err error) {
 		}
 	}
 	s.outbox = newOutbox(s.own.batch, sender)
-	s.doors, err = newDoors(s.waiter, s.udp, peer(u.LocalAddr().(*net.UDPAddr)))
+	s.patience = &patience{few: few, many: many, longest: longestWait, sent: &s.outbox.sent}
+	s.doors, err = newDoors(s.waiter, s.udp, peer(u.LocalAddr().(*net.UDPAddr)), cmp.Or(c.Wait, longestByDoor))
 	return s, err
 }
 
@@ -170,15 +194,45 @@ func (s *Socket) SetReadDeadline(t time.Time) error { return s.waiter.setDeadlin
 
 // Begin has connections, and what they send, wait for End. Several may have begun.
 func (s *Socket) Begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users++; s.users == 1 {
+		s.begin()
+	}
+}
+
+// begin begins what all users share. The mutex is held.
+func (s *Socket) begin() {
+	s.since = time.Now()
 	s.outbox.begin()
 	s.Turns.Begin()
 }
 
-// End does what connections have to do, and sends.
+// End has connections do what they have to do, and send, when all who have begun have ended, or when the first of them
+// has begun long ago. While publishers' datagrams wait for each other, so do those who handle them.
 func (s *Socket) End() {
-	s.Turns.End()
-	s.outbox.end()
+	if s.doors.patience.busy() > 0 {
+		runtime.Gosched() // others who are about to begin
+	}
+	s.end()
 }
+
+func (s *Socket) end() {
+	s.mu.Lock()
+	s.users--
+	wait := s.users > 0 && time.Since(s.since) < longestTogether
+	if !wait && s.users > 0 {
+		s.begin() // anew, for them
+	}
+	s.mu.Unlock()
+	if !wait {
+		s.Turns.End()
+		s.outbox.end()
+	}
+}
+
+// longestTogether is how long what one has to send waits for what others have, at most.
+const longestTogether = time.Millisecond
 
 // Sweep forgets peers to whom nothing was sent for a while. It is to be called now and then.
 func (s *Socket) Sweep(now time.Time) { s.outbox.sweep(now) }
@@ -203,7 +257,7 @@ func (s *Socket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
 				s.pending = s.pending[:last]
 			}
 			if n > 0 {
-				s.received(n)
+				s.received(from, n)
 				return n, nil
 			}
 			if from == &s.own && !errors.Is(err, unix.EAGAIN) {
@@ -221,10 +275,14 @@ func (s *Socket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
 }
 
 // received is called when datagrams were read, before they are handled.
-func (s *Socket) received(n int) {
+func (s *Socket) received(from *source, n int) {
 	s.pass += n
 	s.startPass()
-	s.patience.read(n, &s.outbox.sent, time.Now())
+	now := time.Now()
+	s.patience.read(n, now)
+	if from != &s.own {
+		s.doors.patience.read(n, now)
+	}
 	if s.drain != nil {
 		s.drain()
 	}
@@ -242,7 +300,7 @@ func (s *Socket) startPass() {
 func (s *Socket) finish() {
 	if s.pass = 0; s.begun {
 		s.begun = false
-		s.End()
+		s.end()
 	}
 }
 
@@ -250,18 +308,28 @@ func (s *Socket) finish() {
 // that.
 func (s *Socket) wait() error {
 	s.pending = s.pending[:0]
-	d, rounds := s.patience.busy(), s.rounds.on.Load()
-	wait := rounds && s.rounds.wait
-	if err := s.hear(d == 0 && !wait, !wait); err != nil {
+	d, door, rounds := s.patience.busy(), s.doors.patience.busy(), s.rounds.on.Load()
+	together := door > 0 || rounds && s.rounds.wait // no datagram ends the wait
+	if err := s.hear(d == 0); err != nil {
 		return err
 	}
+	if door > 0 {
+		d = door
+	}
 	now := time.Now()
-	if left := s.rounds.end.Sub(now); rounds && (d == 0 || wait || left < d) {
+	if left := s.rounds.end.Sub(now); rounds && (d == 0 || s.rounds.wait || left < d) {
 		d = max(left, 0)
+	}
+	if runtime.GOMAXPROCS(0) == 1 {
+		s.yield()
 	}
 	var ready []unix.EpollEvent
 	var err error
 	switch {
+	case s.crowded:
+		ready, err = s.waiter.rest(0)
+	case together:
+		ready, err = s.waiter.pause(d)
 	case rounds || d > 0:
 		ready, err = s.waiter.rest(d)
 	case now.Sub(s.patience.last) < idle:
@@ -272,13 +340,11 @@ func (s *Socket) wait() error {
 	if err != nil {
 		return err
 	}
+	s.crowded = len(ready) == len(s.waiter.events)
 	now = time.Now()
 	if rounds && !now.Before(s.rounds.end) {
 		s.startPass()
 		s.endRound(now)
-	}
-	if wait {
-		s.pending = s.doors.list(s.pending)
 	}
 	for _, e := range ready {
 		if from := s.doors.of(int(e.Fd)); from != nil {
@@ -287,8 +353,19 @@ func (s *Socket) wait() error {
 	}
 	// The socket itself has datagrams, or they have waited long enough, or others are read anyway.
 	s.pending = append(s.pending, &s.own)
-	s.patience.read(0, &s.outbox.sent, now) // else it would stay as it is when nothing comes any more
+	s.patience.read(0, now) // else it would stay as it is when nothing comes any more
+	s.doors.patience.read(0, now)
 	return nil
+}
+
+// yield has others do what they do now, before the reader keeps the only processor.
+func (s *Socket) yield() {
+	for others := true; others; {
+		runtime.Gosched()
+		s.mu.Lock()
+		others = s.users > 0 && time.Since(s.since) < longestTogether
+		s.mu.Unlock()
+	}
 }
 
 // StartRounds begins rounds, unless there are any. They end when Config.Turn says so.
@@ -319,12 +396,11 @@ func (s *Socket) endRound(now time.Time) {
 	}
 }
 
-// hear has the process woken when a datagram comes, or not.
-func (s *Socket) hear(own, doors bool) error {
-	err := s.doors.hear(doors)
-	if s.heard == own {
-		return err
+// hear has the process woken when a datagram comes to the socket itself, or not.
+func (s *Socket) hear(on bool) error {
+	if s.heard == on {
+		return nil
 	}
-	s.heard = own
-	return errors.Join(err, s.waiter.listen(s.own.Descriptor, own))
+	s.heard = on
+	return s.waiter.listen(s.own.Descriptor, on)
 }

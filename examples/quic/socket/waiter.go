@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -22,7 +21,7 @@ type waiter struct {
 	raw      syscall.RawConn      // of epoll
 	deadline atomic.Int64         // Unix time in ns; 0: none
 	bell     *unpolled.Descriptor // an eventfd, which ends a wait
-	events   [16]unix.EpollEvent
+	events   [64]unix.EpollEvent
 }
 
 func newWaiter() (*waiter, error) {
@@ -97,13 +96,10 @@ func (w *waiter) wait() (ready []unix.EpollEvent, err error) {
 
 // rest waits for no longer than for some milliseconds, and keeps its processor meanwhile: Go isn't told of the system
 // call. If it were, it would wake its monitor (runtime.sysmon) with each datagram, which sleeps for 20 µs a few times
-// then. That costs as much as a datagram does. What else the process does waits, if it has no other processor.
+// then. That costs as much as a datagram does.
 func (w *waiter) rest(longest time.Duration) (ready []unix.EpollEvent, err error) {
 	if at := w.deadline.Load(); at != 0 && time.Now().UnixNano() >= at {
 		return nil, os.ErrDeadlineExceeded
-	}
-	if runtime.GOMAXPROCS(0) == 1 {
-		runtime.Gosched()
 	}
 	ms := (longest + time.Millisecond - 1) / time.Millisecond
 	var n uintptr
@@ -118,6 +114,13 @@ func (w *waiter) rest(longest time.Duration) (ready []unix.EpollEvent, err error
 		}
 	}
 	return w.events[:n], errors.Join(err, w.hearBell(int(n)))
+}
+
+// pause sleeps, as rest does, whatever comes meanwhile.
+func (w *waiter) pause(d time.Duration) (ready []unix.EpollEvent, err error) {
+	t := unix.NsecToTimespec(int64(d))
+	_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0) // shorter, if there is a signal
+	return w.rest(0)
 }
 
 // hearBell stops the bell if it is among the events.
