@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -36,24 +37,40 @@ type node struct {
 	at   netip.AddrPort
 }
 
-// newBed starts the relays. All links are alike, but for that to the second relay below.
-func newBed(t *testing.T, links, second testlink.Config, change func(*Config)) *bed {
+// A network is how the hosts of a bed are addressed: by link and end.
+type network struct{ address, all string }
+
+var ipv4, ipv6 = network{"10.%d.0.%d", "0.0.0.0/0"}, network{"fd00:%d::%d", "::/0"}
+
+// nullHosts are the hosts of beds.
+var nullHosts = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
+
+// newHosts makes the hosts. All links are alike, but for that to the second relay below.
+func newHosts(t *testing.T, of network, links, second testlink.Config) *bed {
 	t.Helper()
 	needs.Root(t)
 	b := &bed{T: t, net: testnet.Start(t)}
-	b.root, b.middle = b.host("root", "10.1.0.2"), b.host("middle", "10.1.0.1")
-	b.leaves = [2]*node{b.host("one", "10.2.0.2"), b.host("two", "10.3.0.2")}
+	host := func(name string, link, end int) *node { return b.host(name, fmt.Sprintf(of.address, link, end)) }
+	b.root, b.middle = host("root", 1, 2), host("middle", 1, 1)
+	b.leaves = [2]*node{host("one", 2, 2), host("two", 3, 2)}
 	for i, n := range []*node{b.root, b.leaves[0], b.leaves[1]} {
 		if n == b.leaves[1] {
 			links = second
 		}
 		links.Seed = uint64(i) + 1
-		near := fmt.Sprintf("10.%d.0.1", i+1)
+		near := netip.MustParseAddr(fmt.Sprintf(of.address, i+1, 1))
 		l := testlink.Start(t, b.net, b.middle.host, n.host.Name, n.host, "eth0", links)
-		b.check(errors.Join(l.A.AddAddr(near+"/24"), l.B.AddAddr(n.at.Addr().String()+"/24"),
-			l.B.AddRoute("0.0.0.0/0", near), l.A.AddNeighbour(n.at.Addr(), l.B.MAC),
-			l.B.AddNeighbour(netip.MustParseAddr(near), l.A.MAC)))
+		subnet := func(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()*3/4).String() }
+		b.check(errors.Join(l.A.AddAddr(subnet(near)), l.B.AddAddr(subnet(n.at.Addr())),
+			l.B.AddRoute(of.all, near.String()), l.A.AddNeighbour(n.at.Addr(), l.B.MAC), l.B.AddNeighbour(near, l.A.MAC)))
 	}
+	return b
+}
+
+// newBed makes hosts, and starts their relays.
+func newBed(t *testing.T, of network, links, second testlink.Config, change func(*Config)) *bed {
+	t.Helper()
+	b := newHosts(t, of, links, second)
 	b.start(b.root, nil)
 	b.start(b.middle, func(c *Config) {
 		c.Interfaces = []string{"root", "one", "two"}
@@ -88,7 +105,7 @@ func (b *bed) start(n *node, change func(*Config), above ...*node) {
 	b.check(err)
 	config := Config{
 		Address: n.at, TLS: &tls.Config{Certificates: []tls.Certificate{pair}},
-		Null:   []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
+		Null:   nullHosts,
 		Logger: slog.New(slog.NewTextHandler(b.Output(), nil)),
 	}
 	for _, a := range above {
@@ -117,7 +134,7 @@ func (b *bed) dial(n *node) *peer {
 	b.Helper()
 	var c *net.UDPConn
 	b.check(n.host.Do(func() (err error) {
-		c, err = net.ListenUDP("udp4", nil)
+		c, err = net.ListenUDP("udp", nil)
 		return err
 	}))
 	from := &quic.Transport{Conn: c}
@@ -192,12 +209,13 @@ func follows(p *peer, alias uint64, name wire.Track, players ...*peer) {
 func TestKernel(t *testing.T) {
 	for _, c := range []struct {
 		name string
+		of   network
 		loss float64
-	}{{"no loss", 0}, {"1% loss", 0.01}, {"5% loss", 0.05}} {
+	}{{"no loss", ipv4, 0}, {"1% loss", ipv4, 0.01}, {"5% loss", ipv4, 0.05}, {"IPv6", ipv6, 0}} {
 		t.Run(c.name, func(t *testing.T) {
 			direction := testlink.Direction{Loss: c.loss}
 			links := testlink.Config{FromA: direction, FromB: direction}
-			b := newBed(t, links, links, nil)
+			b := newBed(t, c.of, links, links, nil)
 			defer b.logs()
 			const streams, rounds, each = 10, 12, 5
 			p := b.dial(b.root)
@@ -276,7 +294,7 @@ func passes(p *peer, h wire.SubgroupHeader, players ...*peer) {
 // TestKernelReset has streams be reset while the kernel sends them: they are below, with a size that the relays there
 // accept, and others aren't touched.
 func TestKernelReset(t *testing.T) {
-	b := newBed(t, testlink.Config{}, testlink.Config{}, nil)
+	b := newBed(t, ipv4, testlink.Config{}, testlink.Config{}, nil)
 	defer b.logs()
 	p, one, two := b.dial(b.root), b.dial(b.leaves[0]), b.dial(b.leaves[1])
 	p.publishes("live")
@@ -306,7 +324,7 @@ func TestKernelReset(t *testing.T) {
 // TestKernelGone has a relay below go while the kernel sends to it, and come back: the other one isn't touched, and the
 // kernel forgets the first session. Then the relay above does the same.
 func TestKernelGone(t *testing.T) {
-	b := newBed(t, testlink.Config{}, testlink.Config{}, nil)
+	b := newBed(t, ipv4, testlink.Config{}, testlink.Config{}, nil)
 	defer b.logs()
 	p, one := b.dial(b.root), b.dial(b.leaves[0])
 	p.publishes("live")
@@ -362,10 +380,45 @@ func TestKernelGone(t *testing.T) {
 	}
 }
 
+// TestKernelKilled kills the process of the relay in the middle while its kernel forwards: nothing of it stays in the
+// kernel, and the next one at its address goes on, in the kernel as well.
+func TestKernelKilled(t *testing.T) {
+	b := newHosts(t, ipv4, testlink.Config{}, testlink.Config{})
+	b.start(b.root, nil)
+	args := []string{b.middle.at.String(), filepath.Join(t.TempDir(), "key"), b.root.at.String(), "root", "one", "two"}
+	first := startProcess(t, b.middle.host.Command, args...)
+	for _, n := range b.leaves {
+		b.start(n, nil, b.middle)
+	}
+	p, one, two := b.dial(b.root), b.dial(b.leaves[0]), b.dial(b.leaves[1])
+	p.publishes("live")
+	follows(p, 7, track0("live"), one, two)
+	group := uint64(0)
+	forwards := func(r *process) {
+		t.Helper()
+		until(t, "the kernel forwards", func() bool {
+			passes(p, header(7, group, 0), one, two)
+			group++
+			return r.kernelBytes() > 0
+		})
+	}
+	forwards(first)
+	first.kill()
+	again := startProcess(t, b.middle.host.Command, args...)
+	for _, a := range []*peer{one, two} { // so that the relay below learns it: a PING is too small for a reset
+		c := a.call(&wire.TrackStatus{RequestID: a.id(), Track: track0(strings.Repeat("long", 20))})
+		expect[*wire.RequestError](c)
+	}
+	for _, n := range b.leaves {
+		n.isConnected(t)
+	}
+	forwards(again)
+}
+
 // TestKernelSlow has a relay below that is reached by a slow link lose what it can't take; the other one gets all.
 func TestKernelSlow(t *testing.T) {
 	slow := testlink.Config{FromA: testlink.Direction{Rate: 400_000, Queue: 30_000}}
-	b := newBed(t, testlink.Config{}, slow, func(c *Config) { c.Backlog = 200_000 })
+	b := newBed(t, ipv4, testlink.Config{}, slow, func(c *Config) { c.Backlog = 200_000 })
 	defer b.logs()
 	p, one, two := b.dial(b.root), b.dial(b.leaves[0]), b.dial(b.leaves[1])
 	p.publishes("live")
@@ -391,7 +444,7 @@ func TestKernelSlow(t *testing.T) {
 // TestKernelFollows has the rows of relays below change, as with each new connection ID of theirs: the kernel sends
 // nothing meanwhile, and goes on with the new ones.
 func TestKernelFollows(t *testing.T) {
-	b := newBed(t, testlink.Config{}, testlink.Config{}, nil)
+	b := newBed(t, ipv4, testlink.Config{}, testlink.Config{}, nil)
 	defer b.logs()
 	p, one, two := b.dial(b.root), b.dial(b.leaves[0]), b.dial(b.leaves[1])
 	p.publishes("live")

@@ -6,10 +6,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,61 +23,108 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
 )
 
-// serveEnv makes the tests' program a relay: an address, and the file of its key.
+// serveEnv makes the tests' program a relay: its address, the file of its key, and maybe the relay above, with which
+// it does without protection, and the interfaces on which its kernel forwards.
 const serveEnv = "FASTRELAY_MOQ_SERVE"
 
 func TestMain(m *testing.M) {
 	testlink.Main()
-	if address, key, ok := strings.Cut(os.Getenv(serveEnv), " "); ok {
-		fmt.Println(serveUntilKilled(address, key))
+	if args := strings.Fields(os.Getenv(serveEnv)); len(args) > 0 {
+		fmt.Println(serveUntilKilled(args))
 		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }
 
-// serveUntilKilled prints where it listens, or returns what is wrong.
-func serveUntilKilled(address, file string) error {
+// serveUntilKilled prints where it listens, or returns what is wrong. For each line of its input it prints how many
+// bytes its kernel has sent.
+func serveUntilKilled(args []string) error {
 	pair, err := certificate.Development(netip.MustParseAddr("127.0.0.1"))
 	if err != nil {
 		return err
 	}
-	key, err := restart.Key(file)
-	if err != nil {
+	c := Config{Address: netip.MustParseAddrPort(args[0]), TLS: &tls.Config{Certificates: []tls.Certificate{pair}}}
+	if c.Key, err = restart.Key(args[1]); err != nil {
 		return err
 	}
-	r, err := Start(Config{Address: netip.MustParseAddrPort(address), Key: key,
-		TLS: &tls.Config{Certificates: []tls.Certificate{pair}}})
+	if len(args) > 2 {
+		c.Null = nullHosts
+		c.Upstreams = []Upstream{{URI: "moqt://" + args[2], TLS: &tls.Config{InsecureSkipVerify: true}}}
+		c.Interfaces = args[3:]
+	}
+	r, err := Start(c)
 	if err != nil {
 		return err
 	}
 	fmt.Println(r.Addr())
+	for line := bufio.NewScanner(os.Stdin); line.Scan(); {
+		n := uint64(0)
+		for _, t := range r.Stats().Tracks {
+			n += t.Sent.KernelBytes
+		}
+		fmt.Println(n)
+	}
 	select {}
 }
 
-// process starts a relay in a process of its own, and returns where it listens.
-func process(t *testing.T, address, key string) (*exec.Cmd, netip.AddrPort) {
+// A process is a relay in a process of its own.
+type process struct {
+	*exec.Cmd
+	t   *testing.T
+	at  netip.AddrPort
+	in  io.Writer
+	out *bufio.Scanner
+}
+
+// start starts a relay with the arguments that serveEnv has, by exec.CommandContext or what is like it.
+func startProcess(
+	t *testing.T, run func(ctx context.Context, name string, args ...string) *exec.Cmd, args ...string,
+) *process {
 	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := exec.CommandContext(t.Context(), program)
-	command.Env = append(os.Environ(), serveEnv+"="+address+" "+key)
-	command.Stderr = os.Stderr
-	out, err := command.StdoutPipe()
+	p := &process{Cmd: run(t.Context(), program), t: t}
+	p.Env = append(os.Environ(), serveEnv+"="+strings.Join(args, " "))
+	p.Stderr = os.Stderr
+	if p.in, err = p.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := p.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := command.Start(); err != nil {
+	p.out = bufio.NewScanner(out)
+	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
-	line := bufio.NewScanner(out)
-	line.Scan()
-	at, err := netip.ParseAddrPort(line.Text())
-	if err != nil {
-		t.Fatalf("the relay doesn't start: %s", line.Text())
+	p.out.Scan()
+	if p.at, err = netip.ParseAddrPort(p.out.Text()); err != nil {
+		t.Fatalf("the relay doesn't start: %s", p.out.Text())
 	}
-	return command, at
+	return p
+}
+
+// kill kills the relay.
+func (p *process) kill() {
+	p.t.Helper()
+	if err := p.Process.Kill(); err != nil {
+		p.t.Fatal(err)
+	}
+	_ = p.Wait() // it was killed
+}
+
+// kernelBytes is how much the relay's kernel has sent.
+func (p *process) kernelBytes() (n uint64) {
+	p.t.Helper()
+	fmt.Fprintln(p.in)
+	p.out.Scan()
+	n, err := strconv.ParseUint(p.out.Text(), 10, 64)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return n
 }
 
 // plays has a subscriber get two objects of a publisher's, in a group.
@@ -94,7 +143,8 @@ func plays(p, a *peer, alias, group uint64) {
 func TestKilled(t *testing.T) {
 	both(t, func(t *testing.T, o options) {
 		key := filepath.Join(t.TempDir(), "key")
-		first, at := process(t, "127.0.0.1:0", key)
+		first := startProcess(t, exec.CommandContext, "127.0.0.1:0", key)
+		at := first.at
 		o.quic.MaxIdleTimeout = time.Hour
 		p, a := dialAt(t, at, o), dialAt(t, at, o)
 		p.publishes("live")
@@ -102,13 +152,8 @@ func TestKilled(t *testing.T) {
 		publisher(p, 1, track0("live"), wire.SubscribeOK{})
 		expect[*wire.SubscribeOK](c)
 		plays(p, a, 1, 0)
-		if err := first.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		_ = first.Wait() // it was killed
-
-		_, again := process(t, at.String(), key)
-		same(t, again, at)
+		first.kill()
+		same(t, startProcess(t, exec.CommandContext, at.String(), key).at, at)
 		for _, one := range []*peer{p, a} {
 			// A request; the library answers no packet of less than 43 bytes.
 			one.call(&wire.TrackStatus{RequestID: one.id(), Track: track0(strings.Repeat("long", 20))})
