@@ -2,7 +2,7 @@
 //
 //	socket.go   reads datagrams in passes, and has connections do what there is to do after each
 //	waiter.go   waits for datagrams without Go's poller, which wakes the process for each of them
-//	door.go     sockets for the datagrams of one peer, which don't wait for others
+//	door.go     sockets for the datagrams of one peer, a publisher, which wait less than others
 //	outbox.go   what connections send, which leaves together
 //	control.go  control data of datagrams: ECN, segments
 //	udp.go      how the library sends
@@ -13,6 +13,10 @@
 // knows the copies that it is for.
 //
 // What connections have to do because of what was received, they do one after the other when the next datagrams are
-// read, on the goroutine that reads; and what they send leaves then, by one sendmmsg or in segments. [Socket.Begin] and
-// [Socket.End] do the same for what a server gives connections to send.
+// read, on the goroutine that reads; and what they send leaves then, by one sendmmsg or in segments. Datagrams of one
+// size to one peer leave as one message (UDP_SEGMENT). [Socket.Begin] and [Socket.End] do the same for what a server
+// gives connections to send, together with what others have begun meanwhile.
+//
+// While datagrams come by the thousand they wait: ACKs for up to 2 ms, and what publishers send for Config.Wait. Being
+// woken for each costs more than what is done with it, and of several objects a connection makes fewer packets.
 package socket
