@@ -5,6 +5,9 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 	"github.com/fastrelay/fastrelay-gen/runtime/segments"
 )
 
@@ -29,8 +33,8 @@ type outbox struct {
 	joined    []joined // for each message that waits
 	receivers *segments.Receivers
 	packets   []segments.Packet // inSegments'
-	// A device takes several in one call only if it computes checksums (else EIO, udp(7)): then the library sends them
-	// one by one, if it is told at once.
+	// A device takes several in one call only if it computes checksums (else EIO, udp(7), before Linux 6.11): then all are
+	// sent one by one, by the library as well, if it is told at once.
 	single bool
 	// What couldn't be sent: the next datagram for there returns the error, as the socket would have.
 	failed map[netip.AddrPort]error
@@ -55,6 +59,7 @@ func newOutbox(conn *ipv4.PacketConn, sender *segments.Sender) *outbox {
 		conn: conn, sender: sender, waiting: make([]ipv4.Message, outboxSize), failed: map[netip.AddrPort]error{},
 		latest: map[*net.UDPAddr]*joined{}, joined: make([]joined, 0, outboxSize),
 	}
+	o.single, _ = strconv.ParseBool(os.Getenv("QUIC_GO_DISABLE_GSO")) // as the library
 	if sender != nil {
 		o.receivers = segments.NewReceivers(sender)
 	}
@@ -162,18 +167,35 @@ func (o *outbox) flush() {
 	if o.sender != nil && len(ms) >= fewest {
 		ms = o.inSegments(ms)
 	}
+	o.write(ms)
+	o.waiting = o.waiting[:0]
+}
+
+// write sends messages, whatever happens to one of them.
+func (o *outbox) write(ms []ipv4.Message) {
 	for len(ms) > 0 {
 		n, err := o.conn.WriteBatch(ms, 0)
 		if err != nil { // of the first one
 			if n = 1; errors.Is(err, unix.EIO) && several(ms[0].Buffers[0], ms[0].OOB) {
 				o.single = true
+				o.write(divided(&ms[0]))
 			} else {
 				o.fail(peer(ms[0].Addr.(*net.UDPAddr)), err)
 			}
 		}
 		ms = ms[n:]
 	}
-	o.waiting = o.waiting[:0]
+}
+
+// divided returns the datagrams of a message.
+func divided(m *ipv4.Message) (each []ipv4.Message) {
+	size, ecn := parseControl(m.OOB)
+	for b := range slices.Chunk(m.Buffers[0], size) {
+		each = append(each, ipv4.Message{
+			Buffers: [][]byte{b}, OOB: Marked(quic.ECN(ecn), m.Addr.(*net.UDPAddr).IP.To4() != nil), Addr: m.Addr,
+		})
+	}
+	return each
 }
 
 // inSegments sends what it can, and returns the rest.

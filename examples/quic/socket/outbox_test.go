@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
@@ -123,6 +125,33 @@ func testOutbox(t *testing.T, size func(n int) int, messages int) {
 				t.Fatalf("%q has the codepoint %d", b[:size], ecn)
 			}
 		}
+	}
+}
+
+// A message that the device doesn't take leaves as its datagrams, marked as they were.
+func TestDivide(t *testing.T) {
+	s, err := Listen(Config{Address: loopback})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	p, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	s.outbox.write(divided(&ipv4.Message{
+		Buffers: [][]byte{[]byte("abcabcab")}, OOB: appendSize(slices.Clone(Marked(quic.ECT0, true)), 3),
+		Addr: p.LocalAddr(),
+	}))
+	b := make([]byte, 100)
+	for _, want := range []string{"abc", "abc", "ab"} {
+		if n, err := p.Read(b); err != nil || string(b[:n]) != want {
+			t.Errorf("%q, %v; want %q", b[:n], err, want)
+		}
+	}
+	if len(s.outbox.failed) > 0 {
+		t.Error(s.outbox.failed)
 	}
 }
 
