@@ -1,7 +1,6 @@
 package socket
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -33,7 +32,7 @@ type Config struct {
 	// for its end.
 	Turn func(now time.Time) (length time.Duration, wait bool)
 	// Wait is how long publishers' datagrams, which come through doors, wait at most while they come by the thousand, as
-	// others do: what is made of several at once costs less (default: 1 ms; negative: they never wait).
+	// others do: what is made of several at once costs less.
 	Wait time.Duration
 	// Segments has what connections send leave in segments of few datagrams (package runtime/segments, which says what
 	// that needs), if dozens leave together. Lease is its relay's.
@@ -93,15 +92,14 @@ type patience struct {
 // What comes to the socket itself, ACKs mostly, waits for longer than what comes through doors, publishers' datagrams,
 // which end a wait while they don't wait themselves.
 const (
-	few, many     = 2000, 4000
-	longestWait   = 2 * time.Millisecond
-	fewByDoor     = 250
-	manyByDoor    = 500
-	longestByDoor = time.Millisecond
-	weight        = 2 // so many that are sent count as one that comes: their ACK, also if peers send fewer
-	counting      = 20 * time.Millisecond
-	idle          = 20 * time.Millisecond // after so long without one, the reader waits as other goroutines do
-	atLeast       = 1.0                   // datagrams in a wait: waits without any would cost more than they save
+	few, many   = 2000, 4000
+	longestWait = 2 * time.Millisecond
+	fewByDoor   = 250
+	manyByDoor  = 500
+	weight      = 2 // so many that are sent count as one that comes: their ACK, also if peers send fewer
+	counting    = 20 * time.Millisecond
+	idle        = 20 * time.Millisecond // after so long without one, the reader waits as other goroutines do
+	atLeast     = 1.0                   // datagrams in a wait: waits without any would cost more than they save
 )
 
 // read notes how many datagrams were read.
@@ -167,7 +165,7 @@ func Listen(c Config) (_ *Socket, err error) {
 	}
 	s.outbox = newOutbox(s.own.batch, sender)
 	s.patience = &patience{few: few, many: many, longest: longestWait, sent: &s.outbox.sent}
-	s.doors, err = newDoors(s.waiter, s.udp, peer(u.LocalAddr().(*net.UDPAddr)), cmp.Or(c.Wait, longestByDoor))
+	s.doors, err = newDoors(s.waiter, s.udp, peer(u.LocalAddr().(*net.UDPAddr)), c.Wait)
 	return s, err
 }
 
