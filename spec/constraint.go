@@ -46,7 +46,7 @@ func (l *loader) walkConstraint(v cue.Value, pos diag.Pos, n *int) *Constraint {
 		}
 		return &Constraint{Op: IsEq, Value: lit, Pos: pos}
 	}
-	op, args := v.Expr()
+	op, args := expr(v)
 	switch op {
 	case cue.AndOp, cue.OrOp:
 		c := &Constraint{Op: IsAnd, Pos: pos}
@@ -71,7 +71,7 @@ func (l *loader) walkConstraint(v cue.Value, pos diag.Pos, n *int) *Constraint {
 		if w := cue.Dereference(v); w != v {
 			return l.walkConstraint(w, pos, n)
 		}
-		if again, _ := v.Eval().Expr(); again != op {
+		if again, _ := expr(v.Eval()); again != op {
 			return l.walkConstraint(v.Eval(), pos, n)
 		}
 	}

@@ -25,7 +25,7 @@ func origin(v cue.Value) (label, value ast.Node) {
 	default:
 		value = src
 	}
-	if op, args := v.Expr(); op == cue.AndOp {
+	if op, args := expr(v); op == cue.AndOp {
 		for _, a := range args {
 			l, x := origin(a)
 			if label == nil {
@@ -37,6 +37,14 @@ func origin(v cue.Value) (label, value ast.Node) {
 		}
 	}
 	return label, value
+}
+
+// expr is v.Expr(), which panics for a slice without one of its bounds.
+func expr(v cue.Value) (cue.Op, []cue.Value) {
+	if _, is := v.Source().(*ast.SliceExpr); is {
+		return cue.NoOp, nil
+	}
+	return v.Expr()
 }
 
 func (l *loader) nodePos(n ast.Node) diag.Pos {
