@@ -228,7 +228,7 @@ func (x *maker) block(stmts []ir.Stmt) (out []ir.Stmt) {
 		switch {
 		case !ended(out):
 		case x.out.ToTC:
-			return shorten(together(out))
+			return shorten(x.together(out))
 		case len(x.left) == 0: // else all mistakes are looked for
 			return out
 		}
@@ -237,7 +237,8 @@ func (x *maker) block(stmts []ir.Stmt) (out []ir.Stmt) {
 }
 
 // together has a packet make its changes of state with its end: one that may still be left there has changed nothing.
-func together(blk []ir.Stmt) []ir.Stmt {
+// There they come after numbers are allocated, so what counts by a counter of a row before that is left.
+func (x *maker) together(blk []ir.Stmt) []ir.Stmt {
 	end := blk[len(blk)-1]
 	effects := ir.EffectsOf(end)
 	if effects == nil {
@@ -247,8 +248,18 @@ func together(blk []ir.Stmt) []ir.Stmt {
 	for n > 0 && changesState(blk[n-1]) {
 		n--
 	}
-	effects.After(blk[n : len(blk)-1])
+	state := blk[n : len(blk)-1]
+	if len(effects.Allocs) > 0 && slices.ContainsFunc(state, countsInRow) {
+		return append(blk[:n:n], x.leave("a number of a counter, after a counter has counted", ir.Pos(end))...)
+	}
+	effects.After(state)
 	return append(blk[:n:n], end)
+}
+
+// countsInRow reports whether a statement adds to a counter that other rows may share.
+func countsInRow(s ir.Stmt) bool {
+	c, is := s.(*ir.Count)
+	return is && c.Counter == nil
 }
 
 func changesState(s ir.Stmt) bool {
