@@ -27,6 +27,13 @@ programs: out: {
 	stack: ["front", "ipv4", {t: "tcp"}]
 	do: [{send: {to: "t.src.addr"}}]
 }`, "guard frame_len <= ipv4_end else to the stack (padding)"},
+		"bytes that are cut off are counted in front, by a length of any size": {`name: "x"
+headers: front: fields: [{name: "length", varint: "quic", counts: "payload"}]
+programs: out: {
+	hook: "tc/ingress"
+	stack: ["eth", "front", "ipv4", {t: "tcp"}]
+	do: [{send: {to: "t.src.addr"}}]
+}`, "guard frame_len <= ipv4_end else to the stack (padding)"},
 	} {
 		s, diags := spec.Load("x.cue", []byte(c.text))
 		if err := diags.Err(); err != nil {

@@ -219,7 +219,8 @@ func (x *context) rewrite(f *c.Func, entry bool) {
 	f.Params = slices.Insert(f.Params, min(1, len(f.Params)), own)
 }
 
-// handed are the values of a call's parameters that are other members than what it is given.
+// handed are the values of a call's parameters that are other members than what it is given, or a choice of some. A
+// number is given where nothing reads the parameter.
 func (x *context) handed(s c.Stmt) (out []c.Stmt) {
 	own := []c.Stmt{s}
 	switch branch := s.(type) {
@@ -230,7 +231,7 @@ func (x *context) handed(s c.Stmt) (out []c.Stmt) {
 	}
 	type value struct {
 		of c.Param
-		x  *c.Local
+		x  c.Expr
 	}
 	var values []value
 	c.Exprs(own, func(y c.Expr) {
@@ -239,18 +240,25 @@ func (x *context) handed(s c.Stmt) (out []c.Stmt) {
 			return
 		}
 		for i, p := range x.params[call.Name] {
-			given, ok := call.Args[i].(*c.Local)
-			if !ok || !x.isMember(p.Name) || x.member[given] == x.member[p.Name.(*c.Local)] {
+			if !x.isMember(p.Name) {
 				continue
 			}
-			values = append(values, value{p, given})
+			switch given := call.Args[i].(type) {
+			case c.Number:
+				continue
+			case *c.Local:
+				if x.member[given] == x.member[p.Name.(*c.Local)] {
+					continue
+				}
+			}
+			values = append(values, value{p, call.Args[i]})
 		}
 	})
 	var last []c.Stmt
 	for _, v := range values {
 		var from c.Expr = v.x
 		if len(values) > 1 { // two may change places
-			saved := c.NewLocal(v.x.Want, v.of.Type)
+			saved := c.NewLocal(v.of.Name.(*c.Local).Want, v.of.Type)
 			out, from = append(out, define(v.of.Type, saved, v.x)), saved
 		}
 		last = append(last, &c.Assign{To: v.of.Name, Op: "=", X: from})

@@ -154,3 +154,34 @@ func TestCopiedMember(t *testing.T) {
 		}
 	}
 }
+
+// A parameter that is given a choice of two variables gets it where the function is called. One that is given a number
+// is read by nothing.
+func TestChosenMember(t *testing.T) {
+	r := &renderer{of: map[*c.Local]any{}}
+	p := &program{renderer: r, ir: &ir.Program{}, short: "p", locals: map[any]*c.Local{}}
+	variable := func(name string) *c.Local {
+		v := &ir.Var{Name: name, Type: ir.UintType(64)}
+		p.ir.Vars = append(p.ir.Vars, v)
+		return p.varLocal(v)
+	}
+	own, given, taken, unread := variable("own"), variable("given"), variable("taken"), variable("unread")
+	flag := c.NewLocal("second", flagType)
+	param := func(x *c.Local) c.Param { return c.Param{Type: x.Type, Name: x} }
+	last := &c.Func{Result: "int", Name: "last", Params: []c.Param{skbParam, param(taken), param(unread)}, Body: []c.Stmt{
+		&c.Return{X: taken},
+	}}
+	both := &c.Func{Result: "int", Name: "both", Params: []c.Param{skbParam, param(given), param(flag)}, Body: []c.Stmt{
+		define("__u64", own, c.Do("first", skb)),
+		&c.Return{X: c.Do("last", skb, c.Choice{If: flag, Then: given, Else: own}, c.Num(0))},
+	}}
+	u := &unit{renderer: r, programs: []*program{p}, entries: map[*c.Func]bool{}}
+	packet := u.inContext([]*c.Func{last, both})
+	both.NameLocals()
+	file := &c.Printer{}
+	file.Tops([]c.Top{packet, both})
+	got := file.String()
+	if want := "= second ? pkt->given : "; !strings.Contains(got, want) || strings.Contains(got, "pkt->unread =") {
+		t.Errorf("no %q in, or more than that\n%s", want, got)
+	}
+}

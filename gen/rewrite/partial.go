@@ -64,7 +64,10 @@ func (r *rewriter) cutsAt(end ir.Expr, pos diag.Pos) {
 // its end, or has them in its checksum.
 func (r *rewriter) counted(ins []*draft.Header, end ir.Expr, pos diag.Pos) {
 	for _, in := range ins {
-		if !fold.IsFrame(in.Inner) || edit.SumOver(in.Decl) != nil {
+		counts := slices.ContainsFunc(in.Order, func(pl *draft.Field) bool {
+			return pl.Decl.Counts != nil && pl.Decl.Counts.What != "header"
+		})
+		if counts || !fold.IsFrame(in.Inner) || edit.SumOver(in.Decl) != nil {
 			r.p.Guard(fold.Bin(ir.Le, in.Inner, end), paddingHere(r.p.Scope, pos), pos)
 		}
 	}

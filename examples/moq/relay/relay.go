@@ -58,8 +58,8 @@ type Config struct {
 	TrackCache, Cache int
 
 	ACKs acks.Policy // of subscribers
-	// Wait is how long what a publisher sends waits at most while it comes by the thousand packets a second: what is made
-	// of several at once costs less (default: 2 ms; negative: it never waits).
+	// Wait is how long what a publisher sends waits at most while it comes by the thousand packets a second: what is
+	// made of several at once costs less (default: 2 ms; negative: it never waits).
 	Wait time.Duration
 	// Segments has what leaves for dozens of subscribers at once leave in segments of few datagrams (package
 	// runtime/segments, which says what that needs), instead of by sendmmsg.
