@@ -135,7 +135,7 @@ func earlyOf(frames []testnet.Frame) (n int) {
 // Every variant delivers each object once to every subscriber.
 func TestVariantsDeliver(t *testing.T) {
 	needs.Root(t)
-	for _, v := range []Variant{UserSpace, Kernel, Stock, StockSegments, Quinn} {
+	for _, v := range []Variant{UserSpace, Kernel, Stock, StockSegments, StockWaiting, Quinn} {
 		t.Run(string(v), func(t *testing.T) { delivery{subscribers: 2, objects: 5, streams: 20, rate: 200}.run(t, v) })
 	}
 }

@@ -20,6 +20,7 @@ var look = map[Variant]struct {
 	Kernel:        {color.RGBA{0x00, 0x72, 0xB2, 0xFF}, draw.CircleGlyph{}},
 	Stock:         {color.RGBA{0x56, 0xB4, 0xE9, 0xFF}, draw.RingGlyph{}},
 	StockSegments: {color.RGBA{0xF0, 0xE4, 0x42, 0xFF}, draw.CrossGlyph{}},
+	StockWaiting:  {color.RGBA{0x99, 0x99, 0x33, 0xFF}, draw.PlusGlyph{}},
 	Quinn:         {color.RGBA{0x22, 0x22, 0x22, 0xFF}, draw.SquareGlyph{}},
 	KernelThinned: {color.RGBA{0x00, 0x9E, 0x73, 0xFF}, draw.CrossGlyph{}},
 	StockThinned:  {color.RGBA{0xCC, 0x79, 0xA7, 0xFF}, draw.CrossGlyph{}},

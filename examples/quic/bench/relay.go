@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/acks"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/server"
@@ -36,13 +37,15 @@ const (
 	Quinn     Variant = "quinn"
 	// It sends in segments.
 	StockSegments Variant = "stock segments"
+	// What its publisher sends waits for longer.
+	StockWaiting Variant = "stock waiting"
 	// These ask their subscribers for fewer ACKs, and the others for none.
 	KernelThinned Variant = "kernel thinned"
 	StockThinned  Variant = "stock thinned"
 	QuinnThinned  Variant = "quinn thinned"
 )
 
-var variants = []Variant{UserSpace, Kernel, KernelThinned, Stock, StockThinned, StockSegments, Quinn, QuinnThinned}
+var variants = []Variant{UserSpace, Kernel, KernelThinned, Stock, StockThinned, StockSegments, StockWaiting, Quinn, QuinnThinned}
 
 // null reports whether 1-RTT packets have null protection. Otherwise they are encrypted, as any QUIC client's.
 func (v Variant) null() bool { return v == UserSpace || v.kernel() }
@@ -121,6 +124,9 @@ func serve(v Variant, args []string) (err error) {
 	kernelShare := func() float64 { return 0 }
 	if v != UserSpace {
 		config := server.Config{Address: address, TLS: secrets(), Segments: v == StockSegments}
+		if v == StockWaiting {
+			config.Wait = 3 * time.Millisecond
+		}
 		if config.ACKs, err = acks.Parse(*policy); err != nil {
 			return err
 		}

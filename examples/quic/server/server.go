@@ -94,7 +94,6 @@ func Start(config Config) (_ *Server, err error) {
 		return nil, fmt.Errorf("%v is not an address of this host", a)
 	}
 	config.Window = cmp.Or(config.Window, 256<<10)
-	config.Wait = cmp.Or(config.Wait, time.Millisecond)
 	config.Streams = cmp.Or(config.Streams, 4096)
 	config.Backlog = cmp.Or(config.Backlog, 512<<10)
 	config.Keep = cmp.Or(config.Keep, 2*time.Second)

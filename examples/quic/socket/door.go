@@ -50,7 +50,7 @@ func newDoors(w *waiter, own *udp, local netip.AddrPort, longest time.Duration) 
 	}
 	return &doors{
 		waiter: w, own: own, local: local, ns: ns, all: map[int]*Door{},
-		patience: patience{few: fewByDoor, many: manyByDoor, longest: max(longest, 0)},
+		patience: patience{longest: max(longest, 0), few: fewByDoor},
 	}, nil
 }
 

@@ -21,7 +21,7 @@ var loopback = netip.MustParseAddrPort("127.0.0.1:0")
 // Datagrams wait if there are many, the longer the more there are, and not once there are few again.
 func TestPatience(t *testing.T) {
 	var sent atomic.Int64
-	p := &patience{few: few, many: many, longest: longestWait, sent: &sent, since: time.Unix(1000, 0)}
+	p := &patience{longest: longestWait, few: few, sent: &sent, since: time.Unix(1000, 0)}
 	now := p.since
 	for _, c := range []struct {
 		rate, sent int

@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -32,7 +33,7 @@ type Config struct {
 	// for its end.
 	Turn func(now time.Time) (length time.Duration, wait bool)
 	// Wait is how long publishers' datagrams, which come through doors, wait at most while they come by the thousand, as
-	// others do: what is made of several at once costs less.
+	// others do: what is made of several at once costs less (default: 1 ms; negative: they never wait).
 	Wait time.Duration
 	// Segments has what connections send leave in segments of few datagrams (package runtime/segments, which says what
 	// that needs), if dozens leave together. Lease is its relay's.
@@ -79,9 +80,9 @@ type rounds struct {
 // follows from them leaves together. Being woken for each one costs more than most of what is done with it. While few
 // come and few are sent, it leaves none waiting.
 type patience struct {
-	few, many float64       // datagrams a second: up to so few none waits, and from so many on they wait for the
-	longest   time.Duration // longest time
-	sent      *atomic.Int64 // datagrams that were sent since counting began; nil: they don't matter
+	longest time.Duration
+	few     float64       // in that time: with so few none waits, with twice as many they wait for the longest time
+	sent    *atomic.Int64 // datagrams that were sent since counting began; nil: they don't matter
 
 	wait  atomic.Int64 // a time.Duration
 	since time.Time    // when counting began
@@ -92,14 +93,13 @@ type patience struct {
 // What comes to the socket itself, ACKs mostly, waits for longer than what comes through doors, publishers' datagrams,
 // which end a wait while they don't wait themselves.
 const (
-	few, many   = 2000, 4000
-	longestWait = 2 * time.Millisecond
-	fewByDoor   = 250
-	manyByDoor  = 500
-	weight      = 2 // so many that are sent count as one that comes: their ACK, also if peers send fewer
-	counting    = 20 * time.Millisecond
-	idle        = 20 * time.Millisecond // after so long without one, the reader waits as other goroutines do
-	atLeast     = 1.0                   // datagrams in a wait: waits without any would cost more than they save
+	longestWait   = 2 * time.Millisecond
+	few           = 4
+	longestByDoor = time.Millisecond
+	fewByDoor     = 2
+	weight        = 2 // so many that are sent count as one that comes: their ACK, also if peers send fewer
+	counting      = 20 * time.Millisecond
+	idle          = 20 * time.Millisecond // after so long without one, the reader waits as other goroutines do
 )
 
 // read notes how many datagrams were read.
@@ -116,9 +116,9 @@ func (p *patience) read(n int, now time.Time) {
 	if p.sent != nil {
 		left = float64(p.sent.Swap(0)) / took.Seconds()
 	}
-	share := min(1, max(0, max(rate, left/weight)-p.few)/(p.many-p.few))
+	share := min(1, max(0, max(rate, left/weight)*p.longest.Seconds()/p.few-1))
 	wait := time.Duration(float64(p.longest) * share)
-	if wait.Seconds()*max(rate, left) < atLeast {
+	if wait.Seconds()*max(rate, left) < 1 { // waits without a datagram would cost more than they save
 		wait = 0
 	}
 	p.wait.Store(int64(wait))
@@ -164,8 +164,8 @@ func Listen(c Config) (_ *Socket, err error) {
 		}
 	}
 	s.outbox = newOutbox(s.own.batch, sender)
-	s.patience = &patience{few: few, many: many, longest: longestWait, sent: &s.outbox.sent}
-	s.doors, err = newDoors(s.waiter, s.udp, peer(u.LocalAddr().(*net.UDPAddr)), c.Wait)
+	s.patience = &patience{longest: longestWait, few: few, sent: &s.outbox.sent}
+	s.doors, err = newDoors(s.waiter, s.udp, peer(u.LocalAddr().(*net.UDPAddr)), cmp.Or(c.Wait, longestByDoor))
 	return s, err
 }
 
