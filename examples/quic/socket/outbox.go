@@ -27,10 +27,10 @@ type outbox struct {
 	sent   atomic.Int64     // what was added
 
 	mu        sync.Mutex
-	begun     int            // calls of begin without end
-	waiting   []ipv4.Message // of capacity outboxSize, whose memory is kept
-	latest    map[*net.UDPAddr]*joined
-	joined    []joined // for each message that waits
+	begun     int                        // calls of begin without end
+	waiting   []ipv4.Message             // of capacity outboxSize, whose memory is kept
+	latest    map[netip.AddrPort]*joined // for each peer
+	joined    []joined                   // for each message that waits
 	receivers *segments.Receivers
 	packets   []segments.Packet // inSegments'
 	// A device takes several in one call only if it computes checksums (else EIO, udp(7), before Linux 6.11): then all are
@@ -57,7 +57,7 @@ const (
 func newOutbox(conn *ipv4.PacketConn, sender *segments.Sender) *outbox {
 	o := &outbox{
 		conn: conn, sender: sender, waiting: make([]ipv4.Message, outboxSize), failed: map[netip.AddrPort]error{},
-		latest: map[*net.UDPAddr]*joined{}, joined: make([]joined, 0, outboxSize),
+		latest: map[netip.AddrPort]*joined{}, joined: make([]joined, 0, outboxSize),
 	}
 	o.single, _ = strconv.ParseBool(os.Getenv("QUIC_GO_DISABLE_GSO")) // as the library
 	if sender != nil {
@@ -91,8 +91,8 @@ func (o *outbox) add(b, oob []byte, to *net.UDPAddr) (taken bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.sent.Add(1)
+	at := peer(to)
 	if len(o.failed) > 0 {
-		at := peer(to)
 		if err := o.failed[at]; err != nil {
 			delete(o.failed, at)
 			return true, err
@@ -105,7 +105,7 @@ func (o *outbox) add(b, oob []byte, to *net.UDPAddr) (taken bool, err error) {
 		o.flush()
 		return false, nil
 	}
-	if o.join(b, oob, to) {
+	if o.join(b, oob, at) {
 		return true, nil
 	}
 	o.waiting = o.waiting[:len(o.waiting)+1]
@@ -116,7 +116,7 @@ func (o *outbox) add(b, oob []byte, to *net.UDPAddr) (taken bool, err error) {
 		j.size = len(b)
 	}
 	o.joined = append(o.joined, j)
-	o.latest[to] = &o.joined[len(o.joined)-1]
+	o.latest[at] = &o.joined[len(o.joined)-1]
 	if len(o.waiting) == outboxSize {
 		o.flush()
 	}
@@ -124,7 +124,7 @@ func (o *outbox) add(b, oob []byte, to *net.UDPAddr) (taken bool, err error) {
 }
 
 // join adds a datagram to the message that waits for its peer, if both can leave as one.
-func (o *outbox) join(b, oob []byte, to *net.UDPAddr) bool {
+func (o *outbox) join(b, oob []byte, to netip.AddrPort) bool {
 	j := o.latest[to]
 	if j == nil || j.size == 0 || len(b) > j.size || j.count == mostJoined || len(j.message.Buffers[0])+len(b) > largest ||
 		!bytes.Equal(oob, j.message.OOB) {
@@ -171,13 +171,14 @@ func (o *outbox) flush() {
 	o.waiting = o.waiting[:0]
 }
 
-// write sends messages, whatever happens to one of them.
+// write sends messages, whatever happens to one of them. One of several datagrams isn't taken if the first is too large
+// for the path (EINVAL), which the library tries: then all but that leave.
 func (o *outbox) write(ms []ipv4.Message) {
 	for len(ms) > 0 {
 		n, err := o.conn.WriteBatch(ms, 0)
 		if err != nil { // of the first one
-			if n = 1; errors.Is(err, unix.EIO) && several(ms[0].Buffers[0], ms[0].OOB) {
-				o.single = true
+			if n = 1; several(ms[0].Buffers[0], ms[0].OOB) {
+				o.single = o.single || errors.Is(err, unix.EIO)
 				o.write(divided(&ms[0]))
 			} else {
 				o.fail(peer(ms[0].Addr.(*net.UDPAddr)), err)

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/needs"
+	"github.com/fastrelay/fastrelay-gen/runtime/tool/testnet"
 )
 
 var loopback = netip.MustParseAddrPort("127.0.0.1:0")
@@ -148,6 +150,55 @@ func TestDivide(t *testing.T) {
 	for _, want := range []string{"abc", "abc", "ab"} {
 		if n, err := p.Read(b); err != nil || string(b[:n]) != want {
 			t.Errorf("%q, %v; want %q", b[:n], err, want)
+		}
+	}
+	if len(s.outbox.failed) > 0 {
+		t.Error(s.outbox.failed)
+	}
+}
+
+// A datagram that the path doesn't take, as the library tries them, is lost alone.
+func TestTooLarge(t *testing.T) {
+	needs.Root(t)
+	host, err := testnet.Start(t).Host("host")
+	if err == nil {
+		err = host.Run("ip", "link", "set", "lo", "mtu", "1300")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s *Socket
+	var p *net.UDPConn
+	if err := host.Do(func() (err error) {
+		if s, err = Listen(Config{Address: loopback}); err == nil {
+			p, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	defer p.Close()
+	if err := s.own.Set(unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE); err != nil { // as the library
+		t.Fatal(err)
+	}
+	s.Begin()
+	for _, size := range []int{1300, 1000, 900} {
+		if _, err := s.WriteTo(make([]byte, size), p.LocalAddr()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(s.outbox.waiting); n != 2 {
+		t.Errorf("%d messages wait", n)
+	}
+	s.End()
+	if err := p.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 2000)
+	for _, want := range []int{1000, 900} {
+		if n, err := p.Read(b); n != want || err != nil {
+			t.Errorf("%d bytes, %v; want %d", n, err, want)
 		}
 	}
 	if len(s.outbox.failed) > 0 {
