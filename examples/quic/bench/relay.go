@@ -45,7 +45,9 @@ const (
 	QuinnThinned  Variant = "quinn thinned"
 )
 
-var variants = []Variant{UserSpace, Kernel, KernelThinned, Stock, StockThinned, StockSegments, StockWaiting, Quinn, QuinnThinned}
+var variants = []Variant{
+	UserSpace, Kernel, KernelThinned, Stock, StockThinned, StockSegments, StockWaiting, Quinn, QuinnThinned,
+}
 
 // null reports whether 1-RTT packets have null protection. Otherwise they are encrypted, as any QUIC client's.
 func (v Variant) null() bool { return v == UserSpace || v.kernel() }
