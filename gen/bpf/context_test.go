@@ -168,9 +168,10 @@ func TestChosenMember(t *testing.T) {
 	own, given, taken, unread := variable("own"), variable("given"), variable("taken"), variable("unread")
 	flag := c.NewLocal("second", flagType)
 	param := func(x *c.Local) c.Param { return c.Param{Type: x.Type, Name: x} }
-	last := &c.Func{Result: "int", Name: "last", Params: []c.Param{skbParam, param(taken), param(unread)}, Body: []c.Stmt{
-		&c.Return{X: taken},
-	}}
+	last := &c.Func{
+		Result: "int", Name: "last", Params: []c.Param{skbParam, param(taken), param(unread)},
+		Body: []c.Stmt{&c.Return{X: taken}},
+	}
 	both := &c.Func{Result: "int", Name: "both", Params: []c.Param{skbParam, param(given), param(flag)}, Body: []c.Stmt{
 		define("__u64", own, c.Do("first", skb)),
 		&c.Return{X: c.Do("last", skb, c.Choice{If: flag, Then: given, Else: own}, c.Num(0))},
