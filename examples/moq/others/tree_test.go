@@ -21,7 +21,8 @@ func TestLeafKilled(t *testing.T) {
 		t.Run(on.String(), func(t *testing.T) {
 			root, hash := inside(t, local)
 			args := []string{
-				"-reset-key", filepath.Join(t.TempDir(), "key"), "-upstream", on.url(root.Addr()), "-upstream-hash", hash,
+				"-reset-key", filepath.Join(t.TempDir(), "key"),
+				"-upstream", on.url(root.Addr()), "-upstream-hash", hash,
 			}
 			leaf, at := outside(t, ours[0], netip.AddrPort{}, on.draft, args...)
 			const objects, size = 10, 3000

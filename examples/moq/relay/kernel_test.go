@@ -62,7 +62,8 @@ func newHosts(t *testing.T, of network, links, second testlink.Config) *bed {
 		l := testlink.Start(t, b.net, b.middle.host, n.host.Name, n.host, "eth0", links)
 		subnet := func(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()*3/4).String() }
 		b.check(errors.Join(l.A.AddAddr(subnet(near)), l.B.AddAddr(subnet(n.at.Addr())),
-			l.B.AddRoute(of.all, near.String()), l.A.AddNeighbour(n.at.Addr(), l.B.MAC), l.B.AddNeighbour(near, l.A.MAC)))
+			l.B.AddRoute(of.all, near.String()), l.A.AddNeighbour(n.at.Addr(), l.B.MAC),
+			l.B.AddNeighbour(near, l.A.MAC)))
 	}
 	return b
 }

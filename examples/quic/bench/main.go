@@ -44,8 +44,8 @@ func run() (err error) {
 	subscribers := flag.String("subscribers", "1,8,64", "`counts` of subscribers (path)")
 	objects := flag.String("objects", "60,1", "`counts` of objects in a stream (path)")
 	names := flag.String("variants", "user space,kernel,stock,quinn",
-		"`relays` to measure, of these and kernel thinned, stock thinned, stock segments, stock waiting (a publisher's "+
-			"packets, for 3 ms), quinn thinned (path)")
+		"`relays` to measure, of these and kernel thinned, stock thinned, stock segments, stock waiting "+
+			"(a publisher's packets, for 3 ms), quinn thinned (path)")
 	rates := flag.String("rate", "8000", "how many `deliveries` a second, to all subscribers together (path)")
 	acks := flag.String("acks", "10,20",
 		"`packets,milliseconds` after which the thinned variants ask subscribers for an ACK (path)")

@@ -37,7 +37,8 @@ func printPath(w io.Writer, cells []Cell) {
 		}
 		for _, pair := range [][2]Variant{
 			{Kernel, UserSpace}, {Stock, Quinn}, {StockThinned, QuinnThinned},
-			{KernelThinned, Kernel}, {StockThinned, Stock}, {StockSegments, Stock}, {StockWaiting, Quinn}, {QuinnThinned, Quinn},
+			{KernelThinned, Kernel}, {StockThinned, Stock}, {StockSegments, Stock}, {StockWaiting, Quinn},
+			{QuinnThinned, Quinn},
 		} {
 			printRatios(t, c, pair[0], pair[1])
 		}

@@ -33,8 +33,8 @@ type outbox struct {
 	joined    []joined                   // for each message that waits
 	receivers *segments.Receivers
 	packets   []segments.Packet // inSegments'
-	// A device takes several in one call only if it computes checksums (else EIO, udp(7), before Linux 6.11): then all are
-	// sent one by one, by the library as well, if it is told at once.
+	// A device takes several in one call only if it computes checksums (else EIO, udp(7), before Linux 6.11): then all
+	// are sent one by one, by the library as well, if it is told at once.
 	single bool
 	// What couldn't be sent: the next datagram for there returns the error, as the socket would have.
 	failed map[netip.AddrPort]error
@@ -126,8 +126,8 @@ func (o *outbox) add(b, oob []byte, to *net.UDPAddr) (taken bool, err error) {
 // join adds a datagram to the message that waits for its peer, if both can leave as one.
 func (o *outbox) join(b, oob []byte, to netip.AddrPort) bool {
 	j := o.latest[to]
-	if j == nil || j.size == 0 || len(b) > j.size || j.count == mostJoined || len(j.message.Buffers[0])+len(b) > largest ||
-		!bytes.Equal(oob, j.message.OOB) {
+	if j == nil || j.size == 0 || len(b) > j.size || j.count == mostJoined ||
+		len(j.message.Buffers[0])+len(b) > largest || !bytes.Equal(oob, j.message.OOB) {
 		return false
 	}
 	j.message.Buffers[0] = append(j.message.Buffers[0], b...)

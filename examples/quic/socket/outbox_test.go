@@ -50,8 +50,8 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// What waits leaves in order, each to its own peer and marked as it was, before what is sent when nobody waits any more.
-// What can leave as one message does.
+// What waits leaves in order, each to its own peer and marked as it was, before what is sent when nobody waits any
+// more. What can leave as one message does.
 func TestOutbox(t *testing.T) {
 	for name, c := range map[string]struct {
 		size     func(n int) int
