@@ -8,18 +8,24 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
+// newProgram is a program without anything in it.
+func newProgram() *program {
+	r := &renderer{of: map[*c.Local]any{}}
+	return &program{renderer: r, ir: &ir.Program{}, short: "p", locals: map[any]*c.Local{}}
+}
+
+// newVariable is an integer of the program.
+func (p *program) newVariable(name string) *c.Local {
+	v := &ir.Var{Name: name, Type: ir.UintType(64)}
+	p.ir.Vars = append(p.ir.Vars, v)
+	return p.varLocal(v)
+}
+
 // What functions are given becomes members, those that a function has at the same time different ones; what only one
 // function has stays a variable of its own.
 func TestInContext(t *testing.T) {
-	r := &renderer{of: map[*c.Local]any{}}
-	p := &program{renderer: r, ir: &ir.Program{}, short: "p", locals: map[any]*c.Local{}}
-	variables := map[string]*c.Local{}
-	for _, name := range []string{"end", "end_2", "both_ends"} {
-		v := &ir.Var{Name: name, Type: ir.UintType(64)}
-		p.ir.Vars = append(p.ir.Vars, v)
-		variables[name] = p.varLocal(v)
-	}
-	end, other, size := variables["end"], variables["end_2"], variables["both_ends"]
+	p := newProgram()
+	end, other, size := p.newVariable("end"), p.newVariable("end_2"), p.newVariable("both_ends")
 	param := func(x *c.Local) c.Param { return c.Param{Type: x.Type, Name: x} }
 	function := func(name string, params []c.Param, body ...c.Stmt) *c.Func {
 		return &c.Func{Result: "int", Name: name, Params: append([]c.Param{skbParam}, params...), Body: body}
@@ -30,7 +36,7 @@ func TestInContext(t *testing.T) {
 		define(end.Type, end, c.Dec(14)), variable(other.Type, other),
 		&c.Assign{To: other, Op: "=", X: c.Dec(34)}, &c.Return{X: c.Do("p_both", skb, end, other)},
 	}}
-	u := &unit{renderer: r, programs: []*program{p}, entries: map[*c.Func]bool{entry: true}}
+	u := &unit{renderer: p.renderer, programs: []*program{p}, entries: map[*c.Func]bool{entry: true}}
 	packet := u.inContext([]*c.Func{both, entry})
 	if packet == nil {
 		t.Fatal("nothing is given")
@@ -70,13 +76,8 @@ SEC("tc") int prog_p(struct __sk_buff *skb)
 // A function that serves two callers has a variable of each that share a member. That nothing uses the value which the
 // one has at first (Idle) doesn't say that the member has none.
 func TestSharedMember(t *testing.T) {
-	r := &renderer{of: map[*c.Local]any{}}
-	p := &program{renderer: r, ir: &ir.Program{}, short: "p", locals: map[any]*c.Local{}}
-	variable := func() *c.Local {
-		v := &ir.Var{Name: "length", Type: ir.UintType(64)}
-		p.ir.Vars = append(p.ir.Vars, v)
-		return p.varLocal(v)
-	}
+	p := newProgram()
+	variable := func() *c.Local { return p.newVariable("length") }
 	found, given, taken := variable(), variable(), variable()
 	flag := c.NewLocal("v6", flagType)
 	param := func(x *c.Local) c.Param { return c.Param{Type: x.Type, Name: x} }
@@ -91,7 +92,7 @@ func TestSharedMember(t *testing.T) {
 		}},
 		&c.Return{X: c.Do("last", skb, given)},
 	}}
-	u := &unit{renderer: r, programs: []*program{p}, entries: map[*c.Func]bool{}}
+	u := &unit{renderer: p.renderer, programs: []*program{p}, entries: map[*c.Func]bool{}}
 	packet := u.inContext([]*c.Func{last, both})
 	both.NameLocals()
 	file := &c.Printer{}
@@ -119,13 +120,8 @@ static __always_inline int both(struct __sk_buff *skb, struct packet *pkt, const
 // A parameter is a member of its own if what it is given holds a value at the same time as another variable of that
 // member: it gets its value where the function is called. A flag says which of two values a caller's function wants.
 func TestCopiedMember(t *testing.T) {
-	r := &renderer{of: map[*c.Local]any{}}
-	p := &program{renderer: r, ir: &ir.Program{}, short: "p", locals: map[any]*c.Local{}}
-	variable := func(name string) *c.Local {
-		v := &ir.Var{Name: name, Type: ir.UintType(64)}
-		p.ir.Vars = append(p.ir.Vars, v)
-		return p.varLocal(v)
-	}
+	p := newProgram()
+	variable := p.newVariable
 	options, end, taken := variable("options_end"), variable("end"), variable("end")
 	flag := c.NewLocal("v6", flagType)
 	param := func(x *c.Local) c.Param { return c.Param{Type: x.Type, Name: x} }
@@ -139,7 +135,7 @@ func TestCopiedMember(t *testing.T) {
 		&c.If{Cond: c.Join("<", end, options), Then: []c.Stmt{&c.Return{X: c.Dec(1)}}},
 		&c.Return{X: c.Do("last", skb, end)},
 	}}
-	u := &unit{renderer: r, programs: []*program{p}, entries: map[*c.Func]bool{}}
+	u := &unit{renderer: p.renderer, programs: []*program{p}, entries: map[*c.Func]bool{}}
 	packet := u.inContext([]*c.Func{last, both})
 	both.NameLocals()
 	file := &c.Printer{}
@@ -158,13 +154,8 @@ func TestCopiedMember(t *testing.T) {
 // A parameter that is given a choice of two variables gets it where the function is called. One that is given a number
 // is read by nothing.
 func TestChosenMember(t *testing.T) {
-	r := &renderer{of: map[*c.Local]any{}}
-	p := &program{renderer: r, ir: &ir.Program{}, short: "p", locals: map[any]*c.Local{}}
-	variable := func(name string) *c.Local {
-		v := &ir.Var{Name: name, Type: ir.UintType(64)}
-		p.ir.Vars = append(p.ir.Vars, v)
-		return p.varLocal(v)
-	}
+	p := newProgram()
+	variable := p.newVariable
 	own, given, taken, unread := variable("own"), variable("given"), variable("taken"), variable("unread")
 	flag := c.NewLocal("second", flagType)
 	param := func(x *c.Local) c.Param { return c.Param{Type: x.Type, Name: x} }
@@ -176,7 +167,7 @@ func TestChosenMember(t *testing.T) {
 		define("__u64", own, c.Do("first", skb)),
 		&c.Return{X: c.Do("last", skb, c.Choice{If: flag, Then: given, Else: own}, c.Num(0))},
 	}}
-	u := &unit{renderer: r, programs: []*program{p}, entries: map[*c.Func]bool{}}
+	u := &unit{renderer: p.renderer, programs: []*program{p}, entries: map[*c.Func]bool{}}
 	packet := u.inContext([]*c.Func{last, both})
 	both.NameLocals()
 	file := &c.Printer{}
