@@ -21,12 +21,23 @@ func (p *program) newVariable(name string) *c.Local {
 	return p.varLocal(v)
 }
 
+// param is a variable as a parameter.
+func param(x *c.Local) c.Param { return c.Param{Type: x.Type, Name: x} }
+
+// newLast is a function that returns the first of its parameters.
+func newLast(params ...*c.Local) *c.Func {
+	f := &c.Func{Result: "int", Name: "last", Params: []c.Param{skbParam}, Body: []c.Stmt{&c.Return{X: params[0]}}}
+	for _, x := range params {
+		f.Params = append(f.Params, param(x))
+	}
+	return f
+}
+
 // What functions are given becomes members, those that a function has at the same time different ones; what only one
 // function has stays a variable of its own.
 func TestInContext(t *testing.T) {
 	p := newProgram()
 	end, other, size := p.newVariable("end"), p.newVariable("end_2"), p.newVariable("both_ends")
-	param := func(x *c.Local) c.Param { return c.Param{Type: x.Type, Name: x} }
 	function := func(name string, params []c.Param, body ...c.Stmt) *c.Func {
 		return &c.Func{Result: "int", Name: name, Params: append([]c.Param{skbParam}, params...), Body: body}
 	}
@@ -80,10 +91,7 @@ func TestSharedMember(t *testing.T) {
 	variable := func() *c.Local { return p.newVariable("length") }
 	found, given, taken := variable(), variable(), variable()
 	flag := c.NewLocal("v6", flagType)
-	param := func(x *c.Local) c.Param { return c.Param{Type: x.Type, Name: x} }
-	last := &c.Func{Result: "int", Name: "last", Params: []c.Param{skbParam, param(taken)}, Body: []c.Stmt{
-		&c.Return{X: taken},
-	}}
+	last := newLast(taken)
 	both := &c.Func{Result: "int", Name: "both", Params: []c.Param{skbParam, param(given), param(flag)}, Body: []c.Stmt{
 		&c.Declare{Type: "__u64", Vars: []c.Var{{Name: found, Init: c.Num(0), Idle: true}}},
 		&c.If{Cond: flag, Then: []c.Stmt{
@@ -124,10 +132,7 @@ func TestCopiedMember(t *testing.T) {
 	variable := p.newVariable
 	options, end, taken := variable("options_end"), variable("end"), variable("end")
 	flag := c.NewLocal("v6", flagType)
-	param := func(x *c.Local) c.Param { return c.Param{Type: x.Type, Name: x} }
-	last := &c.Func{Result: "int", Name: "last", Params: []c.Param{skbParam, param(taken)}, Body: []c.Stmt{
-		&c.Return{X: taken},
-	}}
+	last := newLast(taken)
 	both := &c.Func{Result: "int", Name: "both", Params: []c.Param{skbParam, param(flag)}, Body: []c.Stmt{
 		define("__u64", options, c.Do("first", skb)),
 		&c.If{Cond: flag, Then: []c.Stmt{&c.Return{X: c.Do("last", skb, options)}}},
@@ -158,11 +163,7 @@ func TestChosenMember(t *testing.T) {
 	variable := p.newVariable
 	own, given, taken, unread := variable("own"), variable("given"), variable("taken"), variable("unread")
 	flag := c.NewLocal("second", flagType)
-	param := func(x *c.Local) c.Param { return c.Param{Type: x.Type, Name: x} }
-	last := &c.Func{
-		Result: "int", Name: "last", Params: []c.Param{skbParam, param(taken), param(unread)},
-		Body: []c.Stmt{&c.Return{X: taken}},
-	}
+	last := newLast(taken, unread)
 	both := &c.Func{Result: "int", Name: "both", Params: []c.Param{skbParam, param(given), param(flag)}, Body: []c.Stmt{
 		define("__u64", own, c.Do("first", skb)),
 		&c.Return{X: c.Do("last", skb, c.Choice{If: flag, Then: given, Else: own}, c.Num(0))},

@@ -33,8 +33,8 @@ type outbox struct {
 	joined    []joined                   // for each message that waits
 	receivers *segments.Receivers
 	packets   []segments.Packet // inSegments'
-	// A device takes several in one call only if it computes checksums (else EIO, udp(7), before Linux 6.11): then all
-	// are sent one by one, by the library as well, if it is told at once.
+	// A device may take several in one call only if it computes checksums (else EIO, udp(7)): then all are sent one by
+	// one, by the library as well, if it is told at once.
 	single bool
 	// What couldn't be sent: the next datagram for there returns the error, as the socket would have.
 	failed map[netip.AddrPort]error
@@ -49,8 +49,8 @@ type joined struct {
 
 const (
 	outboxSize = 64
-	mostJoined = 16       // datagrams in a message: more cost hardly less
-	largest    = 32 << 10 // of these: the kernel takes no more than 64 KiB
+	mostJoined = 16       // datagrams in a message, whose memory is kept,
+	largest    = 32 << 10 // and bytes: the kernel takes no more than 64 KiB
 	fewest     = 32       // datagrams that are worth segments: with 8, sendmmsg costs a seventh less
 )
 
