@@ -34,6 +34,13 @@ programs: out: {
 	stack: ["eth", "front", "ipv4", {t: "tcp"}]
 	do: [{send: {to: "t.src.addr"}}]
 }`, "guard frame_len <= ipv4_end else to the stack (padding)"},
+		"the trailer of a header in front stays, and nothing is taken out in front of it": {`name: "x"
+headers: front: {fields: [{name: "kind", bits: 32}], trailer: 6}
+programs: out: {
+	hook: "tc/ingress"
+	stack: ["eth", "front", "ipv4", {t: "tcp"}]
+	do: [{send: {to: "t.src.addr"}}]
+}`, "guard front_payload_end <= ipv4_end else to the stack (padding)"},
 	} {
 		s, diags := spec.Load("x.cue", []byte(c.text))
 		if err := diags.Err(); err != nil {

@@ -11,17 +11,20 @@ import (
 // This pass ends a receiver's turn in a fan-out with a copy.
 
 // Copyable lets packets pass to the stack of which no copies can be made: each is as long as what came, and is written
-// without a look at what is after the headers.
-func Copyable(p *edit.Packet, pos diag.Pos) {
+// without a look at what is after the headers. It returns where the packet is cut off before copies are made of it, or
+// nil.
+func Copyable(p *edit.Packet, pos diag.Pos) (end ir.Expr) {
 	r := newRewriter(p)
 	if segmentedOnly(p.Scope.Path) {
 		draft.Emit(p.Blk, draft.Ordinary(p.Program, pos))
 	}
 	r.unknownPartial(&p.Guards, &ir.Rewrite{OldFront: p.Scope.Path[len(p.Scope.Path)-1].End}, pos)
-	r.cutsAt(DatagramEnd(p.Scope), pos)
+	end = r.leavesUntil(pos)
+	r.cutsAt(end, pos)
 	if _, net := r.datagram(); len(r.slacks(net, false)) > 0 {
 		p.Guard(empty(r.slacks(net, false)), paddingHere(p.Scope, pos), pos)
 	}
+	return end
 }
 
 // copy ends a receiver's turn with a copy.

@@ -9,7 +9,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/code"
 	"github.com/fastrelay/fastrelay-gen/gen/draft"
 	"github.com/fastrelay/fastrelay-gen/gen/edit"
-	"github.com/fastrelay/fastrelay-gen/gen/expr"
 	"github.com/fastrelay/fastrelay-gen/gen/fold"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/ranges"
@@ -290,7 +289,7 @@ func (r *rewriter) forward(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state
 	f := &ir.Forward{Effects: r.p.Effects.Effects, Rewrite: rw, Hop: hop, Fault: -1, NoRoom: -1, Usage: r.p.Used(),
 		Pos: pos}
 	if hop != nil && !r.cuts() {
-		f.End = DatagramEnd(r.p.Scope)
+		f.End = r.leavesUntil(pos)
 	}
 	if f.End != nil && segmentedOnly(r.p.Scope.Path) { // cut, a GSO packet would be an ordinary one
 		whole := fold.Bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, f.End)
@@ -322,14 +321,25 @@ func (r *rewriter) forward(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state
 	draft.Emit(r.p.Blk, f)
 }
 
-// DatagramEnd is where the outermost IP datagram of the packet that came ends, or nil if nothing can follow it.
-func DatagramEnd(s *expr.Scope) ir.Expr {
-	for _, in := range s.Path {
-		if draft.Role(in.Decl, "destination") != nil && !fold.IsFrame(in.Inner) {
-			return in.Inner
+// leavesUntil is where a packet that no rewrite cuts is cut off: where its outermost IP datagram ends, or the trailer of
+// a header in front of that; nil if nothing can follow. Padding between the datagram and a trailer isn't taken out.
+func (r *rewriter) leavesUntil(pos diag.Pos) ir.Expr {
+	received, _ := r.datagram()
+	if received < 0 {
+		return nil
+	}
+	datagram := r.p.Scope.Path[received].Inner
+	end := datagram
+	for _, in := range slices.Backward(r.p.Scope.Path[:received]) {
+		if in.Decl.Trailer > 0 {
+			r.p.Guard(fold.Bin(ir.Le, in.Payload, end), paddingHere(r.p.Scope, pos), pos)
+			end = in.Inner
 		}
 	}
-	return nil
+	if fold.IsFrame(end) {
+		return nil
+	}
+	return end
 }
 
 // segmentedOnly reports whether the kernel repeats all headers of a path in front of each segment of a GSO packet.

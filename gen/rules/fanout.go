@@ -32,7 +32,7 @@ func fanOut(w *edit.Packet, a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 	if !ok {
 		return
 	}
-	rewrite.Copyable(w, a.Pos)
+	end := rewrite.Copyable(w, a.Pos)
 	draft.Emit(w.Blk, w.Guards...)
 	draft.Emit(w.Blk, w.Effects.Late...)
 	out := &ir.FanOut{
@@ -48,7 +48,7 @@ func fanOut(w *edit.Packet, a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 	} else {
 		out.Reason = w.Program.Reason("pass", ir.Passed, "", a.Pos)
 	}
-	out.End = rewrite.DatagramEnd(w.Scope)
+	out.End = end
 	out.Row = &ir.Row{Name: w.Program.Unique(declare.Receiver), Table: g.Receivers}
 	w.Program.Out.Rows = append(w.Program.Out.Rows, out.Row)
 	w.Program.Stop = draft.EndTurn

@@ -21,11 +21,13 @@ func (hs *Headers) Check(frame []byte, layers []Layer, opt Options) []Problem {
 	opt.After = after(layers)
 	spans, problems := hs.Parse(frame, headers, opt)
 	problems = slices.DeleteFunc(problems, func(p Problem) bool { return leftOut(spans, layers, p) })
-	if n := slices.IndexFunc(spans, (*Span).IsNet); opt.Exact && n >= 0 && spans[n].Inner < len(frame) {
-		end := spans[n].Inner
-		problems = append(problems, Problem{
-			"frame", fmt.Sprintf("%d bytes follow the IP datagram", len(frame)-end), fmt.Sprintf("byte %d", end),
-		})
+	if n := slices.IndexFunc(spans, (*Span).IsNet); opt.Exact && n >= 0 {
+		end := spans[n].Inner + Trailers(spans[:n])
+		if end < len(frame) {
+			problems = append(problems, Problem{
+				"frame", fmt.Sprintf("%d bytes follow the IP datagram", len(frame)-end), fmt.Sprintf("byte %d", end),
+			})
+		}
 	}
 	i := 0
 	for n, l := range layers {
@@ -70,6 +72,14 @@ func payloadEnd(spans []*Span) int {
 		end = max(end, sp.Limit)
 	}
 	return end
+}
+
+// Trailers is how many bytes of trailers headers have.
+func Trailers(spans []*Span) (bytes int) {
+	for _, sp := range spans {
+		bytes += sp.Header.Trailer
+	}
+	return bytes
 }
 
 // leftOut reports whether a problem is that a packet has no checksum if a test wants none: 0, which a tunnel may do

@@ -55,8 +55,13 @@ func payloads(received, left []byte, was, now []*packet.Span, out []layer, sent 
 	stop := len(left)
 	if leaves >= 0 {
 		stop = now[leaves].Inner
-		if sent && stop != len(left) {
-			return fmt.Sprintf("%d bytes follow the IP datagram that left", len(left)-stop)
+		trailers := packet.Trailers(now[:leaves])
+		if sent && stop+trailers != len(left) {
+			return fmt.Sprintf("%d bytes follow the IP datagram that left, of which %d are trailers",
+				len(left)-stop, trailers)
+		}
+		if sent && outer >= 0 && trailers > 0 && !bytes.Equal(left[stop:], received[was[outer].Inner:][:trailers]) {
+			return "the trailer of a header in front of the IP datagram changed"
 		}
 	}
 	if got := left[now[len(now)-1].End:stop]; !bytes.Equal(got, want) {
