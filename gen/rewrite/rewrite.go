@@ -321,8 +321,9 @@ func (r *rewriter) forward(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state
 	draft.Emit(r.p.Blk, f)
 }
 
-// leavesUntil is where a packet that no rewrite cuts is cut off: where its outermost IP datagram ends, or the trailer of
-// a header in front of that; nil if nothing can follow. Padding between the datagram and a trailer isn't taken out.
+// leavesUntil is where a packet is cut off of which no rewrite changes the length: at the end of its outermost IP
+// datagram, or of the trailer of a header in front of that; nil if nothing can follow. Padding isn't taken out in front
+// of a trailer.
 func (r *rewriter) leavesUntil(pos diag.Pos) ir.Expr {
 	received, _ := r.datagram()
 	if received < 0 {
