@@ -50,7 +50,7 @@ func run(args []string) (err error) {
 	fewer := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer that are asked "+
 		"for an ACK (ACK_FREQUENCY); 0: they aren't")
 	wait := flags.Duration("wait", 0, "how long what a publisher sends waits at most while it comes by the thousand "+
-		"packets a second: what is made of several at once costs less (default 1ms; negative: it never waits)")
+		"packets a second: what is made of several at once costs less (default 2ms; negative: it never waits)")
 	inSegments := flags.Bool("segments", false, "send packets to many subscribers as segments of few datagrams, "+
 		"by two virtual devices: it costs less with dozens of them, and needs CAP_NET_ADMIN and CAP_BPF")
 	null := prefixesFlag(flags, "null", "`prefix` of addresses of relays, above and below, with which packets aren't "+

@@ -23,30 +23,35 @@ var loopback = netip.MustParseAddrPort("127.0.0.1:0")
 // Datagrams wait if there are many, the longer the more there are, and not once there are few again.
 func TestPatience(t *testing.T) {
 	var sent atomic.Int64
-	p := &patience{longest: longestWait, few: few, sent: &sent, since: time.Unix(1000, 0)}
-	now := p.since
+	own := &patience{longest: longestWait, few: few, sent: &sent}
+	byDoor := &patience{longest: 3 * time.Millisecond, few: fewByDoor}
+	now := time.Unix(1000, 0)
+	own.since, byDoor.since = now, now
 	for _, c := range []struct {
+		p          *patience
 		rate, sent int
 		want       time.Duration
 	}{
-		{1000, 0, 0}, {2000, 0, 0}, {2100, 0, 0}, {3000, 0, time.Millisecond}, {4000, 0, 2 * time.Millisecond},
-		{90_000, 0, 2 * time.Millisecond}, {500, 0, 0},
-		{1000, 4000, 0}, {1000, 4200, 0}, {1000, 6000, time.Millisecond}, {1000, 8000, 2 * time.Millisecond},
-		{4000, 1000, 2 * time.Millisecond}, {500, 500, 0},
+		{own, 1000, 0, 0}, {own, 2000, 0, 0}, {own, 2100, 0, 0}, {own, 3000, 0, time.Millisecond},
+		{own, 4000, 0, 2 * time.Millisecond}, {own, 90_000, 0, 2 * time.Millisecond}, {own, 500, 0, 0},
+		{own, 1000, 4000, 0}, {own, 1000, 4200, 0}, {own, 1000, 6000, time.Millisecond},
+		{own, 1000, 8000, 2 * time.Millisecond},
+		{own, 4000, 1000, 2 * time.Millisecond}, {own, 500, 500, 0},
+		{byDoor, 300, 0, 0}, {byDoor, 500, 0, 0}, {byDoor, 600, 0, 2400 * time.Microsecond}, {byDoor, 1000, 0, 3 * time.Millisecond},
 	} {
 		for range 10 {
 			now = now.Add(10 * time.Millisecond)
 			sent.Add(int64(c.sent / 100))
-			p.read(c.rate/100, now)
+			c.p.read(c.rate/100, now)
 		}
-		if p.busy() != c.want {
+		if c.p.busy() != c.want {
 			t.Errorf("with %d datagrams a second, and %d sent, they wait for %s, want %s",
-				c.rate, c.sent, p.busy(), c.want)
+				c.rate, c.sent, c.p.busy(), c.want)
 		}
 	}
 	now = now.Add(time.Hour)
-	if p.read(1000, now); p.busy() != 0 {
-		t.Errorf("after a pause they wait for %s", p.busy())
+	if own.read(1000, now); own.busy() != 0 {
+		t.Errorf("after a pause they wait for %s", own.busy())
 	}
 }
 

@@ -96,7 +96,7 @@ const (
 	longestWait   = 2 * time.Millisecond
 	few           = 4
 	longestByDoor = time.Millisecond
-	fewByDoor     = 2
+	fewByDoor     = 1
 	weight        = 2 // so many that are sent count as one that comes: their ACK, also if peers send fewer
 	counting      = 20 * time.Millisecond
 	idle          = 20 * time.Millisecond // after so long without one, the reader waits as other goroutines do
