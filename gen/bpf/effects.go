@@ -59,7 +59,7 @@ func (e *effects) before() {
 			continue
 		}
 		e.quote(s.Pos)
-		if s.Event.Copies != nil {
+		if s.Event.Copies != nil && !e.saysAllocated(s) {
 			e.begin(i, s)
 		} else {
 			e.reserve(i, s)
@@ -88,7 +88,7 @@ func (e *effects) before() {
 	for i, s := range e.fx.Emits {
 		e.quote(s.Pos)
 		switch {
-		case s.Event.Required && s.Event.Copies != nil: // it is
+		case s.Event.Required && s.Event.Copies != nil && !e.saysAllocated(s): // it is
 		case s.Event.Required:
 			e.fill(i, s)
 		default:
@@ -101,6 +101,27 @@ func (e *effects) before() {
 			e.by[s] = e.keep(fmt.Sprintf("by%d", i), s.By, s.Pos)
 		}
 	}
+}
+
+// saysAllocated reports whether a record has numbers that are allocated when the ring has room for it.
+func (e *effects) saysAllocated(s *ir.Emit) bool {
+	sets := map[*ir.Var]bool{}
+	for _, a := range e.fx.Allocs {
+		sets[a.Var] = true
+	}
+	for _, l := range e.fx.Lets {
+		sets[l.Var] = true
+	}
+	says := func(e ir.Expr) bool {
+		for v := range ir.Reads(e) {
+			if sets[v] {
+				return true
+			}
+		}
+		return false
+	}
+	return s.Data != nil && says(s.Data.Size) ||
+		slices.ContainsFunc(s.Values, func(mv ir.MemberValue) bool { return says(mv.Value) })
 }
 
 // read keeps in variables what a record will say of the packet. (It can't be reserved and filled in here: it may be
