@@ -200,7 +200,14 @@ func Start(config Config) (_ *Relay, err error) {
 		t.NextProtos = append(t.NextProtos, d.ALPN())
 	}
 	t.NextProtos = append(t.NextProtos, http3.NextProtoH3)
-	r.listener, err = r.transport.Listen(t, r.quicConfig())
+	accepted := r.quicConfig()
+	accepted.GetConfigForClient = func(*quic.ClientInfo) (*quic.Config, error) {
+		if r.draining.Load() {
+			return nil, errDraining
+		}
+		return accepted, nil
+	}
+	r.listener, err = r.transport.Listen(t, accepted)
 	if err != nil {
 		return nil, err
 	}
@@ -212,6 +219,10 @@ func Start(config Config) (_ *Relay, err error) {
 	r.running.Go(func() { r.tick(ctx) })
 	return r, nil
 }
+
+// errDraining has the library refuse a connection. (A session that is asked to leave at once would be followed by
+// another one.)
+var errDraining = errors.New("the relay is drained")
 
 // quicConfig says what peers may send.
 func (r *Relay) quicConfig() *quic.Config {

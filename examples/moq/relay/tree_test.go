@@ -572,6 +572,61 @@ func TestUpstreamBack(t *testing.T) {
 	})
 }
 
+// TestRestart has the relay between two others be drained, and start again when it has ended, after as long as
+// subscriptions wait for one: the player's goes on.
+func TestRestart(t *testing.T) {
+	hops(t, func(t *testing.T, o options) {
+		const patience = 3 * time.Second
+		root := start(t, nil)
+		middle := startBelow(t, o, func(c *Config) { c.Grace = patience }, root)
+		last := startBelow(t, o, func(c *Config) { c.Patience = patience }, middle)
+		p, players := dial(t, root, options{}), []*peer{dial(t, last, options{}), dial(t, last, options{})}
+		sends := func(alias, group uint64, to ...*peer) {
+			p.opens(header(alias, group, 0)).send(items(0, 2, 10)...).close()
+			for _, a := range to {
+				v := a.views()
+				v.has(items(0, 2, 10)...)
+				v.ends()
+			}
+		}
+		p.publishes("live")
+		c := players[0].subscribes(track0("live"), wire.Parameters{})
+		publisher(p, 1, track0("live"), wire.SubscribeOK{})
+		expect[*wire.SubscribeOK](c)
+		sends(1, 0, players[0])
+		address := middle.Addr()
+		drained := make(chan error, 1)
+		go func() { drained <- middle.Drain(t.Context()) }()
+		until(t, "it is asked to leave", func() bool {
+			last.mu.Lock()
+			defer last.mu.Unlock()
+			return last.upstreams[0].usable() == nil
+		})
+		expect[*wire.SubscribeOK](players[1].subscribes(track0("live"), wire.Parameters{}))
+		sends(1, 1, players...) // what it has is still forwarded
+		if err := <-drained; err != nil {
+			t.Fatal(err)
+		}
+		startBelow(t, o, func(c *Config) { c.Address = address }, root)
+		publisher(p, 2, track0("live"), wire.SubscribeOK{})
+		sends(2, 2, players...)
+		same(t, last.Stats().Upstreams[0].Sessions, 2)
+	})
+}
+
+// TestDrainAbove has a relay be drained that has none but a relay below, which needs nothing of it: that one leaves at
+// once, and gets no session to be asked to leave again.
+func TestDrainAbove(t *testing.T) {
+	hops(t, func(t *testing.T, o options) {
+		root := start(t, func(c *Config) { c.Grace = time.Hour })
+		last := startBelow(t, o, nil, root)
+		if err := root.Drain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		same(t, last.Stats().Upstreams[0].Sessions, 1)
+	})
+}
+
 // TestUpstreamGone ends subscriptions whose upstream relay doesn't come back in time, and refuses new ones.
 func TestUpstreamGone(t *testing.T) {
 	root := start(t, nil)
@@ -769,12 +824,13 @@ func TestTreeStays(t *testing.T) {
 	})
 }
 
-// TestRetry has the relay wait longer each time, up to a limit, and not always as long.
+// TestRetry has the relay wait for a share of the time that it has been without a session, within limits, and not always
+// as long.
 func TestRetry(t *testing.T) {
-	for failures := 1; failures < 100; failures++ {
-		most := min(firstRetry<<min(failures-1, 20), lastRetry)
-		if d := retryAfter(failures); d < most/2 || d >= most {
-			t.Errorf("after %d failures, it waits %v", failures, d)
+	for gone := time.Duration(0); gone < time.Hour; gone += gone/8 + time.Millisecond {
+		most := min(max(gone/4, firstRetry), lastRetry)
+		if d := retryAfter(gone); d < most/2 || d >= most {
+			t.Errorf("after %v, it waits %v", gone, d)
 		}
 	}
 }

@@ -35,7 +35,7 @@ type Upstream struct {
 	Tokens []Token // for its SETUP
 }
 
-// How long the relay waits before it connects again: longer each time, up to a limit.
+// How long the relay waits before it connects again, at least and at most.
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 30 * time.Second
@@ -115,11 +115,12 @@ func (r *Relay) newUpstreams() error {
 // run keeps a session with the upstream relay until ctx ends.
 func (u *upstream) run(ctx context.Context) {
 	next, failures := u.target, 0
+	lost := time.Now() // when the last session ended, or was asked to, that had lasted
 	var old *session
 	for ctx.Err() == nil {
-		began := time.Now()
 		s, err := u.connect(ctx, next)
 		if err == nil {
+			began := time.Now()
 			if leaver := old; leaver != nil {
 				u.relay.running.Go(func() { leaver.retire(ctx, s) })
 			}
@@ -131,19 +132,22 @@ func (u *upstream) run(ctx context.Context) {
 				err = fmt.Errorf("the session has ended: %w", context.Cause(s.ctx))
 			case <-ctx.Done():
 			}
+			if time.Since(began) > u.relay.config.Patience {
+				lost, failures = time.Now(), 0
+			}
 		}
 		if ctx.Err() != nil {
 			break
 		}
-		if time.Since(began) > u.relay.config.Patience {
-			failures = 0
-		}
-		failures++
-		wait := retryAfter(failures)
+		wait := retryAfter(time.Since(lost))
 		if err != nil {
-			u.failed(err, wait)
-			if failures%maxMoved == 0 {
+			if failures++; failures%maxMoved == 0 {
 				next = u.target
+			}
+			u.failed(err, wait)
+			if old != nil && !old.busy() { // no session follows it yet, and it isn't needed for that
+				_ = old.conn.CloseWithError(quic.ApplicationErrorCode(wire.NoError), "")
+				old = nil
 			}
 		}
 		select {
@@ -153,9 +157,11 @@ func (u *upstream) run(ctx context.Context) {
 	}
 }
 
-// retryAfter returns how long to wait after some failures in a row. Relays that have lost the same upstream spread.
-func retryAfter(failures int) time.Duration {
-	most := min(firstRetry<<min(failures-1, 16), lastRetry)
+// retryAfter returns how long to wait before the next attempt: up to a quarter of the time since there was a session,
+// so that a relay that is back is found before subscriptions have waited for much longer. Relays that have lost the
+// same upstream spread.
+func retryAfter(gone time.Duration) time.Duration {
+	most := min(max(gone/4, firstRetry), lastRetry)
 	return most/2 + mathrand.N(most/2)
 }
 
@@ -294,12 +300,14 @@ func dialError(to *target, err error) error {
 	var unverified *tls.CertificateVerificationError
 	const noProtocol = 0x100 + 120 // TLS' alert no_application_protocol (RFC 9001, section 4.8)
 	switch {
+	case errors.As(err, &failed) && failed.ErrorCode == quic.ConnectionRefused:
+		return fmt.Errorf("%s takes no connections: it is drained: %w", to.uri, err)
 	case errors.As(err, &failed) && failed.ErrorCode == noProtocol:
 		return fmt.Errorf("%s speaks no draft that this relay does on this transport: %w", to.uri, err)
 	case errors.As(err, &unverified):
 		return fmt.Errorf("the certificate of %s can't be verified, give its CA or hash: %w", to.uri, err)
 	case errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(*quic.IdleTimeoutError)):
-		return fmt.Errorf("%s doesn't answer: %w", to.uri, err)
+		return fmt.Errorf("%s doesn't answer at %s: %w", to.uri, to.address, err)
 	}
 	return fmt.Errorf("%s: %w", to.uri, err)
 }
