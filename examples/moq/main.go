@@ -7,10 +7,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"os/signal"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,16 +37,17 @@ func run(args []string) (err error) {
 		"relay runs; without one, a certificate for development is made, and its hash printed")
 	key := flags.String("key", "", "`file` with the certificate's key, PEM")
 	resetKey := flags.String("reset-key", "", "`file` with the key that the next relay at this address has to have, "+
-		"so that peers learn at once if this one is killed; it is made if it isn't there")
+		"so that peers learn that this one was killed when they send more than a PING; it is made if it isn't there")
 	successor := flags.String("successor", "", "`file` that relays at one address lock, which makes it possible to "+
 		"start the next one before this one is drained; it is made if it isn't there")
 	var watch control.Flags
 	watch.Define(flags)
 	every := flags.Duration("stats", 10*time.Second, "how often counters are printed; 0: never")
-	grace := flags.Duration("grace", 0, "how long peers have to leave at SIGTERM (default 10s)")
-	keep := flags.Duration("keep", 0, "how long objects are kept, for subscribers that are slow or late (default 10s)")
-	cache := flags.Int("cache", 0, "how many `bytes` of objects are kept (default 256 MiB)")
-	backlog := flags.Int("backlog", 0, "how many `bytes` wait for a subscriber's session at most (default 2 MiB)")
+	grace := flags.Duration("grace", 10*time.Second, "how long peers have to leave at SIGTERM; 0: they haven't")
+	keep := flags.Duration("keep", 10*time.Second, "how long objects are kept, for subscribers that are slow or late")
+	cache := sizeFlag(flags, "cache", 256<<20, 1<<20, "how many `bytes` of objects are kept, such as 256MiB")
+	backlog := sizeFlag(flags, "backlog", 2<<20, 64<<10, "how many `bytes` wait for a subscriber's session at most, "+
+		"such as 2MiB")
 	fewer := flags.String("acks", "10,20", "`packets,milliseconds` after which subscribers that offer that are asked "+
 		"for an ACK (ACK_FREQUENCY); 0: they aren't")
 	wait := flags.Duration("wait", 0, "how long what a publisher sends waits at most while it comes by the thousand "+
@@ -61,20 +62,37 @@ func run(args []string) (err error) {
 	var inKernel control.Flags
 	flags.StringVar(&inKernel.Socket, "kernel-control", "", "path of a control socket for -interfaces' programs, or a "+
 		"name: that of one in /run/fastrelay")
-	flags.StringVar(&inKernel.Metrics, "kernel-metrics", "", "address:port for their /metrics")
+	flags.StringVar(&inKernel.Metrics, "kernel-metrics", "", "address:port for their /metrics; with a control socket "+
+		"of the name moq-kernel, unless -kernel-control names another")
 	upstreams := upstreamFlags(flags)
 	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if err := agree(flags); err != nil {
 		return err
 	}
 	config := relay.Config{
 		Grace: *grace, Keep: *keep, Cache: *cache, Backlog: *backlog, Wait: *wait, Segments: *inSegments, Null: *null,
 		Watch: inKernel,
 	}
+	switch {
+	case *grace < 0 || *keep <= 0 || *every < 0:
+		return errors.New("-grace, -keep and -stats are durations, such as 10s: none is negative, and -keep isn't 0")
+	case *grace == 0:
+		config.Grace = -1
+	}
 	if config.Address, err = netip.ParseAddrPort(*address); err != nil {
-		return fmt.Errorf("-address: %w", err)
+		return fmt.Errorf("-address: %q isn't an IP address and a port, such as 192.0.2.1:4433 or [::]:4433", *address)
 	}
 	if *interfaces != "" {
-		config.Interfaces = strings.Split(*interfaces, ",")
+		config.Interfaces = devices(*interfaces)
+		if config.Address.Addr().IsUnspecified() {
+			return fmt.Errorf("-interfaces: -address has to be the one address that relays below connect to, not %v",
+				config.Address.Addr())
+		}
+	}
+	if inKernel.Metrics != "" && inKernel.Socket == "" {
+		config.Watch.Socket = "moq-kernel" // this process has that of the name moq, too
 	}
 	if config.ACKs, err = acks.Parse(*fewer); err != nil {
 		return fmt.Errorf("-acks: %w", err)
@@ -99,6 +117,9 @@ func run(args []string) (err error) {
 		shown := operate.New("moq", r)
 		server := &control.Server{Path: watch.Socket, Metrics: watch.Metrics, Stop: stop}
 		if err := server.Show(shown); err != nil {
+			if errors.Is(err, fs.ErrPermission) && watch.Socket == "" {
+				err = fmt.Errorf("%w; -control PATH has the control socket be elsewhere", err)
+			}
 			return errors.Join(fmt.Errorf("-control and -metrics: %w", err), r.Close())
 		}
 		defer server.Close()

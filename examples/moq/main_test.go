@@ -101,29 +101,3 @@ func TestCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 }
-
-// TestFlags says what is wrong with flags.
-func TestFlags(t *testing.T) {
-	hash := strings.Repeat("0a", sha256.Size)
-	for _, tt := range []struct {
-		args []string
-		want string
-	}{
-		{nil, "-address"},
-		{[]string{"-address", "127.0.0.1"}, "-address"},
-		{[]string{"-address", "127.0.0.1:0", "-cert", "x"}, "-cert and -key belong together"},
-		{[]string{"-address", "127.0.0.1:0", "-cert", "x", "-key", "y"}, "-cert and -key: stat x"},
-		{[]string{"-address", "127.0.0.1:0", "-metrics", "nowhere"}, "-metrics"},
-		{[]string{"-address", "127.0.0.1:0", "-upstream", "host:1"}, `upstream "host:1": write moqt://host:port/path`},
-		{[]string{"-address", "127.0.0.1:0", "-upstream-hash", "1234"}, "-upstream-hash"},
-		{[]string{"-address", "127.0.0.1:0", "-upstream-hash", hash}, "-upstream-hash and -upstream-ca say how"},
-		{[]string{"-address", "127.0.0.1:0", "-upstream-ca", "x"}, "-upstream-ca: open x"},
-		{[]string{"-address", "127.0.0.1:0", "-upstream-ca", "main.go"}, "-upstream-ca: main.go has no certificate"},
-		{[]string{"-address", "127.0.0.1:0", "-upstream", "moqt://host", "-upstream-ca", "x", "-upstream-hash", hash},
-			"give -upstream-ca or -upstream-hash"},
-	} {
-		if err := run(tt.args); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%q: %v, without %q", tt.args, err, tt.want)
-		}
-	}
-}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net/netip"
 	"os"
 	"strings"
 
@@ -56,20 +55,6 @@ func upstreamFlags(flags *flag.FlagSet) func() ([]relay.Upstream, error) {
 		}
 		return all, nil
 	}
-}
-
-// prefixesFlag adds a flag that is a prefix, and may be repeated.
-func prefixesFlag(flags *flag.FlagSet, name, usage string) *[]netip.Prefix {
-	var all []netip.Prefix
-	flags.Func(name, usage, func(v string) error {
-		p, err := netip.ParsePrefix(v)
-		if err == nil && p != p.Masked() {
-			err = fmt.Errorf("it has bits after its length; write %v", p.Masked())
-		}
-		all = append(all, p)
-		return err
-	})
-	return &all
 }
 
 // authorities verifies servers by the certificates of a file.

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
-	"flag"
 	"io"
 	"net/http"
 	"net/netip"
@@ -103,25 +102,6 @@ func TestUpstream(t *testing.T) {
 				t.Fatalf("%s has no %s", text, want)
 			default:
 			}
-		}
-	}
-}
-
-// TestPrefixes has the flag of addresses be written wrongly.
-func TestPrefixes(t *testing.T) {
-	for text, want := range map[string]string{
-		"192.0.2.0/24": "", "2001:db8::/32": "", "192.0.2.1/32": "", "192.0.2.1/24": "write 192.0.2.0/24",
-		"192.0.2.1": "no '/'", "all": "no '/'",
-	} {
-		flags := flag.NewFlagSet("moq", flag.ContinueOnError)
-		flags.SetOutput(io.Discard)
-		all := prefixesFlag(flags, "null", "")
-		err := flags.Parse([]string{"-null", text})
-		switch {
-		case want == "" && (err != nil || len(*all) != 1 || (*all)[0].String() != text):
-			t.Errorf("%s: %v, %v", text, *all, err)
-		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
-			t.Errorf("%s: %v instead of an error about %q", text, err, want)
 		}
 	}
 }

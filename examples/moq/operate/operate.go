@@ -3,7 +3,7 @@
 //
 //	programs  publishers: what comes, by objects; subscribers: what is sent, by streams and datagrams
 //	sessions  session: who is connected
-//	tables    tracks, and subscriptions
+//	tables    tracks, subscriptions, and upstream relays with what went wrong last
 //
 // A stream to a subscriber counts when it is over: as "stream" if it was sent to its end, or under the reason why it
 // was given up. Bytes of "stream" are those of all streams. Streams of FETCH and of fills aren't counted.
@@ -109,13 +109,14 @@ func (o *Relay) Relay() api.Relay {
 	for i := range stats.Tracks {
 		subscriptions += len(stats.Tracks[i].Subscriptions)
 	}
-	tracks := len(stats.Tracks)
+	tracks, upstreams := len(stats.Tracks), len(stats.Upstreams)
 	return api.Relay{
 		Name: o.name, Draining: o.relay.Draining(), Settings: o.settings,
 		Sessions: []api.Kind{{Name: sessionKind, Values: sessionFields, Open: &stats.Sessions, Limit: o.sessions}},
 		Tables: []api.Kind{
 			{Name: tracksTable, Key: trackMembers, Values: trackValues(), Open: &tracks},
 			{Name: subscriptionsTable, Key: subscriptionMembers, Values: subscriptionValues(), Open: &subscriptions},
+			{Name: upstreamsTable, Key: upstreamMembers, Values: upstreamValues(), Open: &upstreams},
 		},
 	}
 }

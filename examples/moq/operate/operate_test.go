@@ -8,17 +8,19 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/moq/certificate"
 	"github.com/fastrelay/fastrelay-gen/examples/moq/relay"
+	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 )
 
-// Each reason has a description, and what a relay shows of itself names no reason twice.
+// Each reason has a description, what a relay shows of itself names no reason twice, and it has the upstream relay.
 func TestPrograms(t *testing.T) {
 	pair, err := certificate.Development(netip.MustParseAddr("127.0.0.1"))
 	if err != nil {
 		t.Fatal(err)
 	}
+	const above = "moqt://127.0.0.1:9/scope"
 	r, err := relay.Start(relay.Config{
 		Address: netip.MustParseAddrPort("127.0.0.1:0"), TLS: &tls.Config{Certificates: []tls.Certificate{pair}},
-		Logger: slog.New(slog.DiscardHandler),
+		Logger: slog.New(slog.DiscardHandler), Upstreams: []relay.Upstream{{URI: above + "?secret"}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -41,6 +43,15 @@ func TestPrograms(t *testing.T) {
 		}
 		if p.Name == "subscribers" && len(seen) < dropped {
 			t.Errorf("%d reasons, and streams are dropped for %d", len(seen), dropped)
+		}
+	}
+	rows := shown.Rows(upstreamsTable)
+	if len(rows) != 1 || rows[0].ID != above || rows[0].Value[0] != (api.Named{Name: "connected", Value: false}) {
+		t.Errorf("of the upstream relay, where nothing is: %+v", rows)
+	}
+	for i, m := range upstreamValues() {
+		if rows[0].Value[i].Name != m.Name {
+			t.Errorf("the value %s is described as %s", rows[0].Value[i].Name, m.Name)
 		}
 	}
 }

@@ -10,6 +10,7 @@ const (
 	sessionKind        = "session"
 	tracksTable        = "tracks"
 	subscriptionsTable = "subscriptions"
+	upstreamsTable     = "upstreams"
 )
 
 func text(name string) api.Member { return api.Member{Name: name, Kind: api.KindText} }
@@ -106,10 +107,34 @@ func subscriptionRow(t *relay.TrackStats, s *relay.SubscriptionStats) api.Row {
 	}
 }
 
+// upstreamMembers are the key of an upstream relay, its URI without a query.
+var upstreamMembers = []api.Member{text("uri")}
+
+func upstreamValues() []api.Member {
+	return []api.Member{
+		{Name: "connected", Kind: "bool"}, {Name: "null_protection", Kind: "bool"}, number("sessions"),
+		number("failures"), text("error"),
+	}
+}
+
+func upstreamRow(u *relay.UpstreamStats) api.Row {
+	return api.Row{
+		ID: u.URI, Hops: []api.NextHop{}, Key: object("uri", u.URI),
+		Value: object("connected", u.Connected, "null_protection", u.Null, "sessions", u.Sessions,
+			"failures", u.Failures, "error", u.Error),
+	}
+}
+
 // Rows implements [control.UserSpace].
 func (o *Relay) Rows(table string) []api.Row {
 	all := []api.Row{}
 	stats := o.relay.Stats()
+	if table == upstreamsTable {
+		for i := range stats.Upstreams {
+			all = append(all, upstreamRow(&stats.Upstreams[i]))
+		}
+		return all
+	}
 	for i := range stats.Tracks {
 		t := &stats.Tracks[i]
 		if table == tracksTable {

@@ -88,8 +88,9 @@
 // to once, and few questions about it wait at a time (maxQuestions), each for Config.Patience.
 //
 // When an upstream relay leaves by GOAWAY, the relay connects anew, and subscribes there, before the old subscription
-// ends: each stream that is being forwarded goes on, between two objects, with what comes on the new session. When it
-// is gone without a word, subscriptions wait for Config.Patience.
+// ends: each stream that is being forwarded goes on, between two objects, with what comes on the new session. A relay
+// that is drained refuses connections, so there may be no new session before the old one is over. Then, or when the
+// relay above is gone without a word, subscriptions wait for Config.Patience.
 //
 // # Locks
 //

@@ -157,7 +157,7 @@ func (f *fetching) askOne(ctx context.Context, p *session, c *course) (*wire.Req
 		}
 		end = answer.End
 	default:
-		p.fail(violated("%T in answer to FETCH", answer))
+		p.fail(violated("%v in answer to FETCH", answer.Type()))
 		return failed, nil
 	}
 	begin = time.Now()

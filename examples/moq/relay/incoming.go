@@ -259,11 +259,10 @@ func (in *incoming) accept(o *wire.Object, first bool) (bool, error) {
 // copyable returns the stream if the kernel may copy it: it is an upstream relay's, without protection.
 func (in *incoming) copyable() *above {
 	s := in.session
-	stream, raw := in.stream.(*quic.ReceiveStream)
-	if s.relay.kernel == nil || s.upstream == nil || !raw || !s.quic.isNull() {
+	if s.relay.kernel == nil || s.upstream == nil || s.notForKernel() != "" {
 		return nil
 	}
-	return &above{session: s, id: stream.StreamID(), head: in.head}
+	return &above{session: s, id: in.stream.(*quic.ReceiveStream).StreamID(), head: in.head}
 }
 
 // differ notes that subscribers don't get the same bytes as the relay: what the kernel has begun to copy is given up.

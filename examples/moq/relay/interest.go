@@ -83,7 +83,7 @@ func (s *session) request(ctx context.Context, m wire.Message, take func(*reques
 		r.finish()
 		return refusal{answer}
 	default:
-		s.fail(violated("%T in answer to %T", answer, m))
+		s.fail(violated("%v in answer to %v", answer.Type(), m.Type()))
 		return errors.New("the answer isn't expected")
 	}
 	if ctx.Err() == nil {
@@ -98,7 +98,7 @@ func (s *session) request(ctx context.Context, m wire.Message, take func(*reques
 			return err
 		}
 		if take == nil || !take(r, m) {
-			s.fail(violated("%T isn't expected on this request", m))
+			s.fail(violated("%v isn't expected on this request", m.Type()))
 			return errors.New("a message isn't expected")
 		}
 	}

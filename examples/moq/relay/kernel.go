@@ -182,6 +182,18 @@ func (k *kernel) endRound(now time.Time) (length time.Duration, wait bool) {
 	return length, k.alone.Load()
 }
 
+// notForKernel says why the kernel copies nothing that comes on a session; "" if it may.
+func (s *session) notForKernel() string {
+	_, raw := s.conn.(rawQUIC)
+	switch {
+	case !raw:
+		return "it is a WebTransport session"
+	case !s.quic.isNull():
+		return "its packets are protected: each of the two relays has to be in the other's Null (-null)"
+	}
+	return ""
+}
+
 // isForHops reports whether all of a track comes from upstream relays and goes to hops.
 func (t *track) isForHops() bool {
 	return !slices.ContainsFunc(t.subs, func(u *subscription) bool {
@@ -239,7 +251,7 @@ func (k *kernel) prepare(s *session, u *upstream) {
 		return
 	}
 	c := s.quic
-	if _, raw := s.conn.(rawQUIC); !raw || !c.isNull() || c.prepared.Swap(true) {
+	if s.notForKernel() != "" || c.prepared.Swap(true) {
 		return
 	}
 	go func() {

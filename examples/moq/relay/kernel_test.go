@@ -1,9 +1,11 @@
 package relay
 
 import (
+	"bytes"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -482,6 +484,23 @@ func TestKernelFollows(t *testing.T) {
 		}
 	}
 	b.isWell()
+}
+
+// TestKernelIdle has an upstream relay of which the kernel can copy nothing, and the relay say why.
+func TestKernelIdle(t *testing.T) {
+	b := newHosts(t, ipv4, testlink.Config{}, testlink.Config{})
+	b.start(b.root, func(c *Config) { c.Null = nil })
+	var said bytes.Buffer
+	b.start(b.middle, func(c *Config) {
+		c.Interfaces = []string{"root", "one", "two"}
+		c.Logger = slog.New(slog.NewTextHandler(io.MultiWriter(&said, b.Output()), nil))
+	}, b.root)
+	if err := b.middle.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(said.String(), "its packets are protected") {
+		t.Error("it doesn't say why the kernel copies nothing")
+	}
 }
 
 // TestInterfaces has relays be refused whose kernel couldn't copy anything.

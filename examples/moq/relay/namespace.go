@@ -408,7 +408,7 @@ func (s *session) publishTo(r *request, t *track, p *wire.Parameters) {
 		r.finish()
 		return
 	default:
-		s.fail(violated("%T in answer to PUBLISH", answer))
+		s.fail(violated("%v in answer to PUBLISH", answer.Type()))
 		return
 	}
 	t.mu.Lock()

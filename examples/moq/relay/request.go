@@ -199,7 +199,7 @@ func (r *request) updates(update updater, other func(wire.Message) bool) {
 			}
 		case rejection == nil && other != nil && other(m):
 		default:
-			r.session.fail(violated("%T isn't expected on this request", m))
+			r.session.fail(violated("%v isn't expected on this request", m.Type()))
 			return
 		}
 	}

@@ -278,7 +278,7 @@ func (s *session) handleControl(m wire.Message) *wire.Error {
 		}
 		return violated("a second GOAWAY, or a client's that names a URI")
 	}
-	return violated("%T on a control stream", m)
+	return violated("%v on a control stream", m.Type())
 }
 
 // handleSetup takes the peer's options (§9.1).
@@ -396,7 +396,7 @@ func (s *session) serve(stream bidiStream) {
 	}
 	id, ok := requestID(m)
 	if !ok {
-		s.fail(violated("%T as the first message of a request", m))
+		s.fail(violated("%v as the first message of a request", m.Type()))
 		return
 	}
 	if err := s.useID(id); err != nil {

@@ -124,7 +124,7 @@ func (src *source) subscribe(parameters wire.Parameters) *wire.RequestError {
 		}
 		return nil
 	}
-	s.fail(violated("%T in answer to SUBSCRIBE", answer))
+	s.fail(violated("%v in answer to SUBSCRIBE", answer.Type()))
 	return failed
 }
 

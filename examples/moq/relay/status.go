@@ -77,6 +77,6 @@ func (s *session) askStatus(name wire.Track) (*wire.RequestOK, *wire.RequestErro
 	case *wire.RequestError:
 		return nil, answer
 	}
-	s.fail(violated("%T in answer to TRACK_STATUS", answer))
+	s.fail(violated("%v in answer to TRACK_STATUS", answer.Type()))
 	return nil, failed
 }

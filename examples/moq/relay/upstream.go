@@ -210,6 +210,9 @@ func (u *upstream) connect(ctx context.Context, to *target) (*session, error) {
 	}
 	u.sessions.Add(1)
 	r.log.Info("a session with the upstream relay", "upstream", u.name, "uri", to.uri, "draft", protocol)
+	if why := s.notForKernel(); r.kernel != nil && why != "" {
+		r.log.Warn("the kernel copies nothing of an upstream relay", "upstream", u.name, "why", why)
+	}
 	u.begin(s)
 	return s, nil
 }
