@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"flag"
 	"io"
+	"net/netip"
 	"strings"
 	"testing"
 )
@@ -50,9 +51,10 @@ func TestArguments(t *testing.T) {
 func TestSizes(t *testing.T) {
 	for text, want := range map[string]int{"1048576": 1 << 20, "1MiB": 1 << 20, "2048KiB": 2 << 20, "3GiB": 3 << 30} {
 		flags := flag.NewFlagSet("moq", flag.ContinueOnError)
-		size := sizeFlag(flags, "cache", 5<<20, 1<<20, "")
-		if err := flags.Parse([]string{"-cache", text}); err != nil || *size != want {
-			t.Errorf("%s: %d, %v", text, *size, err)
+		var size int
+		sizeFlag(flags, &size, "cache", 5<<20, 1<<20, "")
+		if err := flags.Parse([]string{"-cache", text}); err != nil || size != want {
+			t.Errorf("%s: %d, %v", text, size, err)
 		}
 	}
 }
@@ -65,11 +67,12 @@ func TestPrefixes(t *testing.T) {
 	} {
 		flags := flag.NewFlagSet("moq", flag.ContinueOnError)
 		flags.SetOutput(io.Discard)
-		all := prefixesFlag(flags, "null", "")
+		var all []netip.Prefix
+		prefixesFlag(flags, &all, "null", "")
 		err := flags.Parse([]string{"-null", text})
 		switch {
-		case want == "" && (err != nil || len(*all) != 1 || (*all)[0].String() != text):
-			t.Errorf("%s: %v, %v", text, *all, err)
+		case want == "" && (err != nil || len(all) != 1 || all[0].String() != text):
+			t.Errorf("%s: %v, %v", text, all, err)
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 			t.Errorf("%s: %v instead of an error about %q", text, err, want)
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/quicfork/quic-go"
 )
 
-// Leave asks all peers to leave (GOAWAY, §9.2), and refuses requests and connections. It returns when no session is open;
-// if ctx ends before, its error. The relay goes on: see EndLeave.
+// Leave asks all peers to leave (GOAWAY, §9.2), and refuses requests and connections. It returns when no session is
+// open; if ctx ends before, its error. The relay goes on: see EndLeave.
 func (r *Relay) Leave(ctx context.Context) error {
 	r.draining.Store(true)
 	r.mu.Lock()

@@ -824,8 +824,8 @@ func TestTreeStays(t *testing.T) {
 	})
 }
 
-// TestRetry has the relay wait for a share of the time that it has been without a session, within limits, and not always
-// as long.
+// TestRetry has the relay wait for a share of the time that it has been without a session, within limits, and not
+// always as long.
 func TestRetry(t *testing.T) {
 	for gone := time.Duration(0); gone < time.Hour; gone += gone/8 + time.Millisecond {
 		most := min(max(gone/4, firstRetry), lastRetry)

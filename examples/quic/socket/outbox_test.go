@@ -37,7 +37,8 @@ func TestPatience(t *testing.T) {
 		{own, 1000, 4000, 0}, {own, 1000, 4200, 0}, {own, 1000, 6000, time.Millisecond},
 		{own, 1000, 8000, 2 * time.Millisecond},
 		{own, 4000, 1000, 2 * time.Millisecond}, {own, 500, 500, 0},
-		{byDoor, 300, 0, 0}, {byDoor, 500, 0, 0}, {byDoor, 600, 0, 2400 * time.Microsecond}, {byDoor, 1000, 0, 3 * time.Millisecond},
+		{byDoor, 300, 0, 0}, {byDoor, 500, 0, 0}, {byDoor, 600, 0, 2400 * time.Microsecond},
+		{byDoor, 1000, 0, 3 * time.Millisecond},
 	} {
 		for range 10 {
 			now = now.Add(10 * time.Millisecond)
